@@ -1,0 +1,92 @@
+"""Palimpsest: memory for LLM agents. One log per conversation; contexts that fit, are valid and stay stable."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
+    from palimpsest.context import Budget as Budget
+    from palimpsest.context import Context as Context
+    from palimpsest.context import Report as Report
+    from palimpsest.entries import Audio as Audio
+    from palimpsest.entries import Entry as Entry
+    from palimpsest.entries import File as File
+    from palimpsest.entries import Image as Image
+    from palimpsest.entries import Opaque as Opaque
+    from palimpsest.entries import Reasoning as Reasoning
+    from palimpsest.entries import Text as Text
+    from palimpsest.errors import BudgetImpossible as BudgetImpossible
+    from palimpsest.errors import Closed as Closed
+    from palimpsest.errors import ConfigError as ConfigError
+    from palimpsest.errors import Conflict as Conflict
+    from palimpsest.errors import EntryNotFound as EntryNotFound
+    from palimpsest.errors import ForkedProcess as ForkedProcess
+    from palimpsest.errors import ImportFailed as ImportFailed
+    from palimpsest.errors import InvalidContext as InvalidContext
+    from palimpsest.errors import InvalidEntry as InvalidEntry
+    from palimpsest.errors import PalimpsestError as PalimpsestError
+    from palimpsest.errors import StoreCorrupt as StoreCorrupt
+    from palimpsest.errors import StoreError as StoreError
+    from palimpsest.errors import StoreTooNew as StoreTooNew
+    from palimpsest.errors import StoreUnavailable as StoreUnavailable
+    from palimpsest.facade import Session as Session
+    from palimpsest.memory import AsyncMemory as AsyncMemory
+    from palimpsest.memory import Memory as Memory
+    from palimpsest.options import PalimpsestWarning as PalimpsestWarning
+    from palimpsest.session import AsyncSession as AsyncSession
+    from palimpsest.session import Interaction as Interaction
+    from palimpsest.session import Stats as Stats
+    from palimpsest.session import TurnEnd as TurnEnd
+
+_HOMES = {
+    "AsyncMemory": "memory",
+    "AsyncSession": "session",
+    "Audio": "entries",
+    "Budget": "context",
+    "BudgetImpossible": "errors",
+    "Closed": "errors",
+    "ConfigError": "errors",
+    "Conflict": "errors",
+    "Context": "context",
+    "Entry": "entries",
+    "EntryNotFound": "errors",
+    "File": "entries",
+    "ForkedProcess": "errors",
+    "Image": "entries",
+    "ImportFailed": "errors",
+    "Interaction": "session",
+    "InvalidContext": "errors",
+    "InvalidEntry": "errors",
+    "MaxTokens": "compaction.max_tokens",
+    "Memory": "memory",
+    "Opaque": "entries",
+    "PalimpsestError": "errors",
+    "PalimpsestWarning": "options",
+    "Reasoning": "entries",
+    "Report": "context",
+    "Session": "facade",
+    "Stats": "session",
+    "StoreCorrupt": "errors",
+    "StoreError": "errors",
+    "StoreTooNew": "errors",
+    "StoreUnavailable": "errors",
+    "Text": "entries",
+    "TurnEnd": "session",
+}
+
+__all__ = [  # noqa: PLE0604 (the names of a literal table)
+    *sorted(_HOMES),
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'palimpsest' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"palimpsest.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,406 @@
+"""Assembling a context: read head and window, plan a cut where one is due, commit it. Here the pure parts meet I/O.
+
+A cut is committed by compare-and-set of the revision; after one conflict all is read again, after a second
+the view is given without being stored. Nothing but a view's configured budget commits a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from palimpsest.compaction import Plan, Room, Snapshot
+from palimpsest.context import Budget, Context, Fixed, Limits, Outcome, limit_of, measure, refuse_fixed, resolve
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.formats import Message, find_format
+from palimpsest.log import RENDERER, Change, Cut, Head
+from palimpsest.notes import MASK_OVER
+from palimpsest.options import Options
+from palimpsest.stores import Store
+from palimpsest.window import Group, Meter, Window, look
+
+if TYPE_CHECKING:
+    from palimpsest.compaction.max_tokens import MaxTokens, Rule
+
+CHUNK = 256
+"""Entries read at once: most windows are one read."""
+
+
+class Call(NamedTuple):
+    """What one call of `context` asks for."""
+
+    system: str | None = None
+    tools: Sequence[Message] = ()
+    format: str | None = None
+    reserve: int | None = None
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    view: str | None = None
+    at: int | None = None
+    dry_run: bool = False
+
+
+class _State(NamedTuple):
+    """What was read under one cut, and what it shows."""
+
+    head: Head
+    cut: Cut
+    budget: Budget | None
+    fixed: Fixed
+    entries: Sequence[Entry]
+    more: bool
+    """Whether entries older than those read may still be shown: the window is larger than its room."""
+    before: list[Group]
+    window: Window
+
+    @property
+    def tokens(self) -> int:
+        """What head and log cost under this cut."""
+        return sum(group.cost for group in self.before) + sum(group.cost for group in self.window.groups)
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it was read and is within the room."""
+        if self.budget is None:
+            return True
+        messages = self.budget.max_messages
+        if messages is not None:
+            count = sum(group.messages for group in (*self.before, *self.window.groups))
+            if count > messages:
+                return False
+        return not self.more and self.tokens <= self.budget.room
+
+
+class Assembly:
+    """One context in the making."""
+
+    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+        self.store, self.options, self.call = store, options, call
+        self.now = 0 if call.at is not None else now
+        self.view = call.view or options.view
+        self.failures: dict[str, str] = {}
+        self.limits = _limits(options, call)
+        self.limit, self.reserve = limit_of(self.limits, options.model, options.model_name)
+        self.unstored = _why_unstored(options, call, self.limits, store)
+        self.meter = Meter(options.counter, find_format(call.format or options.format), options.model)
+        self.rules: list[tuple[MaxTokens, list[Rule]]] = [
+            (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
+        ]
+        self.changed: Change | None = None
+
+    async def context(self) -> Context:
+        """Return the context, its cut committed where it needed one."""
+        for last_try in (False, True):
+            head = await self._head()
+            state, reason, plan = await self._settle(head)
+            await self._store_counts()
+            if reason is None:
+                return self._context(state, None, plan, head, head.epoch)
+            if self.unstored is not None:
+                return self._context(state, reason, plan, head, None, self.unstored)
+            change = _change(self.view, state, reason, plan)
+            try:
+                after = await self.store.compact(self.options.key, change, expect_revision=head.revision)
+            except Conflict:
+                if last_try:
+                    note = "other writers were first twice, so the cut was not stored"
+                    return self._context(state, reason, plan, head, None, note)
+                continue
+            self.changed = change
+            return self._context(state, reason, plan, after, after.epoch)
+        raise AssertionError("the second try returns")
+
+    # --- from what is stored to what is shown
+
+    async def _head(self) -> Head:
+        head = await self.store.head(self.options.key) or Head()
+        return head if self.call.at is None else await past(self.store, self.options, self.view, head, self.call.at)
+
+    async def _settle(self, head: Head) -> tuple[_State, str | None, Plan | None]:
+        """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""
+        state = await self._read(head, self._present_cut(head))
+        if self.call.at is not None:
+            return state, None, None
+        if not self.options.exact:
+            reason = self._due(head, state)
+            if reason is None and state.fits:
+                return state, None, None
+            # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
+            self.meter.exact = True
+            state = await self._read(head, state.cut, None if state.more else state.entries)
+            if reason is None and state.fits:
+                return state, None, None
+            return await self._recut(state, reason)
+        self.meter.exact = True
+        return await self._walk(await self._read(head, Cut(start=head.first_seq), planning=True))
+
+    def _present_cut(self, head: Head) -> Cut:
+        cut = head.views.get(self.view) or Cut(start=head.first_seq, conditions=self.options.condition_texts)
+        return cut if cut.start >= head.first_seq else msgspec.structs.replace(cut, start=head.first_seq)
+
+    def _due(self, head: Head, state: _State) -> str | None:
+        """Why the present cut may not be used again, whatever fits."""
+        if state.cut.renderer != RENDERER:
+            return "a new renderer"
+        if state.cut.conditions != self.options.condition_texts:
+            return "changed configuration"
+        return state.window.stale[0][1] if state.window.stale else None
+
+    async def _recut(self, state: _State, reason: str | None) -> tuple[_State, str | None, Plan | None]:
+        """Cut to low water, or only leave out what is stale where the rest fits."""
+        stale = tuple((seq, seq) for seq, _ in state.window.stale)
+        cut = msgspec.structs.replace(
+            state.cut,
+            gone=tuple(sorted({*state.cut.gone, *stale})),
+            conditions=self.options.condition_texts,
+            factor=self._factor(state.head),
+            renderer=RENDERER,
+            reason=reason or "high water",
+        )
+        if reason is not None:
+            state = await self._read(state.head, cut)
+            if state.fits:
+                return state, reason, None
+        state = await self._read(state.head, cut, planning=True)
+        for _, rules in self.rules:
+            cut = self._sifted(state, cut, rules)
+        if cut.gone != state.cut.gone:
+            state = await self._read(state.head, cut, planning=True)
+        plan = self._plan(state, Room(state.budget.low_water, None) if state.budget else Room(None, None))
+        state = await self._read(state.head, plan.cut, state.entries)
+        return state, reason or "high water", plan
+
+    async def _walk(self, state: _State) -> tuple[_State, str | None, Plan | None]:
+        """Walk the log anew, strategy by strategy, each on what the one before left."""
+        plan = None
+        for strategy, rules in self.rules:
+            cut = self._sifted(state, msgspec.structs.replace(state.cut, reason="an exact walk"), rules)
+            state = await self._read(state.head, cut, state.entries)
+            plan = self._plan(state, None, strategy)
+            state = await self._read(state.head, plan.cut, state.entries)
+        return state, "an exact walk", plan
+
+    def _sifted(self, state: _State, cut: Cut, rules: list[Rule]) -> Cut:
+        from palimpsest.compaction.max_tokens import sift
+
+        gone = sift(state.window.groups, rules, state.head, self.meter, self.options.key.session) if rules else []
+        return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
+
+    def _plan(self, state: _State, target: Room | None, strategy: MaxTokens | None = None) -> Plan:
+        from palimpsest.compaction.ladder import nothing, plan
+
+        budget = state.budget
+        oversize = self.rules[0][0].oversize if self.rules and strategy is None else "clamp"
+        room = Room(budget.room, budget.max_messages) if budget else Room(None, None)
+        if strategy is not None:
+            oversize = strategy.oversize
+            if strategy.memory_max_tokens is not None:
+                own = strategy.memory_max_tokens - state.fixed.tokens
+                if not strategy.count_pinned:
+                    pinned = set(state.head.pinned)
+                    groups = [*state.before, *state.window.groups]
+                    own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
+                room = room._replace(tokens=own if room.tokens is None else min(own, room.tokens))
+        if target is not None and room.messages is not None:
+            target = target._replace(messages=max(int(room.messages * self.options.low_water), 1))
+        first = state.entries[0] if state.entries else None
+        snapshot = Snapshot(
+            groups=state.window.groups,
+            head=state.before,
+            partial=state.more and first is not None and first.turn != first.seq,
+            more=state.more,
+            pinned=frozenset(state.head.pinned),
+            cut=state.cut,
+            room=room,
+            target=target or room,
+            meter=self.meter,
+            masks=self.options.mask and strategy is None,
+            gap=strategy is not None and strategy.gap == "skip",
+            oversize=oversize,
+        )
+        if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
+            return nothing(snapshot)
+        return plan(snapshot)
+
+    # --- reading
+
+    async def _read(
+        self, head: Head, cut: Cut, known: Sequence[Entry] | None = None, *, planning: bool = False
+    ) -> _State:
+        """Read what the cut shows, newest first, until the room is full; `known` entries need no reading.
+
+        With `planning`, pinned entries and the open human message from before are read, too, whether or not
+        the present cut shows them.
+        """
+        budget, fixed = self._budget(cut)
+        if known is None:
+            entries, more = await self._gather(head, cut, budget)
+        else:
+            entries, more = [entry for entry in known if entry.seq >= cut.start], False
+        seqs = {seq for seq in (*cut.pins, *cut.anchors) if seq < cut.start}
+        if planning:
+            first = entries[0] if entries else None
+            oldest = first.seq if first else cut.start
+            seqs |= {seq for seq in head.pinned if seq < oldest}
+            if first is not None and 0 < first.turn < oldest:
+                seqs.add(first.turn)
+        before = await self._groups(seqs, cut, known or ())
+        static = [rule for _, rules in self.rules for rule in rules if not rule.condition.dynamic]
+        conditions = [] if self.options.exact else static
+        window = look(entries, cut, self.meter, now=self.now, conditions=conditions)
+        return _State(head, cut, budget, fixed, entries, more, before, window)
+
+    async def _gather(self, head: Head, cut: Cut, budget: Budget | None) -> tuple[list[Entry], bool]:
+        entries: list[Entry] = []
+        before, total = head.next_seq, 0
+        dynamic = any(rule.condition.dynamic for _, rules in self.rules for rule in rules)
+        gap = any(strategy.gap == "skip" for strategy, _ in self.rules)
+        while before > cut.start:
+            chunk = await self.store.read(
+                self.options.key,
+                after=cut.start - 1,
+                before=before,
+                limit=CHUNK,
+                newest_first=True,
+                counter=self.meter.counter.name,
+            )
+            if not chunk:
+                break
+            before = chunk[-1].seq
+            chunk.reverse()
+            entries = chunk + entries if entries else chunk
+            if budget is None or (self.meter.exact and (dynamic or gap)) or before <= cut.start:
+                continue
+            total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
+            if total > max(budget.room, 0):
+                return entries, True
+        return entries, False
+
+    def _least(self, entry: Entry, cut: Cut) -> int:
+        """What the entry costs at least in the next cut: an old result may become a note."""
+        may_mask = self.meter.exact and self.options.mask and entry.kind == "tool_result"
+        if may_mask and len(entry.content) > MASK_OVER:
+            return self.meter.overhead(entry)
+        return self.meter.cost(entry)
+
+    async def _groups(self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry]) -> list[Group]:
+        """The groups of pinned entries and open human messages from before the window."""
+        seqs = set(seqs)
+        if not seqs:
+            return []
+        found = {entry.seq: entry for entry in known if entry.seq in seqs}
+        missing = seqs - found.keys()
+        if missing:
+            fetched = await self.store.fetch(self.options.key, missing, counter=self.meter.counter.name)
+            for entry in fetched:
+                found[entry.seq] = entry
+                if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
+                    found.update({other.seq: other for other in await self._whole_group(entry)})
+        members = [found[seq] for seq in sorted(found)]
+        return look(members, cut, self.meter, now=self.now).groups
+
+    async def _whole_group(self, entry: Entry) -> list[Entry]:
+        near = await self.store.read(
+            self.options.key, after=entry.group - 1, limit=CHUNK, counter=self.meter.counter.name
+        )
+        return [other for other in near if other.group == entry.group]
+
+    # --- budget and outcome
+
+    def _factor(self, head: Head) -> float:
+        """The provider's tokens for one counted token, from reported usage where there is any."""
+        usage, default = head.usage, self.options.default_factor()
+        if default == 1.0 or usage is None or not usage.counted:
+            return default
+        return max(usage.input_tokens / usage.counted, 0.1)
+
+    def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
+        fixed = measure(self.call.system, self.call.tools, self.meter, exact=self.meter.exact)
+        factor = cut.factor or self.options.default_factor()
+        budget = resolve(self.limit, self.reserve, self.limits, fixed, factor, self.options.low_water)
+        if budget is not None and self.meter.exact and not self.options.exact:
+            refuse_fixed(budget, fixed)
+        return budget, fixed
+
+    async def _store_counts(self) -> None:
+        if self.meter.counted and self.store.writable and not self.call.dry_run and self.call.at is None:
+            await self.store.count(self.options.key, self.meter.counter.name, self.meter.counted)
+
+    def _context(
+        self, state: _State, reason: str | None, plan: Plan | None, head: Head, epoch: int | None, *notes: str
+    ) -> Context:
+        if self.call.at is not None:
+            epoch = None
+        over = plan.over if plan is not None else reason is None and not state.fits
+        rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
+        outcome = Outcome(state.cut, head, epoch, reason, rungs, before, over, notes)
+        return Context(state.window, state.before, state.fixed, self.meter, state.budget, outcome)
+
+
+def _change(view: str, state: _State, reason: str, plan: Plan | None) -> Change:
+    detail: dict[str, object] = {"tokens_after": state.tokens}
+    if plan is not None:
+        detail |= {
+            "tokens_before": plan.tokens_before,
+            "evicted": plan.evicted,
+            "masked": plan.masked,
+            "clamped": plan.clamped,
+            "rungs": list(plan.rungs),
+        }
+    return Change(kind="cut", reason=reason, view=view, cut=state.cut, detail=detail)
+
+
+def _limits(options: Options, call: Call) -> Limits:
+    """The call's budget where it gives one, else the view's."""
+    own = options.limits
+    Limits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
+    bounds = [bound for bound in (own.max_tokens, options.strategy_limit) if bound is not None]
+    if any(bound < 0 for bound in bounds):
+        bounds = [0]
+    configured = min(bounds) if bounds else None
+    return msgspec.structs.replace(
+        own,
+        max_tokens=configured if call.max_tokens is None else call.max_tokens,
+        max_messages=own.max_messages if call.max_messages is None else call.max_messages,
+        reserve=own.reserve if call.reserve is None else call.reserve,
+    )
+
+
+def _why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> str | None:
+    """Why this call may not commit a cut, or None."""
+    if call.at is not None:
+        return "a past revision"
+    if call.dry_run:
+        return "a dry run"
+    if options.exact:
+        return "an exact walk"
+    if options.readonly or not store.writable:
+        return "read-only"
+    configured = _limits(options, Call())
+    if (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages):
+        return "another budget than the view's"
+    return None
+
+
+async def past(store: Store, options: Options, view: str, head: Head, at: int) -> Head:
+    """Return the head as far as a context needs it, as it was at revision `at`."""
+    if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
+        raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
+    low, high = head.first_seq, head.next_seq
+    while low < high:
+        middle = (low + high) // 2
+        found = await store.read(options.key, after=middle - 1, limit=1)
+        if found and found[0].revision <= at:
+            low = middle + 1
+        else:
+            high = middle
+    cuts = [
+        record
+        for record in await store.records(options.key, before=at + 1)
+        if record.kind == "cut" and record.view == view and record.cut is not None
+    ]
+    views = {view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {}
+    return Head(revision=at, first_seq=head.first_seq, next_seq=low, views=views, created=head.created)

@@ -1,0 +1,1 @@
+"""The command line. Thin: it only calls the public API."""

@@ -1,0 +1,321 @@
+"""The log's items: entries, their parts, their identity and their stored form. Pure.
+
+An entry is immutable. Its text never changes; what became of it (evicted, covered, masked) follows from
+the records in `palimpsest.log`. The links at the end of `Entry` are written once, when it is appended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from palimpsest.errors import InvalidEntry, shorten
+
+Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
+Role = Literal["user", "assistant", "system", "tool"]
+Status = Literal["success", "error", "unknown", "pending", "denied"]
+
+KINDS: tuple[Kind, ...] = ("message", "tool_call", "tool_result", "context", "summary")
+ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
+STATUSES: tuple[Status, ...] = ("success", "error", "unknown", "pending", "denied")
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    extra: dict[str, Any] | None = None
+    """Keys of the provider's part that Palimpsest does not know; they come back when it is encoded."""
+
+
+class Text(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class Image(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
+    """An image: `source` is an address or a `data:` address; `detail` is low, high or auto (the default)."""
+
+    source: str
+    detail: str | None = None
+
+
+class Audio(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="audio"):
+    """Sound: `data` in base64, `format` wav or mp3."""
+
+    data: str
+    format: str
+
+
+class File(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
+    """A document: either `file_id` at the provider, or `data` (a `data:` address) with its `filename`."""
+
+    file_id: str | None = None
+    data: str | None = None
+    filename: str | None = None
+
+
+class Reasoning(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
+    """What a model thought before it answered. It stays with what follows it."""
+
+    text: str
+
+
+class Opaque(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
+    """A part of a type that Palimpsest does not know, kept whole as `item`."""
+
+    item: dict[str, Any]
+
+
+Part = Text | Image | Audio | File | Reasoning | Opaque
+
+
+class Native(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must be kept of a provider's own item so that it comes back equal.
+
+    `keep` holds keys of the provider's message that the entry has no field for, `absent` names keys that
+    encoding would write and the item did not have, `call` is a tool call of a shape that is not rebuilt
+    from the entry's fields.
+    """
+
+    format: str
+    keep: dict[str, Any] | None = None
+    absent: tuple[str, ...] = ()
+    call: dict[str, Any] | None = None
+
+
+class Entry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"revision": "rev", "continues": "cont"},
+):
+    """One item of the log.
+
+    `content` is text or a tuple of parts; for a tool call it is the arguments, as JSON text. `at` is the
+    time of writing in microseconds since 1970 (UTC), `created_at` the same as a datetime. `tokens` is the
+    stored count of the text as it is rendered, or None where it has not been counted yet. `importance` is
+    0 to 1. An entry whose `erased` is set is a tombstone: its place is kept, its content is gone. `lone` says
+    that its text holds lone surrogates, which no provider takes: a context shows U+FFFD in their place.
+
+    Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
+    (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call
+    that a result answers (0: none), `late` says that the result came after its call's group was closed,
+    `continues` that the entry belongs to the same provider message as the one before, `revision` is the
+    session's revision that its append made.
+    """
+
+    id: str = ""
+    seq: int = 0
+    kind: Kind = "message"
+    role: Role = "user"
+    content: str | tuple[Part, ...] = ""
+    name: str | None = None
+    call_id: str | None = None
+    status: Status | None = None
+    tokens: int | None = None
+    importance: float | None = None
+    pinned: bool = False
+    expires_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+    native: Native | None = None
+    erased: bool = False
+    lone: bool = False
+    at: int = 0
+    turn: int = 0
+    group: int = 0
+    answers: int = 0
+    late: bool = False
+    continues: bool = False
+    revision: int = 0
+
+    @property
+    def created_at(self) -> datetime:
+        """When the entry was written, UTC."""
+        return datetime.fromtimestamp(self.at / 1_000_000, UTC)
+
+    @property
+    def text(self) -> str:
+        """The entry's text: its content, or its text parts joined by line breaks."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, Text | Reasoning))
+
+    @property
+    def is_human(self) -> bool:
+        """Whether this is a message of the human, which starts an interaction."""
+        return self.kind == "message" and self.role == "user"
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether this holds nothing but reasoning, which stays with what follows it."""
+        parts = self.content
+        return isinstance(parts, tuple) and bool(parts) and all(isinstance(part, Reasoning) for part in parts)
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+_encode = msgspec.json.Encoder().encode
+_replace = msgspec.structs.replace
+
+
+def pack(entry: Entry) -> bytes:
+    """Return the stored form: JSON without `id`, `seq` and `tokens`, which stores keep beside it.
+
+    Text with lone surrogates, which has no UTF-8, is stored with JSON's escapes for them.
+    """
+    bare = _replace(entry, id="", seq=0, tokens=None)
+    try:
+        return _encode(bare)
+    except UnicodeEncodeError:
+        import json  # only for text that is not valid Unicode
+
+        return json.dumps(msgspec.to_builtins(_replace(bare, lone=True))).encode()
+
+
+def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
+    """Return the entry that `pack` stored. Raises ValueError where `body` is damaged."""
+    try:
+        entry = _decode(body)
+    except msgspec.DecodeError:
+        import json
+
+        entry = msgspec.convert(json.loads(body), Entry)
+    # The entry was made on the line above and nobody has seen it: cheaper than a second copy.
+    _set(entry, "id", id)
+    _set(entry, "seq", seq)
+    _set(entry, "tokens", tokens)
+    return entry
+
+
+_set = msgspec.structs.force_setattr
+
+
+def same(one: Entry, other: Entry) -> bool:
+    """Whether two entries of one id say the same: `at`, `tokens` and the links do not count."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(entry: Entry) -> Entry:
+    name = None if entry.kind == "tool_result" else entry.name  # filled in from its call when it is linked
+    call_id = None if entry.kind == "tool_result" else entry.call_id
+    return _replace(
+        entry,
+        seq=0,
+        tokens=None,
+        lone=False,
+        at=0,
+        turn=0,
+        group=0,
+        answers=0,
+        late=False,
+        revision=0,
+        name=name,
+        call_id=call_id,
+    )
+
+
+# --- identity
+
+
+def new_ids(count: int, now_ms: int) -> list[str]:
+    """Return `count` new ids in rising order: UUIDs of version 7 (RFC 9562) of the time `now_ms`.
+
+    The 12 bits after the time count within the batch, so that ids of one batch sort as its entries do.
+    """
+    noise = os.urandom(8 * count)
+    stamp = f"{now_ms & 0xFFFFFFFFFFFF:012x}"
+    prefix = f"{stamp[:8]}-{stamp[8:]}-7"
+    ids = []
+    for i in range(count):
+        tail = noise[8 * i : 8 * i + 8].hex()
+        ids.append(f"{prefix}{i & 0xFFF:03x}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}")
+    return ids if count <= 0x1000 else sorted(ids)
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
+def derived_ids(key: str, count: int) -> list[str]:
+    """Return the ids that `add(..., key=key)` gives: UUIDs of version 8 from SHA-256 of the key and the place."""
+    from hashlib import sha256
+
+    ids = []
+    for i in range(count):
+        digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hexdigest()
+        ids.append(
+            f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANT[digest[16]]}{digest[17:20]}-{digest[20:32]}"
+        )
+    return ids
+
+
+def now_us() -> int:
+    """The time in microseconds since 1970, UTC: the default clock."""
+    return time.time_ns() // 1000
+
+
+# --- checks on the way in
+
+
+def check(entry: Entry, where: str) -> None:
+    """Raise InvalidEntry where a field of an entry that a program made has a value that it may not have."""
+    for field, value, allowed in (("kind", entry.kind, KINDS), ("role", entry.role, ROLES)):
+        if value not in allowed:
+            raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is none of {', '.join(allowed)}")
+    if entry.status is not None and entry.status not in STATUSES:
+        raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
+    content = entry.content
+    if not isinstance(content, str) and not (isinstance(content, tuple) and all(isinstance(p, _Part) for p in content)):
+        raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
+    for field, text in (("name", entry.name), ("call_id", entry.call_id)):
+        if text is not None and not isinstance(text, str):
+            raise InvalidEntry(f"{where}.{field}", f"{shorten(text)} is not text")
+    if entry.importance is not None and not 0 <= entry.importance <= 1:
+        raise InvalidEntry(f"{where}.importance", f"{entry.importance!r} is not between 0 and 1")
+    if entry.expires_at is not None and entry.expires_at.tzinfo is None:
+        raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
+    if entry.metadata is not None:
+        if not isinstance(entry.metadata, dict):
+            raise InvalidEntry(f"{where}.metadata", f"{shorten(entry.metadata)} is not a mapping")
+        check_json(entry.metadata, f"{where}.metadata")
+
+
+def check_json(value: object, where: str, depth: int = 0) -> None:
+    """Raise InvalidEntry, naming the place, unless `value` is plain JSON that comes back equal.
+
+    Refused are other types, keys that are not text, numbers that JSON has not (NaN, infinities, integers
+    of more than 64 bits) and more than 100 levels.
+    """
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return
+        raise InvalidEntry(where, "an integer of more than 64 bits; store it as text")
+    if isinstance(value, float):
+        if value - value == 0:  # neither NaN nor an infinity
+            return
+        raise InvalidEntry(where, f"{value!r} has no JSON form; store it as text or None")
+    if depth > 100:
+        raise InvalidEntry(where, "more than 100 levels deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InvalidEntry(where, f"the key {shorten(key)} is not text")
+            check_json(inner, f"{where}.{key}", depth + 1)
+        return
+    if isinstance(value, list):
+        for i, inner in enumerate(value):
+            check_json(inner, f"{where}[{i}]", depth + 1)
+        return
+    raise InvalidEntry(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON; convert it first")
+
+
+def batches(entries: Sequence[Entry], size: int) -> Iterable[Sequence[Entry]]:
+    """Yield `entries` in runs of at most `size`."""
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]

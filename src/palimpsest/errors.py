@@ -1,0 +1,178 @@
+"""Every error that Palimpsest raises on purpose: one root, a shallow tree.
+
+PalimpsestError
+├── ConfigError            (ValueError)      an option, a resource or a condition is wrong
+├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
+├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
+├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
+├── EntryNotFound          (LookupError)     no such entry in this session
+├── SessionNotFound        (LookupError)     no such session in this store
+├── BudgetImpossible       (ValueError)      what must be sent does not fit
+├── Conflict                                 another writer was first, or an id came back with other content
+├── Closed                                   used after `close`
+├── ForkedProcess                            used in a child of the process that opened it
+├── MissingExtra           (ImportError)     an optional package is not installed
+└── StoreError                               the store could not do it
+    ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
+    ├── StoreCorrupt                         what is there cannot be read as ours
+    └── StoreTooNew                          written by a newer version of Palimpsest
+
+Each class builds its message from typed facts, keeps them as attributes, and says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class PalimpsestError(Exception):
+    """The root of every error that Palimpsest raises on purpose."""
+
+
+class ConfigError(PalimpsestError, ValueError):
+    """An option has a value that it may not have.
+
+    `where` names the option (or file, line and key), `found` is what was given, `allowed` says what is
+    accepted, `nearest` is the valid name closest to an unknown one.
+    """
+
+    def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
+        self.where, self.found, self.allowed, self.nearest = where, found, allowed, nearest
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
+        super().__init__(f"{where}: {shorten(found)} is not accepted; allowed: {allowed}{hint}")
+
+
+class InvalidEntry(PalimpsestError, ValueError):
+    """What was handed to `add` is not a message or entry. Nothing was stored.
+
+    `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and
+    what to do.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"{where}: {reason}")
+
+
+class InvalidContext(PalimpsestError, ValueError):
+    """A rendered context breaks rules of its provider. `problems` lists them; please report it as a bug."""
+
+    def __init__(self, problems: Iterable[object]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the context breaks rules of its provider: " + "; ".join(map(str, self.problems)))
+
+
+class ImportFailed(PalimpsestError, ValueError):
+    """An export does not hold together. Nothing was imported. `where` is the place in it."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"import refused at {where}: {reason}")
+
+
+class EntryNotFound(PalimpsestError, LookupError):
+    """The session has no entry with this id or sequence number, or it was erased with its tombstone."""
+
+    def __init__(self, session: str, entry: object) -> None:
+        self.session, self.entry = session, entry
+        super().__init__(f"session {session!r} has no entry {entry!r}; `entries()` lists those it has")
+
+
+class SessionNotFound(PalimpsestError, LookupError):
+    """The store has no session of this id."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        super().__init__(f"there is no session {session!r}; `sessions` lists those that there are")
+
+
+class BudgetImpossible(PalimpsestError, ValueError):
+    """What must be sent does not fit into the budget, even after everything that may be made smaller was.
+
+    All figures are tokens (messages where `unit` says so): `needed` for what may not be left out, `available`
+    for it, `parts` by what needs them. Nothing was sent and nothing was stored.
+    """
+
+    def __init__(self, needed: int, available: int, parts: dict[str, int], unit: str = "tokens") -> None:
+        self.needed, self.available, self.parts, self.unit = needed, available, parts, unit
+        detail = ", ".join(f"{name} {size}" for name, size in parts.items() if size)
+        super().__init__(
+            f"the context needs at least {needed} {unit} where {available} are available ({detail}); raise "
+            "max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+        )
+
+
+class Conflict(PalimpsestError):
+    """Another writer was first, or a known id came back with different content. Nothing was written."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what, self.reason = what, reason
+        super().__init__(f"{what}: {reason}")
+
+
+class Closed(PalimpsestError):
+    """The memory or store was used after `close`."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what} is closed; open it again with Memory.open(...)")
+
+
+class ForkedProcess(PalimpsestError):
+    """The memory was opened in another process and inherited by a fork; its handles are not safe here."""
+
+    def __init__(self, opened_in: int, used_in: int) -> None:
+        self.opened_in, self.used_in = opened_in, used_in
+        super().__init__(
+            f"this memory was opened in process {opened_in} and is used in process {used_in}; "
+            "open a new one after the fork"
+        )
+
+
+class MissingExtra(PalimpsestError, ImportError):
+    """An optional package is missing. The message gives the command that installs it."""
+
+    def __init__(self, feature: str, package: str, extra: str | None = None) -> None:
+        self.feature, self.package, self.extra = feature, package, extra
+        target = f"'palimpsest-memory[{extra}]'" if extra else package
+        super().__init__(f"{feature} needs the package {package!r}: pip install {target}")
+
+
+class StoreError(PalimpsestError):
+    """The store could not do what it was asked. `store` names it; the driver's error is the cause."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        self.store, self.reason = store, reason
+        super().__init__(f"{store}: {reason}")
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The store cannot be reached or written now: locked, full, read-only, or away."""
+
+
+class StoreCorrupt(StoreError):
+    """What the store holds cannot be read as a Palimpsest store."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer Palimpsest. `found` and `known` are schema versions."""
+
+    def __init__(self, store: str, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            store, f"schema version {found} is newer than the {known} known here; upgrade palimpsest-memory"
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name`, or None if none is close."""
+    from difflib import get_close_matches  # only on the way to an error
+
+    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

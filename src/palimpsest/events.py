@@ -1,0 +1,69 @@
+"""Events: what happened, told to whoever asked, after the commit. Handlers never break what they observe."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, get_args
+
+from palimpsest.errors import ConfigError, nearest
+
+EventName = Literal[
+    "entry:added",
+    "cut",
+    "evicted",
+    "erased",
+    "compaction:skipped",
+    "session:cleared",
+    "session:imported",
+    "context:over_budget",
+    "condition:error",
+    "usage:recorded",
+    "turn:ended",
+]
+EVENTS: tuple[str, ...] = get_args(EventName)
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
+"""Gets the session's id and the event's facts. It may be a coroutine function."""
+
+
+class Observers:
+    """The handlers of one memory, by event. Cheap when there are none."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, list[Handler]] = {}
+
+    def on(self, event: str, handler: Handler) -> Callable[[], None]:
+        """Call `handler` after each `event` and return a function that stops it.
+
+        Handlers run in the order in which they came, after the commit. One that raises is logged and
+        changes nothing. Raises ConfigError for a name that is no event.
+        """
+        if event not in EVENTS:
+            raise ConfigError("event", event, ", ".join(EVENTS), nearest=nearest(event, EVENTS))
+        handlers = self._handlers.setdefault(event, [])
+        handlers.append(handler)
+
+        def unsubscribe() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return unsubscribe
+
+    def wants(self, event: EventName) -> bool:
+        """Whether anybody listens to `event`: its facts need not be gathered otherwise."""
+        return bool(self._handlers.get(event))
+
+    async def emit(self, event: EventName, session: str, facts: dict[str, Any], run: RunAwaitable) -> None:
+        """Tell every handler of `event`; `run` awaits what an asynchronous one returns."""
+        for handler in tuple(self._handlers.get(event, ())):
+            try:
+                outcome = handler(session, dict(facts))
+                if outcome is not None:
+                    await run(outcome)
+            except Exception:  # the boundary: what observes must not break what it observes
+                import logging
+
+                logging.getLogger("palimpsest").exception("a handler of %s failed (session %s)", event, session)
+
+
+RunAwaitable = Callable[[Awaitable[None]], Awaitable[None]]

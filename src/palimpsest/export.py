@@ -1,0 +1,190 @@
+"""A session as plain JSON, out and in again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from palimpsest.entries import Entry, check
+from palimpsest.errors import ImportFailed, InvalidEntry, shorten
+from palimpsest.log import Head, Record, SessionKey, Usage, link
+from palimpsest.stores import Dump
+
+SCHEMA_VERSION = 1
+KIND = "palimpsest/session"
+
+_LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
+_FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", *_LINKS))
+_DEFAULTS = Entry()
+
+
+def exported(
+    key: SessionKey, head: Head, entries: Sequence[Entry], records: Sequence[Record], now: int
+) -> dict[str, Any]:
+    """Return the session as JSON values; `import_session` takes them back."""
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "session_id": key.session,
+        "exported_at": _time(now),
+        "entries": [_entry(entry) for entry in entries if not entry.erased],
+        "tombstones": [_entry(entry) for entry in entries if entry.erased],
+        "summaries": [],
+        "records": [msgspec.to_builtins(record) for record in records],
+        "usage": msgspec.to_builtins(head.usage),
+        "head": {
+            "revision": head.revision,
+            "epoch": head.epoch,
+            "first_seq": head.first_seq,
+            "next_seq": head.next_seq,
+            "turns": head.turns,
+            "pinned": list(head.pinned),
+            "views": msgspec.to_builtins(head.views),
+            "created_at": _time(head.created) if head.created else None,
+            "updated_at": _time(head.updated) if head.updated else None,
+        },
+    }
+
+
+def imported(data: object, where: str = "data") -> tuple[str, Dump]:
+    """Return the session id and what a store is to hold, every reference checked and every link made anew.
+
+    Raises ImportFailed naming the place of the first thing that does not hold together.
+    """
+    if not isinstance(data, Mapping):
+        raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        known = f"known here: {SCHEMA_VERSION}"
+        raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
+    session = data.get("session_id")
+    if not isinstance(session, str):
+        raise ImportFailed(f"{where}.session_id", f"{shorten(session)} is not text")
+    outline = data.get("head")
+    if not isinstance(outline, Mapping):
+        raise ImportFailed(f"{where}.head", "is missing")
+    entries = [
+        _read_entry(raw, f"{where}.{section}[{i}]")
+        for section in ("entries", "tombstones")
+        for i, raw in enumerate(_list(data, section, where))
+    ]
+    entries.sort(key=lambda entry: entry.seq)
+    _check_places(entries, outline, where)
+    try:
+        records = tuple(msgspec.convert(raw, Record) for raw in _list(data, "records", where))
+        usage = msgspec.convert(data.get("usage"), Usage | None)
+        views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
+        head = msgspec.convert(
+            {"views": views, **{name: outline[name] for name in ("revision", "epoch", "pinned")}}, Head
+        )
+    except (msgspec.ValidationError, KeyError) as fault:
+        raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
+    first = outline.get("first_seq", 1)
+    linked_head, relinked = _relink(entries, first, where)
+    head = msgspec.structs.replace(
+        linked_head,
+        revision=max(head.revision, *(entry.revision for entry in relinked), 0) if relinked else head.revision,
+        epoch=head.epoch,
+        first_seq=first,
+        turns=outline.get("turns", linked_head.turns),
+        pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),
+        erased=sum(entry.erased for entry in relinked),
+        views=head.views,
+        usage=usage,
+        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked_head.created,
+        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked_head.updated,
+    )
+    return session, Dump(head=head, entries=tuple(relinked), records=records)
+
+
+def _relink(entries: Sequence[Entry], first: int, where: str) -> tuple[Head, list[Entry]]:
+    """Link the entries as appending them one revision at a time does; a tombstone keeps the links it has."""
+    head, linked = Head(first_seq=first, next_seq=first), []
+    for entry in entries:
+        head = msgspec.structs.replace(head, revision=entry.revision - 1)
+        if entry.erased:
+            linked.append(entry)
+            turn = entry.seq if entry.is_human else head.turn
+            head = msgspec.structs.replace(
+                head, revision=entry.revision, next_seq=entry.seq + 1, turn=turn, tail=entry.group
+            )
+            continue
+        head, (again,) = link(head, [entry], entry.at)
+        if (
+            entry.answers
+            and again.answers != entry.answers
+            and any(e.seq == entry.answers and e.erased for e in linked)
+        ):
+            again = msgspec.structs.replace(again, answers=entry.answers, group=entry.group, late=entry.late)
+        linked.append(again)
+    return head, linked
+
+
+def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
+    expected = outline.get("first_seq", 1)
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.seq != expected:
+            raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+        if not entry.id or entry.id in seen:
+            raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
+        if entry.answers and not outline.get("first_seq", 1) <= entry.answers < entry.seq:
+            raise ImportFailed(f"{where}.entries", f"entry {entry.seq} answers {entry.answers}, which is not before it")
+        seen.add(entry.id)
+        expected += 1
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    given = {name: value for name in _FIELDS if (value := getattr(entry, name)) != getattr(_DEFAULTS, name)}
+    out = {"id": entry.id, "seq": entry.seq, "kind": entry.kind, "role": entry.role, "content": ""}
+    out |= msgspec.to_builtins(given)
+    out["created_at"] = _time(entry.at)
+    out["links"] = {name: value for name in _LINKS[1:] if (value := getattr(entry, name))}
+    return out
+
+
+def _read_entry(raw: object, where: str) -> Entry:
+    if not isinstance(raw, Mapping):
+        raise ImportFailed(where, f"an entry is a mapping, not {type(raw).__name__}")
+    fields = dict(raw)
+    links = fields.pop("links", None) or {}
+    at = _instant(fields.pop("created_at", None), f"{where}.created_at")
+    unknown = set(fields) - set(_FIELDS) - {"seq"}
+    if unknown:
+        raise ImportFailed(f"{where}.{sorted(unknown)[0]}", "is no field of an entry")
+    try:
+        made = msgspec.convert({**fields, "at": at}, Entry)
+        known = {name: links[name] for name in _LINKS if name in links and isinstance(links[name], int | bool)}
+        entry = msgspec.structs.replace(made, **known)
+        check(entry, where)
+    except msgspec.ValidationError as fault:
+        raise ImportFailed(where, str(fault)) from fault
+    except InvalidEntry as fault:
+        raise ImportFailed(fault.where, fault.reason) from fault
+    return entry
+
+
+def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+    value = data.get(name) or ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a list")
+    return value
+
+
+def _time(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat()
+
+
+def _instant(text: object, where: str) -> int:
+    if text is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError as fault:
+        raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
+    if moment is None or moment.tzinfo is None:
+        raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
+    return round(moment.timestamp() * 1_000_000)

@@ -1,0 +1,227 @@
+"""`Session`: the synchronous face of `AsyncSession`. The same verbs and signatures, one line each, no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from palimpsest.entries import Entry, Status
+from palimpsest.formats import Message
+from palimpsest.log import Record, Usage
+from palimpsest.runners import drive
+from palimpsest.session import AsyncSession, Content, Interaction, Stats, TurnEnd
+
+if TYPE_CHECKING:
+    from palimpsest.context import Context
+    from palimpsest.options import Options
+
+T = TypeVar("T")
+
+
+def mirrors(core: type) -> Callable[[type[T]], type[T]]:
+    """Give a synchronous face the docstrings of the verbs that it mirrors."""
+
+    def adopt(face: type[T]) -> type[T]:
+        for name, verb in vars(face).items():
+            told = getattr(core, name, None)
+            if told is not None and not name.startswith("_") and not getattr(verb, "__doc__", None):
+                getattr(verb, "fget", verb).__doc__ = told.__doc__
+        return face
+
+    return adopt
+
+
+@mirrors(AsyncSession)
+class Session:
+    """One conversation's log and its contexts. Made by `Memory.session`; opening it reads nothing.
+
+    Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
+    processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
+    """
+
+    def __init__(self, core: AsyncSession) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+
+    @property
+    def id(self) -> str:
+        return self._core.id
+
+    @property
+    def options(self) -> Options:
+        return self._core.options
+
+    def add_user_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        importance: float | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        return drive(
+            self._core.add_user_message(
+                content, name=name, metadata=metadata, importance=importance, pinned=pinned, expires_at=expires_at
+            )
+        )
+
+    def add_assistant_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        importance: float | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        return drive(
+            self._core.add_assistant_message(
+                content, name=name, metadata=metadata, importance=importance, pinned=pinned, expires_at=expires_at
+            )
+        )
+
+    def add_system_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        return drive(self._core.add_system_message(content, name=name, metadata=metadata, expires_at=expires_at))
+
+    def add_tool_call(
+        self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> Entry:
+        return drive(self._core.add_tool_call(name, arguments, call_id=call_id, metadata=metadata))
+
+    def add_tool_result(
+        self,
+        name: str | None,
+        output: Any,
+        *,
+        call_id: str | None = None,
+        status: Status = "unknown",
+        metadata: dict[str, Any] | None = None,
+    ) -> Entry:
+        return drive(self._core.add_tool_result(name, output, call_id=call_id, status=status, metadata=metadata))
+
+    def add_context(
+        self,
+        text: str,
+        *,
+        name: str,
+        metadata: dict[str, Any] | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        return drive(self._core.add_context(text, name=name, metadata=metadata, pinned=pinned, expires_at=expires_at))
+
+    def add(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        format: str | None = None,
+        key: str | None = None,
+        statuses: Mapping[str, Status] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> tuple[Entry, ...]:
+        return drive(self._core.add(messages, format=format, key=key, statuses=statuses, metadata=metadata))
+
+    def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
+        return drive(self._core.resolve(call_id, status=status, output=output))
+
+    def entries(self, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        return drive(self._core.entries(after=after, limit=limit))
+
+    def entry(self, id: str | int) -> Entry:
+        return drive(self._core.entry(id))
+
+    def active_entries(self) -> list[Entry]:
+        return drive(self._core.active_entries())
+
+    def interactions(self) -> list[Interaction]:
+        return drive(self._core.interactions())
+
+    def history(self) -> list[Record]:
+        return drive(self._core.history())
+
+    def stats(self) -> Stats:
+        return drive(self._core.stats())
+
+    def count(self) -> int:
+        return drive(self._core.count())
+
+    def context(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Message] = (),
+        format: str | None = None,
+        reserve: int | None = None,
+        max_tokens: int | None = None,
+        max_messages: int | None = None,
+        view: str | None = None,
+        at: int | None = None,
+        dry_run: bool = False,
+    ) -> Context:
+        return drive(
+            self._core.context(
+                system=system,
+                tools=tools,
+                format=format,
+                reserve=reserve,
+                max_tokens=max_tokens,
+                max_messages=max_messages,
+                view=view,
+                at=at,
+                dry_run=dry_run,
+            )
+        )
+
+    def record_usage(
+        self,
+        input_tokens: int,
+        output_tokens: int = 0,
+        *,
+        cached_tokens: int = 0,
+        context: Context | None = None,
+    ) -> Usage:
+        return drive(self._core.record_usage(input_tokens, output_tokens, cached_tokens=cached_tokens, context=context))
+
+    def pin(self, *ids: str | int) -> None:
+        drive(self._core.pin(*ids))
+
+    def unpin(self, *ids: str | int) -> None:
+        drive(self._core.unpin(*ids))
+
+    def erase(self, ids: Iterable[str | int], *, reason: str = "by request") -> int:
+        return drive(self._core.erase(ids, reason=reason))
+
+    def clear(self) -> int:
+        return drive(self._core.clear())
+
+    def export(self) -> dict[str, Any]:
+        return drive(self._core.export())
+
+    @contextmanager
+    def turn(self, *, atomic: bool = False) -> Iterator[Session]:
+        turn = self._core.turn(atomic=atomic)
+        drive(turn.__aenter__())
+        try:
+            yield self
+        except BaseException as error:
+            if not drive(turn.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            drive(turn.__aexit__(None, None, None))
+
+    def end_turn(self) -> TurnEnd:
+        return drive(self._core.end_turn())

@@ -1,0 +1,414 @@
+"""OpenAI's chat completions: decode, encode, render, validate. Pure.
+
+One provider message is one or more entries: an assistant message with calls is a message entry (unless its
+content is null) followed by one entry a call, tied together by `continues`. Keys without a field of their
+own stay in `native` and come back. Sources of the rules: OpenAI's API reference, "Create chat completion"
+(messages), and its function calling guide; where a rule is only known from the API's error messages it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.entries import (
+    Audio,
+    Entry,
+    File,
+    Image,
+    Native,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    check_json,
+)
+from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.formats import Message, Problem, Shown
+from palimpsest.notes import SPEAKING, shown_text
+
+NAME = "openai"
+PER_MESSAGE = 3
+"""Tokens around every message (OpenAI cookbook, "How to count tokens with tiktoken")."""
+PER_ROLE = 1
+"""Every role is one token in both encodings."""
+PER_NAME = 1
+"""Added where a message has a name (same source)."""
+PRIME = 3
+"""Every reply is primed with three tokens (same source)."""
+PER_CALL = 8
+"""Around one tool call beside its name and arguments. OpenAI publishes no figure: own, on the safe side."""
+
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_SIMPLE = {"role", "content"}
+_RESULT = {"role", "content", "tool_call_id"}
+_CALLING = {"role", "content", "tool_calls"}
+_REFERENCE = "API reference, chat completions"
+
+
+class OpenAIChat:
+    """The format `openai`: messages of chat completions."""
+
+    name = NAME
+    prime = PRIME
+
+    # --- in
+
+    def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
+        """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
+        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
+            raise InvalidEntry(where, f"a list of messages is needed, not {type(messages).__name__}")
+        entries: list[Entry] = []
+        for i, message in enumerate(messages):
+            if not isinstance(message, dict):
+                raise InvalidEntry(f"{where}[{i}]", f"a message is a mapping, not {type(message).__name__}")
+            role, content, keys = message.get("role"), message.get("content"), message.keys()
+            if type(content) is str and keys == _SIMPLE and (role == "user" or role == "assistant" or role == "system"):
+                entries.append(Entry(role=role, content=content))
+            elif role == "tool" and keys == _RESULT and type(content) is str and type(message["tool_call_id"]) is str:
+                entries.append(Entry(kind="tool_result", role="tool", content=content, call_id=message["tool_call_id"]))
+            else:
+                entries.extend(_decode(message, f"{where}[{i}]"))
+        return entries
+
+    # --- out
+
+    def encode(self, entries: Sequence[Entry]) -> list[Message]:
+        """Return entries as messages, as they came in; nothing is repaired."""
+        messages: list[Message] = []
+        run: list[Shown] = []
+        for entry in entries:
+            if run and not entry.continues:
+                messages.append(_message(run))
+                run = []
+            run.append(Shown(entry, data=entry.kind in ("context", "summary")))
+        if run:
+            messages.append(_message(run))
+        return messages
+
+    def render(self, group: Sequence[Shown]) -> list[Message]:
+        """Return one group as messages that the API accepts.
+
+        Calls of one group become one assistant message, its results follow, then what is only data.
+        """
+        if len(group) == 1:
+            return [_message(group)]
+        calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
+        rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
+        if not any(shown.entry.kind == "tool_call" for shown in calling):
+            return [_message([shown]) for shown in group]
+        results = [shown for shown in rest if not shown.data]
+        messages = [_unambiguous(_message(calling), [shown.entry for shown in calling])]
+        ids = _call_ids(messages[0], calling)
+        for shown in results:
+            message = _message([shown])
+            message["tool_call_id"] = ids.get(shown.entry.answers, message.get("tool_call_id"))
+            messages.append(message)
+        messages.extend(_message([shown]) for shown in rest if shown.data)
+        return messages
+
+    def system(self, text: str) -> list[Message]:
+        """Return the caller's system text as one system message."""
+        return [{"role": "system", "content": text}]
+
+    def overhead(self, entry: Entry) -> int:
+        """Tokens that the provider adds to this entry beside its texts."""
+        if entry.kind == "tool_call":
+            return PER_MESSAGE + PER_ROLE + PER_CALL
+        named = PER_NAME if entry.name and entry.kind == "message" else 0
+        return PER_MESSAGE + PER_ROLE + named
+
+    def request(self, messages: list[Message], tools: Sequence[Message]) -> dict[str, Any]:
+        """Return the keyword arguments for `client.chat.completions.create`, without the model."""
+        return {"messages": messages, "tools": list(tools)} if tools else {"messages": messages}
+
+    # --- the provider's rules
+
+    def validate(self, messages: Sequence[Any]) -> list[Problem]:
+        """Return every rule of the API that the messages break, each with its source."""
+        problems: list[Problem] = []
+        open_ids: set[str] = set()
+        asked_at = -1
+        for i, message in enumerate(messages):
+            role = message.get("role")
+            if role == "tool":
+                call_id = message.get("tool_call_id")
+                if call_id not in open_ids:
+                    problems.append(Problem(i, f"answers the call {call_id!r}, which is not open", "API error 400"))
+                open_ids.discard(call_id)
+                if not _sayable(message.get("content"), allow_empty=True):
+                    problems.append(Problem(i, "a tool message needs content, text or text parts", _REFERENCE))
+                continue
+            if open_ids:
+                problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
+                open_ids = set()
+            if role == "assistant":
+                calls = message.get("tool_calls")
+                if calls:
+                    asked_at, open_ids = i, _check_calls(calls, i, problems)
+                elif not _speaks(message):
+                    problems.append(Problem(i, "an assistant message needs content or tool calls", _REFERENCE))
+            elif role not in ("user", "system", "developer", "function"):
+                problems.append(Problem(i, f"unknown role {role!r}", _REFERENCE))
+            elif role == "function" and not message.get("name"):
+                problems.append(Problem(i, "a function message needs a name", _REFERENCE))
+            elif not _sayable(message.get("content"), allow_empty=role == "function"):
+                problems.append(Problem(i, f"a {role} message needs content that is not empty", _REFERENCE))
+        if open_ids:
+            problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
+        return problems
+
+
+def _check_calls(calls: Any, i: int, problems: list[Problem]) -> set[str]:
+    ids: list[str] = []
+    for call in calls:
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id:
+            problems.append(Problem(i, "every tool call needs an id", _REFERENCE))
+            continue
+        ids.append(call_id)
+        body = call.get(call.get("type", "function"))
+        if not isinstance(body, dict) or not body.get("name"):
+            problems.append(Problem(i, f"the call {call_id!r} needs its function's name", _REFERENCE))
+    if len(set(ids)) < len(ids):
+        problems.append(Problem(i, "two calls of one message share an id", "API error 400"))
+    return set(ids)
+
+
+def _sayable(content: Any, *, allow_empty: bool) -> bool:
+    if isinstance(content, str):
+        return allow_empty or bool(content)
+    return isinstance(content, list) and (bool(content) or allow_empty)
+
+
+def _speaks(message: Message) -> bool:
+    if _sayable(message.get("content"), allow_empty=False):
+        return True
+    return any(message.get(key) for key in SPEAKING)
+
+
+# --- decoding one message
+
+
+def _decode(message: Message, where: str) -> list[Entry]:
+    role = message.get("role")
+    if role == "tool" or role == "function":
+        return [_decode_result(message, where, role)]
+    if not isinstance(role, str) or role not in _ROLES:
+        known = ", ".join([*_ROLES, "tool", "function"])
+        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of chat completions; known: {known}")
+    keep = {key: value for key, value in message.items() if key not in ("role", "content", "name", "tool_calls")}
+    absent: tuple[str, ...] = ()
+    if role == "developer":
+        keep["role"] = role
+    calls = message.get("tool_calls")
+    if calls is not None and role != "assistant":
+        raise InvalidEntry(f"{where}.tool_calls", f"only an assistant message has tool calls, not one of role {role}")
+    name = message.get("name")
+    if name is not None and not isinstance(name, str):
+        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
+    if "name" in message and not name:
+        keep["name"] = name
+    entries: list[Entry] = []
+    content = message.get("content")
+    if content is None:
+        if role != "assistant":
+            raise InvalidEntry(f"{where}.content", f"a {role} message needs content: text or a list of parts")
+        if "content" not in message:
+            absent = ("content",)
+    if not calls:
+        if "tool_calls" in message:
+            keep["tool_calls"] = calls
+        if content is None and not absent:
+            keep["content"] = None
+    if content is not None or not calls:
+        parts = _decode_content(content, f"{where}.content")
+        entries.append(Entry(role=_ROLES[role], content=parts, name=name or None))
+    for j, call in enumerate(calls or ()):
+        entry = _decode_call(call, f"{where}.tool_calls[{j}]")
+        entries.append(entry if not entries else _with(entry, continues=True))
+    if entries[0].kind == "tool_call" and name:
+        keep["name"] = name
+    if keep or absent:
+        check_json(keep, where)
+        first = entries[0]
+        call_shape = first.native.call if first.native else None
+        entries[0] = _with(first, native=Native(format=NAME, keep=keep or None, absent=absent, call=call_shape))
+    return entries
+
+
+def _decode_result(message: Message, where: str, role: str) -> Entry:
+    content, call_id, name = message.get("content"), message.get("tool_call_id"), message.get("name")
+    if role == "tool" and not isinstance(call_id, str):
+        raise InvalidEntry(f"{where}.tool_call_id", f"{shorten(call_id)} is not text; a tool message names its call")
+    if role == "function" and not isinstance(name, str):
+        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text; a function message names its function")
+    if name is not None and not isinstance(name, str):
+        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
+    if content is None and role == "tool":
+        raise InvalidEntry(f"{where}.content", "a tool message needs content: text or a list of text parts")
+    keep = {key: value for key, value in message.items() if key not in ("role", "content", "tool_call_id")}
+    if role == "function":
+        keep["role"] = role
+        if content is None and "content" in message:
+            keep["content"] = None
+        if call_id is not None:
+            keep["tool_call_id"] = call_id
+    check_json(keep, where)
+    absent = tuple(
+        key for key, missing in (("content", "content" not in message), ("tool_call_id", role == "function")) if missing
+    )
+    absent = tuple(key for key in absent if key not in keep)
+    return Entry(
+        kind="tool_result",
+        role="tool",
+        content=_decode_content(content, f"{where}.content"),
+        name=name,
+        call_id=call_id if role == "tool" else None,
+        native=Native(format=NAME, keep=keep or None, absent=absent) if keep or absent else None,
+    )
+
+
+def _decode_call(call: Any, where: str) -> Entry:
+    if not isinstance(call, dict):
+        raise InvalidEntry(where, f"a tool call is a mapping, not {type(call).__name__}")
+    call_id, kind = call.get("id"), call.get("type", "function")
+    if not isinstance(call_id, str):
+        raise InvalidEntry(f"{where}.id", f"{shorten(call_id)} is not text; every tool call has an id")
+    body = call.get(kind) if isinstance(kind, str) else None
+    text = body.get("arguments" if kind == "function" else "input") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(body.get("name"), str) or not isinstance(text, str):
+        wanted = "function with a name and arguments as JSON text" if kind == "function" else "name and input"
+        raise InvalidEntry(f"{where}.{kind}", f"{shorten(body)} is not a {wanted}")
+    native = None
+    if call.keys() != {"id", "type", "function"} or body.keys() != {"name", "arguments"} or kind != "function":
+        check_json(call, where)
+        native = Native(format=NAME, call=call)
+    return Entry(kind="tool_call", role="assistant", content=text, name=body["name"], call_id=call_id, native=native)
+
+
+def _decode_content(content: Any, where: str) -> str | tuple[Part, ...]:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidEntry(where, f"{shorten(content)} is neither text nor a list of parts")
+    return tuple(_decode_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+
+
+def _decode_part(part: Any, where: str) -> Part:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
+    check_json(part, where)
+    kind = part["type"]
+    extra = {key: value for key, value in part.items() if key not in ("type", kind)} or None
+    body = part.get(kind)
+    if kind == "text" and isinstance(body, str):
+        return Text(text=body, extra=extra)
+    if isinstance(body, dict):
+        keys, values = body.keys(), all(isinstance(value, str) for value in body.values())
+        if kind == "image_url" and values and {"url"} <= keys <= {"url", "detail"}:
+            return Image(source=body["url"], detail=body.get("detail"), extra=extra)
+        if kind == "input_audio" and values and keys == {"data", "format"}:
+            return Audio(data=body["data"], format=body["format"], extra=extra)
+        if kind == "file" and values and keys <= {"file_id", "file_data", "filename"}:
+            return File(
+                file_id=body.get("file_id"), data=body.get("file_data"), filename=body.get("filename"), extra=extra
+            )
+    return Opaque(item=part)
+
+
+# --- encoding one message
+
+
+def _message(run: Sequence[Shown]) -> Message:
+    """The provider message of entries that belong to one: a message and the calls that continue it."""
+    entry, text, data = run[0]
+    native = entry.native if entry.native is not None and entry.native.format == NAME and not data else None
+    if data:
+        return {"role": "user", "content": text if text is not None else shown_text(entry)}
+    message: Message
+    if entry.kind == "tool_result":
+        message = {"role": "tool", "tool_call_id": entry.call_id or f"call_{entry.answers}"}
+        message["content"] = text if text is not None else _encode_content(entry.content)
+    else:
+        message = _spoken(run)
+    if native is not None:
+        for key in native.absent:
+            message.pop(key, None)
+        if native.keep and text is None:
+            message.update(native.keep)
+        elif native.keep and "role" in native.keep:
+            message["role"] = native.keep["role"]
+    return message
+
+
+def _spoken(run: Sequence[Shown]) -> Message:
+    entry, text, _ = run[0]
+    said = [shown for shown in run if shown.entry.kind != "tool_call"]
+    calls = [_call(shown) for shown in run if shown.entry.kind == "tool_call"]
+    message: Message = {"role": entry.role}
+    if len(said) == 1:
+        message["content"] = said[0].text if said[0].text is not None else _encode_content(said[0].entry.content)
+    elif said:
+        message["content"] = "\n".join(s.text if s.text is not None else s.entry.text for s in said)
+    else:
+        message["content"] = None
+    if entry.kind == "message" and entry.name:
+        message["name"] = entry.name
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(shown: Shown) -> Message:
+    entry, text, _ = shown
+    if entry.native is not None and entry.native.call is not None and entry.native.format == NAME and text is None:
+        return dict(entry.native.call)
+    return {
+        "id": entry.call_id or f"call_{entry.seq}",
+        "type": "function",
+        "function": {"name": entry.name or "unknown", "arguments": entry.content if text is None else text},
+    }
+
+
+def _encode_content(content: str | tuple[Part, ...]) -> Any:
+    return content if isinstance(content, str) else [_encode_part(part) for part in content]
+
+
+def _encode_part(part: Part) -> Message:
+    if isinstance(part, Opaque):
+        return part.item
+    if isinstance(part, Text | Reasoning):
+        return {"type": "text", "text": part.text, **(part.extra or {})}
+    if isinstance(part, Image):
+        body = {"url": part.source} if part.detail is None else {"url": part.source, "detail": part.detail}
+        return {"type": "image_url", "image_url": body, **(part.extra or {})}
+    if isinstance(part, Audio):
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **(part.extra or {})}
+    given = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
+    return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **(part.extra or {})}
+
+
+def _unambiguous(message: Message, entries: Sequence[Entry]) -> Message:
+    """Rename calls of one message that share an id, by their place in the log."""
+    seen: set[str] = set()
+    calls = [entry for entry in entries if entry.kind == "tool_call"]
+    for call, entry in zip(message["tool_calls"], calls, strict=True):
+        if call["id"] in seen:
+            call["id"] = f"{call['id']}_{entry.seq}"
+        seen.add(call["id"])
+    return message
+
+
+def _call_ids(message: Message, calling: Sequence[Shown]) -> dict[int, str]:
+    calls = [shown.entry.seq for shown in calling if shown.entry.kind == "tool_call"]
+    return dict(zip(calls, (call["id"] for call in message["tool_calls"]), strict=True))
+
+
+def _with(entry: Entry, **changes: Any) -> Entry:
+    import msgspec
+
+    return msgspec.structs.replace(entry, **changes)

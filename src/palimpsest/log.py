@@ -1,0 +1,324 @@
+"""The log's mutable rim: head, cuts, records, and how new entries are linked. Pure.
+
+A store keeps entries, records and one head per session. One compare-and-set of the head is the commit of
+every write; entries at or beyond `head.next_seq` do not exist yet. Stores call `link` and `apply` inside
+their transaction (or compare-and-set loop) and store what these return.
+
+How an entry is linked, by what the head says is open:
+
+    tool_call    joins the open group, or the provider message it continues; else it opens a group
+    tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
+                 id the oldest open call of its tool's name. In the open group it joins it; a result of a
+                 call whose group is closed is `late`, one without a call is an orphan (`answers` 0)
+    reasoning    opens a group that the next assistant entry joins
+    anything else closes the open group and is its own group; a human message starts an interaction
+
+The open group closes when its last call is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from palimpsest.entries import Entry
+
+OPEN_CALLS = 256
+"""Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
+
+CONTEXT_NAMES = 256
+"""Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
+
+RENDERER = 1
+"""Version of how a cut and entries become a context. A cut of another version is made anew."""
+
+
+class SessionKey(NamedTuple):
+    """Who a log belongs to and which it is. Part of every call to a store."""
+
+    tenant: str
+    session: str
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An unanswered call: its place, its id and tool as they came, and its group."""
+
+    seq: int
+    call_id: str | None
+    name: str | None
+    group: int
+
+
+class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One oversized entry shown as its first `head` and last `tail` characters.
+
+    `left_out` are the tokens not shown, `tokens` what the shortened text costs, marker included.
+    """
+
+    seq: int
+    head: int
+    tail: int
+    left_out: int
+    tokens: int
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a view is rendered until the next cut: with the entries from `start` on it fixes every byte.
+
+    `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and
+    `anchors` (human messages still open) lie before `start` and come first. `clamps` are shortened, `gone`
+    are ranges (first and last `seq`) at or after `start` that are left out, `conditions` the expressions
+    that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
+    public. `epoch` and `revision` are those that the cut made.
+    """
+
+    epoch: int = 0
+    revision: int = 0
+    start: int = 1
+    mask: int = 0
+    pins: tuple[int, ...] = ()
+    anchors: tuple[int, ...] = ()
+    clamps: tuple[Clamp, ...] = ()
+    gone: tuple[tuple[int, int], ...] = ()
+    conditions: tuple[str, ...] = ()
+    factor: float = 0.0
+    renderer: int = RENDERER
+    reason: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the provider reported for the last call, in tokens, and what was counted for the same call."""
+
+    input_tokens: int
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    counted: int = 0
+    epoch: int = 0
+    calls: int = 0
+    total_input: int = 0
+    total_output: int = 0
+    total_cached: int = 0
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session's small mutable record.
+
+    `revision` moves with every write, `epoch` with whatever changes how something is rendered. `first_seq`
+    is where the log begins (later than 1 after a clear). `turn` is the open interaction's human message,
+    `group` the open group (0: none), `tail` the group of the newest entry, `calls` the unanswered calls,
+    `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, `turns`
+    how many interactions there were.
+    """
+
+    revision: int = 0
+    epoch: int = 0
+    first_seq: int = 1
+    next_seq: int = 1
+    turn: int = 0
+    group: int = 0
+    tail: int = 0
+    reasoning: bool = False
+    calls: tuple[Call, ...] = ()
+    pinned: tuple[int, ...] = ()
+    contexts: dict[str, tuple[int, str]] = {}
+    erased: int = 0
+    views: dict[str, Cut] = {}
+    usage: Usage | None = None
+    turns: int = 0
+    created: int = 0
+    updated: int = 0
+
+    @property
+    def entries(self) -> int:
+        """How many entries the log holds, tombstones not counted."""
+        return self.next_seq - self.first_seq - self.erased
+
+
+ChangeKind = Literal["cut", "erase", "clear", "pin", "usage"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step that is not an append, committed whole: a cut, an erasure, a clear, pins, usage.
+
+    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. `detail` goes into the record:
+    what it covered, the window before and after, the trigger.
+    """
+
+    kind: ChangeKind
+    reason: str
+    view: str = ""
+    cut: Cut | None = None
+    seqs: tuple[int, ...] = ()
+    unpin: bool = False
+    usage: Usage | None = None
+    detail: dict[str, Any] = {}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why."""
+
+    revision: int
+    kind: ChangeKind
+    reason: str
+    at: int
+    view: str = ""
+    cut: Cut | None = None
+    seqs: tuple[int, ...] = ()
+    detail: dict[str, Any] = {}
+
+
+def link(head: Head, batch: Sequence[Entry], at: int) -> tuple[Head, list[Entry]]:
+    """Return the head after `batch` is appended and the batch's entries with place and links.
+
+    Entries keep an `at` of their own (an import) and get `at` otherwise.
+    """
+    revision, seq = head.revision + 1, head.next_seq
+    turn, group, tail, reasoning = head.turn, head.group, head.tail, head.reasoning
+    calls, pinned, turns = list(head.calls), head.pinned, head.turns
+    contexts = head.contexts
+    linked = []
+    for entry in batch:
+        kind, role = entry.kind, entry.role
+        own, answers, late = seq, 0, False
+        name, call_id = entry.name, entry.call_id
+        if kind == "tool_call":
+            if group or entry.continues or reasoning:
+                own = group or tail
+            group = own
+            calls.append(Call(seq, call_id, name, own))
+        elif kind == "tool_result":
+            call = _answered(calls, entry, group)
+            if call is not None:
+                calls.remove(call)
+                answers, late = call.seq, not group or call.group != group
+                name, call_id = name or call.name, call_id or call.call_id
+            if group:
+                own = group
+                if not any(open_call.group == group for open_call in calls):
+                    group = 0
+        else:
+            if role == "assistant" and kind == "message" and (reasoning or (entry.continues and tail)):
+                own = tail
+            elif group:
+                group = 0
+            if kind == "message" and role == "user":
+                turn = seq
+                turns += 1
+            elif kind == "context" and entry.name:
+                contexts = {**contexts, entry.name: (seq, digest(entry.text))}
+        reasoning = kind == "message" and role == "assistant" and entry.is_reasoning
+        if entry.pinned or (role == "system" and kind == "message"):
+            pinned = (*pinned, seq)
+        tail = own
+        linked.append(
+            msgspec.structs.replace(
+                entry,
+                seq=seq,
+                at=entry.at or at,
+                turn=turn,
+                group=own,
+                answers=answers,
+                late=late,
+                revision=revision,
+                name=name,
+                call_id=call_id,
+            )
+        )
+        seq += 1
+    if len(contexts) > CONTEXT_NAMES:
+        newest = sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:]
+        contexts = dict(newest)
+    after = msgspec.structs.replace(
+        head,
+        revision=revision,
+        next_seq=seq,
+        turn=turn,
+        group=group,
+        tail=tail,
+        reasoning=reasoning,
+        calls=tuple(calls[-OPEN_CALLS:]),
+        pinned=pinned,
+        contexts=contexts,
+        turns=turns,
+        created=head.created or at,
+        updated=at,
+    )
+    return after, linked
+
+
+def _answered(calls: list[Call], result: Entry, group: int) -> Call | None:
+    """The call that a result answers, or None for an orphan."""
+    if result.call_id is not None:
+        same = [call for call in calls if call.call_id == result.call_id]
+        if not same:
+            return None
+        inside = [call for call in same if call.group == group] if group else ()
+        return (inside or same)[-1]
+    if result.name is None:
+        return None
+    return next((call for call in calls if call.name == result.name), None)
+
+
+def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
+    """Return the head after `change` and the record of it (None for one that leaves no record)."""
+    revision = head.revision + 1
+    replace = msgspec.structs.replace
+    after = replace(head, revision=revision, updated=at, created=head.created or at)
+    cut = None
+    if change.kind == "cut":
+        assert change.cut is not None, "a change of kind cut carries its cut"
+        cut = replace(change.cut, epoch=head.epoch + 1, revision=revision)
+        after = replace(after, epoch=head.epoch + 1, views={**head.views, change.view: cut})
+    elif change.kind == "erase":
+        gone = set(change.seqs)
+        after = replace(
+            after,
+            epoch=head.epoch + 1,
+            erased=head.erased + len(gone),
+            pinned=tuple(seq for seq in head.pinned if seq not in gone),
+            calls=tuple(call for call in head.calls if call.seq not in gone),
+            contexts={name: at_ for name, at_ in head.contexts.items() if at_[0] not in gone},
+        )
+        if after.group and not any(call.group == after.group for call in after.calls):
+            after = replace(after, group=0)
+    elif change.kind == "clear":
+        after = Head(
+            revision=revision,
+            epoch=head.epoch + 1,
+            first_seq=head.next_seq,
+            next_seq=head.next_seq,
+            created=after.created,
+            updated=at,
+        )
+    elif change.kind == "pin":
+        rest = [seq for seq in head.pinned if seq not in change.seqs]
+        after = replace(after, pinned=tuple(rest if change.unpin else sorted([*rest, *change.seqs])))
+    else:
+        return replace(after, usage=change.usage), None
+    record = Record(
+        revision=revision,
+        kind=change.kind,
+        reason=change.reason,
+        at=at,
+        view=change.view,
+        cut=cut,
+        seqs=change.seqs,
+        detail=change.detail,
+    )
+    return after, record
+
+
+def tombstone(entry: Entry) -> Entry:
+    """Return what stays of an erased entry: its id, place, kind, time and links, and nothing of its content."""
+    return msgspec.structs.replace(
+        entry, content="", name=None, call_id=None, metadata=None, native=None, status=None, tokens=None, erased=True
+    )
+
+
+def digest(text: str) -> str:
+    """A short fingerprint of a text (64 bits of SHA-256), to tell whether a named context has changed."""
+    from hashlib import sha256
+
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,110 @@
+"""The words that Palimpsest itself puts into a context, and how background data is fenced. Pure.
+
+What comes from users, tools and files is data: a text inside a fence cannot close it, and a name cannot
+break out of its attribute.
+"""
+
+from __future__ import annotations
+
+import re
+
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
+
+MASK_OVER = 160
+"""Results of at most so many characters are never masked: the note would save next to nothing."""
+
+SPEAKING = ("refusal", "audio", "function_call")
+"""Native keys that make an assistant message say something without content."""
+
+NO_RESULT = "[no result was recorded]"
+"""Stands in for the result of a call whose group was closed without one."""
+
+NO_RESULT_TOKENS = 6
+"""What `NO_RESULT` costs in o200k_base and in cl100k_base (a test counts it)."""
+
+
+def mask_note(entry: Entry) -> str:
+    """The line that stands in for an old tool result; `session.entry(number)` fetches it."""
+    return f"[old result left out: entry {entry.seq}]"
+
+
+def mask_tokens(seq: int) -> int:
+    """What the note costs in o200k_base and in cl100k_base: both take digits in threes (a test counts it)."""
+    return 8 + (len(str(seq)) + 2) // 3
+
+
+def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str:
+    """The first `head` and last `tail` characters of `text` around a marker with the entry's handle."""
+    marker = f"[{left_out} tokens left out: entry {entry.seq}, {entry.id}]"
+    end = text[len(text) - tail :] if tail else ""
+    return "\n".join(piece for piece in (text[:head], marker, end) if piece)
+
+
+def fenced(tag: str, text: str, **attributes: str | None) -> str:
+    """Return `text` between `<tag …>` and `</tag>`; an end tag inside the text is defused."""
+    inner = re.sub(rf"<(?=/?\s*{tag}\b)", "&lt;", text, flags=re.IGNORECASE) if tag in text.lower() else text
+    given = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes.items() if value)
+    return f"<{tag}{given}>\n{inner}\n</{tag}>"
+
+
+def _attribute(value: str) -> str:
+    value = " ".join(value.split())
+    return value.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def shown_text(entry: Entry) -> str:
+    """The entry's text as a context shows it: background data fenced and labelled, anything else as it is."""
+    kind = entry.kind
+    if kind == "message" or kind == "tool_call":
+        return entry.text
+    if kind == "tool_result":
+        if entry.answers and not entry.late:
+            return entry.text
+        if entry.answers:
+            return fenced("late_result", entry.text, tool=entry.name, call=entry.call_id)
+        return fenced("unmatched_result", entry.text, tool=entry.name, call=entry.call_id)
+    if kind == "context":
+        return fenced("context", entry.text, source=entry.name)
+    return fenced("summary", entry.text)
+
+
+def counted_texts(entry: Entry) -> tuple[str, ...]:
+    """Every text of the entry that a provider is sent and bills: content, names, arguments, kept native keys.
+
+    Media are counted apart, by their providers' formulas (`palimpsest.media`).
+    """
+    texts = [shown_text(entry)]
+    if entry.kind in ("message", "tool_call") and entry.name:
+        texts.append(entry.name)
+    if not isinstance(entry.content, str):
+        texts.extend(_json(part.item) for part in entry.content if isinstance(part, Opaque))
+        texts.extend(_json(part.extra) for part in entry.content if part.extra)
+    native = entry.native
+    if native is not None:
+        if native.call is not None:
+            texts.append(_json(native.call))
+        if native.keep is not None and any(value not in (None, "", [], {}) for value in native.keep.values()):
+            texts.append(_json(native.keep))
+    return tuple(texts)
+
+
+def has_media(entry: Entry) -> bool:
+    """Whether the entry holds images, sound or documents."""
+    return not isinstance(entry.content, str) and any(isinstance(part, Image | Audio | File) for part in entry.content)
+
+
+def is_empty(entry: Entry) -> bool:
+    """Whether the entry says nothing at all: no text, no media, nothing native that counts."""
+    if isinstance(entry.content, str):
+        if entry.content:
+            return False
+    elif any(not isinstance(part, Text | Reasoning) or part.text for part in entry.content):
+        return False
+    native = entry.native
+    return native is None or not native.keep or not any(native.keep.get(key) for key in SPEAKING)
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,152 @@
+"""What a session was asked to do, checked once when it is opened. No I/O."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from palimpsest.context import LOW_WATER, Limits
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.formats import find_format
+from palimpsest.log import SessionKey
+from palimpsest.tokens import FunctionCounter, TokenCounter, encoding
+
+if TYPE_CHECKING:
+    from palimpsest.compaction.max_tokens import MaxTokens, Rule
+    from palimpsest.models import Model
+
+DEFAULT_ENCODING = "o200k_base"
+MAX_ID = 256
+
+
+class PalimpsestWarning(UserWarning):
+    """Something works, but perhaps not as it was meant."""
+
+
+class Options:
+    """A session's options, resolved: budget, model, counter, format, view, strategies.
+
+    `exact` says that every context walks the log anew instead of keeping a window and cutting it deep.
+    """
+
+    def __init__(
+        self,
+        key: SessionKey,
+        *,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        max_messages: int | None = None,
+        max_context_ratio: float | None = None,
+        reserve: int | None = None,
+        counter: TokenCounter | Callable[[str], int] | None = None,
+        format: str = "openai",
+        view: str = "main",
+        short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None,
+        conditions: Sequence[str] = (),
+        oversize: str = "clamp",
+        mask: bool = True,
+        low_water: float = LOW_WATER,
+        readonly: bool = False,
+    ) -> None:
+        check_id(key.session, "session")
+        check_id(view, "view")
+        find_format(format)
+        self.key, self.view, self.format, self.readonly = key, view, format, readonly
+        self.mask, self.low_water = mask, low_water
+        if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water < 1:
+            raise ConfigError("low_water", low_water, "a share of the budget over 0 and under 1")
+        self.model_name, self.model = model, _model(model)
+        self.counter = _counter(counter, self.model)
+        self.limits = Limits(
+            max_tokens=max_tokens, max_messages=max_messages, max_context_ratio=max_context_ratio, reserve=reserve
+        )
+        self.limits.check()
+        self.strategies: tuple[MaxTokens, ...] = ()
+        self.oversize = oversize
+        self.exact = False
+        self._strategies(short_term, conditions, oversize)
+        if max_context_ratio is not None and (self.model is None or self.model.window is None):
+            raise ConfigError("max_context_ratio", max_context_ratio, f"a model of known window, not {model!r}")
+
+    def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:
+        if not short_term and not conditions and oversize == "clamp":
+            return
+        from palimpsest.compaction.max_tokens import MaxTokens, load
+
+        if short_term and conditions:
+            raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
+        if not short_term:
+            native = {"memory_max_tokens": None, "conditions": conditions, "oversize": oversize, "cut": "low_water"}
+            blocks: list[Any] = [native]
+            where = ""
+        else:
+            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping) else list(short_term)
+            where = "short_term"
+        loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
+        self.strategies = tuple(strategy for strategy, _ in loaded)
+        for text in (text for _, found in loaded for text in found):
+            warnings.warn(text, PalimpsestWarning, stacklevel=5)
+        cuts = {strategy.cut for strategy in self.strategies}
+        if len(cuts) > 1:
+            raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
+        self.exact = cuts == {"exact"}
+
+    def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
+        """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
+        from palimpsest.compaction.max_tokens import Rule
+        from palimpsest.conditions import parse
+
+        return [Rule(parse(text), strategy.strict, failures) for text in strategy.conditions]
+
+    @property
+    def condition_texts(self) -> tuple[str, ...]:
+        """Every condition of the low-water strategies, as a cut records them."""
+        return () if self.exact else tuple(text for strategy in self.strategies for text in strategy.conditions)
+
+    @property
+    def strategy_limit(self) -> int | None:
+        """The smallest budget that low-water strategies set, in tokens; None: no limit."""
+        bounds = [s.memory_max_tokens for s in self.strategies if s.memory_max_tokens is not None and not self.exact]
+        return min(bounds) if bounds else None
+
+    def default_factor(self) -> float:
+        """The provider's tokens for one counted token before any usage was reported."""
+        return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
+
+
+def check_id(text: object, where: str) -> None:
+    """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
+    rule = f"text of 1 to {MAX_ID} characters without control characters"
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_ID:
+        raise ConfigError(where, text, rule)
+    if not text.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
+        raise ConfigError(where, text, rule)
+
+
+def _model(name: str | None) -> Model | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
+    from palimpsest.models import find_model, model_names
+
+    model = find_model(name)
+    if model is None:
+        near = nearest(name, model_names())
+        hint = f"; did you mean {near!r}?" if near else ""
+        text = f"the model {name!r} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
+        warnings.warn(text, PalimpsestWarning, stacklevel=5)
+    return model
+
+
+def _counter(counter: TokenCounter | Callable[[str], int] | None, model: Model | None) -> TokenCounter:
+    if counter is None:
+        return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
+    if isinstance(counter, str):
+        return encoding(counter)
+    if hasattr(counter, "count") and hasattr(counter, "name"):
+        return cast("TokenCounter", counter)
+    if callable(counter):
+        return FunctionCounter(counter)
+    raise ConfigError("counter", counter, "a function from text to a number of tokens, an encoding's name, or None")

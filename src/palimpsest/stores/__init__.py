@@ -1,0 +1,447 @@
+"""The seam to where logs live: `Store`, its blocking half `BlockingStore`, and `open_store`.
+
+A backend is one file, one line in `_KNOWN` and one fixture in the tests; `palimpsest.testing.StoreConformance`
+is the contract that every backend passes.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from palimpsest.entries import Entry, now_us, same
+from palimpsest.errors import Closed, ConfigError, Conflict, ForkedProcess, nearest
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.runners import Runner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Appended(NamedTuple):
+    """What an append did: the head after it, the entries with their places, how many of them are new."""
+
+    head: Head
+    entries: tuple[Entry, ...]
+    added: int
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a listing. Times are microseconds since 1970, UTC; `entries` counts what is not erased."""
+
+    session: str
+    entries: int
+    revision: int
+    epoch: int
+    created: int
+    updated: int
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a namespace with its version (1, 2, … per key) and expiry (microseconds since 1970, or None)."""
+
+    key: str
+    value: bytes
+    version: int
+    expires: int | None = None
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole session as stored: what an import writes in one step."""
+
+    head: Head
+    entries: tuple[Entry, ...]
+    records: tuple[Record, ...]
+
+
+class Store(ABC):
+    """Where logs, heads and side data live.
+
+    Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the
+    process (for durable stores, in the default setting, the machine). Entries go in and come out as values;
+    changing what came out changes nothing stored. A session that nobody has written to is empty, not an error.
+
+    Any call raises Closed after `close`, ForkedProcess in a child of the process that opened the store,
+    StoreUnavailable when the backend cannot be reached, is full or is locked for too long, and StoreCorrupt
+    when what is stored cannot be read. Writes raise StoreUnavailable, too, where the store is read-only.
+    """
+
+    url: str
+    writable: bool = True
+
+    @abstractmethod
+    async def head(self, key: SessionKey) -> Head | None:
+        """Return the session's head, or None for a session that does not exist."""
+
+    @abstractmethod
+    async def append(
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+    ) -> Appended:
+        """Append entries as one batch: linked by `palimpsest.log.link`, committed once.
+
+        `check_ids` says that ids were given: an id that the session has and that says the same is left out,
+        one that says something else raises Conflict, and then nothing of the batch is stored. With `expect`,
+        raises Conflict unless the session's revision is that number.
+        """
+
+    @abstractmethod
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        counter: str | None = None,
+        uncounted: bool = False,
+    ) -> list[Entry]:
+        """Return entries with `after` < seq < `before`, in log order, or newest first.
+
+        `limit` counts entries. With `counter` each entry carries its stored count by that counter in
+        `tokens`; with `uncounted`, too, only entries that have none are returned. Tombstones are included.
+        """
+
+    @abstractmethod
+    async def fetch(
+        self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
+    ) -> list[Entry]:
+        """Return the entries of these seqs and ids in log order; those that do not exist are left out."""
+
+    @abstractmethod
+    async def compact(
+        self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
+    ) -> Head:
+        """Commit one change (cut, erasure, clear, pins, usage, settings) with its record; return the new head.
+
+        Erasing replaces entries by tombstones; clearing removes entries, counts and records before it. Raises
+        Conflict unless revision and epoch are as expected.
+        """
+
+    @abstractmethod
+    async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return the records with `after` < revision < `before`, oldest first."""
+
+    @abstractmethod
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        """Store token counts by seq. Best effort in durability only: a lost count is counted again.
+
+        Counts of entries that do not exist (any longer) are left out.
+        """
+
+    @abstractmethod
+    async def tally(self, key: SessionKey, counter: str, *, after: int = 0) -> tuple[int, int]:
+        """Return how many entries after `after` have a stored count by `counter`, and its sum in tokens."""
+
+    @abstractmethod
+    async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
+        """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
+
+    @abstractmethod
+    async def delete(self, key: SessionKey) -> bool:
+        """Destroy the session with everything that belongs to it; return whether there was one."""
+
+    @abstractmethod
+    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
+        """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points)."""
+
+    @abstractmethod
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        """Return the item, or None where there is none or it has expired."""
+
+    @abstractmethod
+    async def put_item(
+        self,
+        tenant: str,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expires: int | None = None,
+        expect: int | None = None,
+    ) -> Item:
+        """Store the value under the key and return it with its new version.
+
+        With `expect`, raises Conflict unless the present version is that number (0: no such item).
+        """
+
+    @abstractmethod
+    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        """Remove the item; return whether there was one."""
+
+    @abstractmethod
+    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        """Return the namespace's items that have not expired, in the order in which their keys came first."""
+
+    @abstractmethod
+    async def lease(
+        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
+    ) -> int | None:
+        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
+
+        A fence is greater than every fence given out before. A lease ends by itself. `seconds` of 0 gives it back.
+        """
+
+    @abstractmethod
+    async def sweep(self, now: int) -> int:
+        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+
+
+class BlockingStore(Store):
+    """A store of blocking functions, each one whole transaction, called through a `Runner`.
+
+    A backend implements the functions of the same names with an underscore. They may run in any thread, one
+    at a time or not, as its own lock says.
+    """
+
+    def __init__(self, runner: Runner, clock: Callable[[], int] = now_us) -> None:
+        self._runner, self._clock = runner, clock
+        self._pid = os.getpid()
+        self._closed = False
+
+    def check(self) -> None:
+        """Raise Closed after `close`, ForkedProcess in a child process."""
+        if self._closed:
+            raise Closed(self.url)
+        if os.getpid() != self._pid:
+            raise ForkedProcess(self._pid, os.getpid())
+
+    async def head(self, key: SessionKey) -> Head | None:
+        self.check()
+        return await self._runner.run(self._head, key)
+
+    async def append(
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+    ) -> Appended:
+        self.check()
+        return await self._append(key, entries, check_ids, expect)
+
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        counter: str | None = None,
+        uncounted: bool = False,
+    ) -> list[Entry]:
+        self.check()
+        return await self._runner.run(self._read, key, after, before, limit, newest_first, counter, uncounted)
+
+    async def fetch(
+        self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
+    ) -> list[Entry]:
+        self.check()
+        return await self._runner.run(self._fetch, key, tuple(seqs), tuple(ids), counter)
+
+    async def compact(
+        self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
+    ) -> Head:
+        self.check()
+        return await self._runner.run(self._compact, key, change, expect_revision, expect_epoch)
+
+    async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
+        self.check()
+        return await self._runner.run(self._records, key, after, before)
+
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        self.check()
+        await self._runner.run(self._count, key, counter, dict(counts))
+
+    async def tally(self, key: SessionKey, counter: str, *, after: int = 0) -> tuple[int, int]:
+        self.check()
+        return await self._runner.run(self._tally, key, counter, after)
+
+    async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
+        self.check()
+        await self._runner.run(self._load, key, dump, replace)
+
+    async def delete(self, key: SessionKey) -> bool:
+        self.check()
+        return await self._runner.run(self._delete, key)
+
+    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
+        self.check()
+        return await self._runner.run(self._sessions, tenant, after, limit)
+
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        self.check()
+        return await self._runner.run(self._get_item, tenant, namespace, key)
+
+    async def put_item(
+        self,
+        tenant: str,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expires: int | None = None,
+        expect: int | None = None,
+    ) -> Item:
+        self.check()
+        return await self._runner.run(self._put_item, tenant, namespace, key, value, expires, expect)
+
+    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        self.check()
+        return await self._runner.run(self._delete_item, tenant, namespace, key)
+
+    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        self.check()
+        return await self._runner.run(self._list_items, tenant, namespace)
+
+    async def lease(
+        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
+    ) -> int | None:
+        self.check()
+        return await self._runner.run(self._lease, tenant, name, holder, seconds, fence)
+
+    async def sweep(self, now: int) -> int:
+        self.check()
+        return await self._runner.run(self._sweep, now)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._pid:
+                await self._runner.run(self._close)
+
+    # --- what a backend implements
+
+    async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
+        return await self._runner.run(self._append_now, key, entries, check_ids, expect)
+
+    @abstractmethod
+    def _head(self, key: SessionKey) -> Head | None: ...
+    @abstractmethod
+    def _append_now(
+        self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None
+    ) -> Appended: ...
+    @abstractmethod
+    def _read(
+        self,
+        key: SessionKey,
+        after: int,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
+        counter: str | None,
+        uncounted: bool,
+    ) -> list[Entry]: ...
+    @abstractmethod
+    def _fetch(
+        self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None
+    ) -> list[Entry]: ...
+    @abstractmethod
+    def _compact(
+        self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
+    ) -> Head: ...
+    @abstractmethod
+    def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]: ...
+    @abstractmethod
+    def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None: ...
+    @abstractmethod
+    def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]: ...
+    @abstractmethod
+    def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None: ...
+    @abstractmethod
+    def _delete(self, key: SessionKey) -> bool: ...
+    @abstractmethod
+    def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]: ...
+    @abstractmethod
+    def _get_item(self, tenant: str, namespace: str, key: str) -> Item | None: ...
+    @abstractmethod
+    def _put_item(
+        self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
+    ) -> Item: ...
+    @abstractmethod
+    def _delete_item(self, tenant: str, namespace: str, key: str) -> bool: ...
+    @abstractmethod
+    def _list_items(self, tenant: str, namespace: str) -> list[Item]: ...
+    @abstractmethod
+    def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None: ...
+    @abstractmethod
+    def _sweep(self, now: int) -> int: ...
+    @abstractmethod
+    def _close(self) -> None: ...
+
+
+# --- what backends share
+
+
+def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None) -> None:
+    """Raise Conflict unless the head is where the caller saw it."""
+    if revision is not None and head.revision != revision:
+        raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
+    if epoch is not None and head.epoch != epoch:
+        raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
+
+
+def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
+    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
+    fresh: dict[str, Entry] = {}
+    for entry in entries:
+        before = known.get(entry.id) or fresh.get(entry.id)
+        if before is None:
+            fresh[entry.id] = entry
+        elif not before.erased and not same(before, entry):
+            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
+    return list(fresh.values())
+
+
+def info(session: str, head: Head) -> SessionInfo:
+    """The session as a listing shows it."""
+    return SessionInfo(
+        session=session,
+        entries=head.entries,
+        revision=head.revision,
+        epoch=head.epoch,
+        created=head.created,
+        updated=head.updated,
+    )
+
+
+# --- opening
+
+
+class Opener(Protocol):
+    """Opens a backend. `rest` is what follows `scheme:` in the address; options are the backend's own."""
+
+    def __call__(self, url: str, runner: Runner, **options: Any) -> Store: ...
+
+
+_KNOWN = {
+    "memory": ("palimpsest.stores.memory", "open_memory"),
+    "sqlite": ("palimpsest.stores.sqlite", "open_sqlite"),
+}
+
+
+def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
+    """Open the store that `where` names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path.
+
+    A path is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
+    backend does not know, StoreUnavailable or StoreCorrupt where it cannot be opened.
+    """
+    from importlib import import_module
+
+    if isinstance(where, os.PathLike):
+        url, scheme = f"sqlite:///{os.fspath(where)}", "sqlite"
+    elif isinstance(where, str) and ":" in where:
+        url, scheme = where, where.partition(":")[0]
+    else:
+        raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
+    if scheme not in _KNOWN:
+        known = ", ".join(f"{name}:" for name in _KNOWN)
+        raise ConfigError("store", where, f"an address that begins with {known}", nearest=nearest(scheme, _KNOWN))
+    module, opener = _KNOWN[scheme]
+    store: Store = getattr(import_module(module), opener)(url, runner, **options)
+    return store

@@ -1,0 +1,88 @@
+"""The SQLite store's tables: numbered migrations, each applied and recorded in one transaction.
+
+`PRAGMA user_version` is the number of the last one applied, `PRAGMA application_id` says that the file is ours.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
+
+APPLICATION_ID = 0x50414C49  # "PALI"
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE session(number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, "
+        "head BLOB NOT NULL, UNIQUE(tenant, id))",
+        "CREATE TABLE entry(pos INTEGER PRIMARY KEY, id NOT NULL, expires INTEGER, body BLOB NOT NULL)",
+        "CREATE INDEX entry_id ON entry(id)",
+        "CREATE INDEX entry_expires ON entry(expires) WHERE expires IS NOT NULL",
+        "CREATE TABLE tokens(counter TEXT NOT NULL, pos INTEGER NOT NULL, n INTEGER NOT NULL, "
+        "PRIMARY KEY(counter, pos)) WITHOUT ROWID",
+        "CREATE TABLE record(number INTEGER NOT NULL, revision INTEGER NOT NULL, body BLOB NOT NULL, "
+        "PRIMARY KEY(number, revision)) WITHOUT ROWID",
+        "CREATE TABLE item(place INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, namespace TEXT NOT NULL, "
+        "key TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL, expires INTEGER, "
+        "UNIQUE(tenant, namespace, key))",
+        "CREATE TABLE lease(tenant TEXT NOT NULL, name TEXT NOT NULL, holder TEXT NOT NULL, until INTEGER NOT NULL, "
+        "fence INTEGER NOT NULL, PRIMARY KEY(tenant, name)) WITHOUT ROWID",
+        "CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID",
+        "INSERT INTO meta VALUES('fence', 0)",
+    ),
+)
+VERSION = len(MIGRATIONS)
+
+
+def migrate(db: sqlite3.Connection, url: str, writable: bool, busy_seconds: float) -> None:
+    """Bring the database to the present version; a new file becomes ours.
+
+    Raises StoreTooNew for a newer version, StoreCorrupt for a database of somebody else: neither is touched.
+    """
+    version = _version(db, url)
+    if version == VERSION:
+        return
+    if not writable:
+        raise StoreUnavailable(url, f"schema version {version} needs migration to {VERSION}: open it writable once")
+    _write_ahead(db, busy_seconds)
+    while version < VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = _version(db, url)  # another process may have been first
+            if version < VERSION:
+                for statement in MIGRATIONS[version]:
+                    db.execute(statement)
+                version += 1
+                db.execute(f"PRAGMA user_version={version}")
+                db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+def _version(db: sqlite3.Connection, url: str) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    owner = db.execute("PRAGMA application_id").fetchone()[0]
+    if owner == APPLICATION_ID:
+        if version > VERSION:
+            raise StoreTooNew(url, version, VERSION)
+        return version
+    if owner or version or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise StoreCorrupt(url, "is a database of another program; nothing was changed. Give another path")
+    return 0
+
+
+def _write_ahead(db: sqlite3.Connection, busy_seconds: float) -> None:
+    """Switch to the write-ahead log. The switch does not wait for other openers by itself, so it is tried again."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL").fetchone()
+            return
+        except sqlite3.OperationalError as fault:
+            if getattr(fault, "sqlite_errorname", "") != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -1,0 +1,355 @@
+"""From entries and a cut to what is shown, group by group, and what it costs. Pure.
+
+A view is a function of the entries from the cut's start on and of the cut, and of nothing else: not of the
+time, not of counts, not of what is in memory. That is what keeps the prefix of a context stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from palimpsest.entries import Audio, Entry, File, Image
+from palimpsest.formats import Format, Shown
+from palimpsest.log import Clamp, Cut
+from palimpsest.notes import (
+    MASK_OVER,
+    NO_RESULT,
+    NO_RESULT_TOKENS,
+    clamped,
+    counted_texts,
+    has_media,
+    is_empty,
+    mask_note,
+    mask_tokens,
+    shown_text,
+)
+from palimpsest.tokens import Encoding, TokenCounter
+
+if TYPE_CHECKING:
+    from palimpsest.models import Model
+
+
+class Rule(Protocol):
+    """What an entry must meet to be shown."""
+
+    def holds(self, values: Mapping[str, Mapping[str, object]]) -> bool:
+        """Whether it does, given what a condition may see of it."""
+        ...
+
+
+class Meter:
+    """What entries cost in one format and by one counter, in tokens.
+
+    A stored count is used as it is. Where there is none, `cost` takes an upper bound, unless `exact` is
+    set: then it counts and remembers in `counted` (by `seq`) what is to be stored.
+    """
+
+    def __init__(self, counter: TokenCounter, fmt: Format, model: Model | None) -> None:
+        self.counter, self.format, self.model = counter, fmt, model
+        self.exact = False
+        self.counted: dict[int, int] = {}
+        self.guessed = False
+        self._bounds = counter if isinstance(counter, Encoding) else None
+
+    def cost(self, entry: Entry) -> int:
+        """Tokens of an entry shown as it is, with its provider's overhead."""
+        tokens = entry.tokens
+        if tokens is None:
+            tokens = self.counted.get(entry.seq)
+            if tokens is None:
+                tokens = self._measure(entry)
+        if type(entry.content) is not str and has_media(entry):
+            tokens += media_tokens(entry, self.model)
+        return tokens + self.overhead(entry)
+
+    def texts(self, entry: Entry) -> int:
+        """The exact count of the entry's texts, remembered to be stored."""
+        tokens = entry.tokens
+        if tokens is None and (tokens := self.counted.get(entry.seq)) is None:
+            tokens = sum(map(self.counter.count, counted_texts(entry)))
+            self.counted[entry.seq] = tokens
+        return tokens
+
+    def overhead(self, entry: Entry) -> int:
+        """What the provider adds to the entry: nothing where the counter is a plain function of the user."""
+        return self.format.overhead(entry) if self.counter.overhead else 0
+
+    def note(self, entry: Entry, note: str, known: int) -> int:
+        """Cost of one of our own one-line notes in the entry's place; `known` is its count in OpenAI's encodings."""
+        return (known if self._bounds is not None else self.counter.count(note)) + self.overhead(entry)
+
+    def _measure(self, entry: Entry) -> int:
+        if self.exact or self._bounds is None:
+            return self.texts(entry)
+        self.guessed = True
+        return sum(map(self._bounds.upper_bound, counted_texts(entry)))
+
+
+def media_tokens(entry: Entry, model: Model | None) -> int:
+    """What the entry's images, sound and documents cost, by the provider's published formulas."""
+    from palimpsest import media  # only where there are any
+
+    total = 0
+    for part in entry.content:
+        if isinstance(part, Image):
+            total += media.image_tokens(model, *_size(part.source), part.detail)
+        elif isinstance(part, Audio):
+            sound = _decoded(part.data)
+            total += media.audio_tokens(media.audio_seconds(sound, part.format), len(sound))
+        elif isinstance(part, File):
+            document = _decoded(part.data or "")
+            total += media.file_tokens(len(document), media.pdf_pages(document))
+    return total
+
+
+def _size(source: str) -> tuple[int | None, int | None]:
+    from palimpsest import media
+
+    return (media.image_size(_decoded(source)) if source.startswith("data:") else None) or (None, None)
+
+
+def _decoded(data: str) -> bytes:
+    """The bytes of a `data:` address or of plain base64; empty where it is neither."""
+    from base64 import b64decode
+    from binascii import Error
+
+    try:
+        return b64decode(data[data.find(",") + 1 :] if data.startswith("data:") else data)
+    except (Error, ValueError):
+        return b""
+
+
+class Item(NamedTuple):
+    """One entry of a group with its cost; `form` says how it is shown."""
+
+    shown: Shown
+    cost: int
+    form: str  # "whole", "masked", "clamped", "data", "placeholder"
+
+
+class Group:
+    """Entries that are shown or left out together, with their cost in tokens and in provider messages."""
+
+    __slots__ = ("cost", "entries", "items", "messages", "pending", "pinned", "seq", "turn")
+
+    def __init__(self, seq: int, turn: int, entries: list[Entry]) -> None:
+        self.seq, self.turn, self.entries = seq, turn, entries
+        self.items: list[Item] = []
+        self.cost = 0
+        self.messages = 0
+        self.pending = False
+        self.pinned = False
+
+
+class Window(NamedTuple):
+    """What a cut shows of the entries given: groups oldest first, and what it does not show, with the reason."""
+
+    groups: list[Group]
+    pending: list[Group]
+    left_out: list[tuple[Entry, str]]
+    stale: list[tuple[int, str]]
+    """Entries that are shown no longer from the next cut on, which must be made now: (seq, reason)."""
+
+
+def look(
+    entries: Sequence[Entry],
+    cut: Cut,
+    meter: Meter,
+    *,
+    now: float,
+    conditions: Sequence[Rule] = (),
+) -> Window:
+    """Show `entries` (ascending, from the cut's start) under `cut`. `now` is in microseconds since 1970."""
+    groups: list[Group] = []
+    pending: list[Group] = []
+    left_out: list[tuple[Entry, str]] = []
+    stale: list[tuple[int, str]] = []
+    gone = _members(cut.gone)
+    clamps = {clamp.seq: clamp for clamp in cut.clamps}
+    newest: dict[str, int] = {}
+    pins = frozenset(cut.pins)
+    last = entries[-1].group if entries else 0
+    i, count = 0, len(entries)
+    while i < count:
+        entry = entries[i]
+        seq = entry.group
+        members = [entry]
+        i += 1
+        while i < count and entries[i].group == seq:
+            members.append(entries[i])
+            i += 1
+        if len(members) == 1 and entry.kind == "message":
+            kept = members if not entry.erased else []
+        else:
+            kept = [member for member in members if not member.erased]
+        if gone and not gone.isdisjoint(member.seq for member in kept):
+            kept = without(kept, gone & {member.seq for member in kept}, left_out, "left out by the cut")
+        if conditions:
+            kept = _meeting(kept, conditions, pins, meter, left_out)
+        for member in kept:
+            if member.expires_at is not None and member.expires_at.timestamp() * 1e6 <= now:
+                stale.append((member.seq, "expiry"))
+            if member.kind == "context" and member.name:
+                if member.name in newest:
+                    stale.append((newest[member.name], "a newer version of a file context"))
+                newest[member.name] = member.seq
+        if not kept:
+            continue
+        group = Group(seq, entry.turn, kept)
+        group.pinned = bool(pins) and any(member.seq in pins for member in kept)
+        if seq == last and _is_open(kept):
+            group.pending = True
+            pending.append(group)
+            continue
+        fill(group, cut.mask, clamps, meter, left_out)
+        if group.items:
+            groups.append(group)
+    return Window(groups, pending, left_out, stale)
+
+
+def fill(
+    group: Group, mask: int, clamps: Mapping[int, Clamp], meter: Meter, left_out: list[tuple[Entry, str]] | None = None
+) -> None:
+    """Decide how each entry of a closed group is shown, and what the group costs."""
+    members = group.entries
+    items: list[Item] = []
+    if len(members) == 1:
+        entry = members[0]
+        if entry.kind == "message" and not clamps:  # by far the most frequent: plain text, shown whole
+            if entry.content == "" and is_empty(entry):
+                _leave(left_out, entry, "empty")
+            else:
+                items.append(Item(Shown(entry), meter.cost(entry), "whole"))
+            group.items, group.cost, group.messages = items, items[0].cost if items else 0, len(items)
+            return
+    calls = {entry.seq for entry in members if entry.kind == "tool_call"}
+    answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
+    for entry in members:
+        native = entry.kind == "tool_result" and entry.answers in calls and not entry.late
+        if entry.seq in clamps:
+            items.append(_clamped(entry, clamps[entry.seq], native, meter))
+        elif native:
+            if entry.seq < mask and not group.pinned and len(entry.text) > MASK_OVER:
+                note = mask_note(entry)
+                items.append(Item(Shown(entry, note), meter.note(entry, note, mask_tokens(entry.seq)), "masked"))
+            else:
+                items.append(Item(Shown(entry), meter.cost(entry), "whole"))
+        elif entry.kind == "tool_result" and entry.answers and not entry.late:
+            _leave(left_out, entry, "its call was erased")
+        elif entry.kind in ("tool_result", "context", "summary"):
+            items.append(Item(Shown(entry, data=True), meter.cost(entry), "data"))
+        elif entry.kind == "message" and is_empty(entry) and not any(other.continues for other in members):
+            _leave(left_out, entry, "empty")
+        else:
+            items.append(Item(Shown(entry), meter.cost(entry), "whole"))
+    for seq in sorted(calls - answered):
+        stand_in = Entry(
+            kind="tool_result", role="tool", content=NO_RESULT, answers=seq, call_id=_call_id(members, seq)
+        )
+        cost = meter.note(stand_in, NO_RESULT, NO_RESULT_TOKENS)
+        items.append(Item(Shown(stand_in), cost, "placeholder"))
+    group.items = items
+    group.cost = sum(item.cost for item in items)
+    spoken = bool(calls)
+    group.messages = spoken + sum(item.shown.entry.kind not in ("tool_call", "message") or not spoken for item in items)
+
+
+def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> Item:
+    text = clamp_text(entry, clamp)
+    data = entry.kind in ("tool_result", "context", "summary") and not native
+    return Item(Shown(entry, text, data), clamp.tokens + meter.overhead(entry), "clamped")
+
+
+def clamp_text(entry: Entry, clamp: Clamp) -> str:
+    """The shortened text of a clamped entry; a call's arguments stay a JSON object."""
+    if entry.kind != "tool_call":
+        return clamped(shown_text(entry), entry, clamp.head, clamp.tail, clamp.left_out)
+    import json
+
+    return json.dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})
+
+
+def _is_open(members: Sequence[Entry]) -> bool:
+    calls = {entry.seq for entry in members if entry.kind == "tool_call"}
+    if calls:
+        return bool(calls - {entry.answers for entry in members if entry.kind == "tool_result"})
+    return bool(members) and members[-1].is_reasoning and members[-1].kind == "message"
+
+
+def _call_id(members: Sequence[Entry], seq: int) -> str | None:
+    return next((entry.call_id for entry in members if entry.seq == seq), None)
+
+
+def _leave(left_out: list[tuple[Entry, str]] | None, entry: Entry, reason: str) -> None:
+    if left_out is not None:
+        left_out.append((entry, reason))
+
+
+def _members(ranges: Sequence[tuple[int, int]]) -> set[int]:
+    return {seq for first, last in ranges for seq in range(first, last + 1)}
+
+
+# --- conditions that depend on one message alone (the others act at cuts)
+
+
+def _meeting(
+    members: list[Entry],
+    conditions: Sequence[Rule],
+    pins: frozenset[int],
+    meter: Meter,
+    left_out: list[tuple[Entry, str]],
+) -> list[Entry]:
+    """Drop entries that fail a condition, and what cannot stand without them."""
+    failed = set()
+    for i, entry in enumerate(members):
+        if entry.seq in pins or entry.pinned or (entry.kind == "message" and entry.role in ("system", "user")):
+            continue  # a human message may still be open: it is judged at cuts
+        calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
+        values = {"message": message_values(entry, meter, calls)}
+        if not all(condition.holds(values) for condition in conditions):
+            failed.add(entry.seq)
+    return without(members, failed, left_out) if failed else members
+
+
+def without(
+    members: list[Entry], failed: set[int], left_out: list[tuple[Entry, str]], reason: str = "a condition"
+) -> list[Entry]:
+    """Return the group without `failed`: dropping a result drops its call, dropping a call its results."""
+    for entry in members:
+        if entry.kind == "tool_result" and (entry.seq in failed or entry.answers in failed):
+            failed |= {entry.seq, entry.answers}
+    for entry in members:
+        if entry.kind == "tool_result" and entry.answers in failed:
+            failed.add(entry.seq)
+    calls = [entry for entry in members if entry.kind == "tool_call"]
+    if calls and all(entry.seq in failed for entry in calls):
+        failed |= {entry.seq for entry in members if entry.kind == "message" and is_empty(entry)}
+    left_out.extend((entry, reason) for entry in members if entry.seq in failed)
+    return [entry for entry in members if entry.seq not in failed]
+
+
+def message_values(
+    entry: Entry, meter: Meter, calls: bool, index: int | None = None, age: int | None = None
+) -> dict[str, object]:
+    """What a condition may see of one message. `calls` says whether it asks for tool calls."""
+    text = entry.text
+    metadata = entry.metadata or {}
+    return {
+        "role": entry.role,
+        "name": entry.name,
+        "content": text,
+        "content_length": len(text),
+        "tokens": meter.texts(entry),
+        "index": index,
+        "age": age,
+        "timestamp": entry.at / 1_000_000,
+        "tool_name": entry.name if entry.kind in ("tool_call", "tool_result") else None,
+        "tool_status": (entry.status or "unknown") if entry.kind == "tool_result" else None,
+        "has_tool_calls": calls,
+        "tags": metadata.get("tags") or [],
+        "metadata": metadata,
+        "kind": entry.kind,
+        "pinned": entry.pinned,
+        "is_summary": entry.kind == "summary",
+    }

@@ -1,0 +1,3 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations

@@ -1,0 +1,144 @@
+"""Every example of README.md and docs/ runs.
+
+`python` blocks of a page run in order and in one namespace, in an empty folder. In `console` blocks the lines that
+begin with `$ palimpsest` run through a shell in the same folder, and output lines below one are compared with what it
+prints; `...` stands for any text. `<!-- not run: reason -->` on the line before a block opts it out.
+
+Each page has a process of its own: this file is also the script that runs one (`python test_docs.py PAGE`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+NOT_RUN = re.compile(r"<!-- not run: \S.*-->\s*\Z")
+PROMPT = "$ "
+# A shell function, so that documented lines may use pipes and redirections.
+COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
+
+
+class Block(NamedTuple):
+    """A fenced block: `line` is the number of its first line inside the fence, counted from 1."""
+
+    language: str
+    line: int
+    body: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the blocks of a page that are to be run, in order."""
+    for fence in FENCE.finditer(text):
+        before = text[: fence.start()].removesuffix("\n").rpartition("\n")[2]
+        if fence["language"] in {"python", "console"} and not NOT_RUN.search(before):
+            yield Block(fence["language"], text.count("\n", 0, fence.start("body")) + 1, textwrap.dedent(fence["body"]))
+
+
+def commands(block: Block) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, command line and expected output of what a console block runs."""
+    lines = block.body.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith(PROMPT)]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        last = start
+        while lines[last].endswith("\\") and last + 1 < end:
+            last += 1
+        command = "\n".join(lines[start : last + 1]).removeprefix(PROMPT)
+        if command.split()[:1] == ["palimpsest"]:
+            yield block.line + start, command, "\n".join(lines[last + 1 : end])
+
+
+def tidy(text: str) -> str:
+    """Strip what a reader does not see: spaces at the ends of lines, empty lines around the text."""
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()).strip("\n")
+
+
+def looks_like(output: str, expected: str) -> bool:
+    """Say whether `output` is as `expected` shows it, where `...` stands for any text."""
+    pattern = ".*".join(re.escape(piece) for piece in tidy(expected).split("..."))
+    return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
+
+
+def run_command(where: str, command: str, expected: str) -> None:
+    """Run one documented command; exit with what went wrong if it fails or prints something else."""
+    environ = os.environ | {"PALIMPSEST_PYTHON": sys.executable, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    shell = ["sh", "-c", COMMAND + command]
+    ran = subprocess.run(shell, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    output = ran.stdout.decode()
+    if ran.returncode:
+        sys.exit(f"{where}: `{command}` ended with {ran.returncode}\n{output}")
+    if expected.strip() and not looks_like(output, expected):
+        sys.exit(f"{where}: `{command}` printed\n{tidy(output)}\n\nthe page says\n{tidy(expected)}")
+
+
+def run_page(page: Path) -> None:
+    """Run the examples of one page in the current folder, up to the first that fails."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page.read_text("utf-8")):
+        if block.language == "python":
+            # Empty lines in front make a traceback name the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.body, str(page), "exec"), namespace)  # noqa: S102
+        else:
+            for line, command, expected in commands(block):
+                run_command(f"{page}:{line}", command, expected)
+
+
+def run_apart(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page in a process of its own, in `folder`; a run that takes ten minutes is stuck."""
+    script = [sys.executable, __file__, str(page)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
+    return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    """Make a test of every page that has something to run."""
+    if "page" in metafunc.fixturenames:
+        pages = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if path.is_file()]
+        pages = [path for path in pages if any(blocks(path.read_text("utf-8")))]
+        metafunc.parametrize("page", pages, ids=[str(path.relative_to(ROOT)) for path in pages])
+
+
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """What a page shows works as it is written."""
+    ran = run_apart(page, tmp_path)
+
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
+
+
+def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
+    """Blocks share a namespace, and a failure gives the file and the line."""
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 1\nassert x == 2\n```\n")
+
+    ran = run_apart(page, tmp_path)
+
+    assert ran.returncode != 0
+    assert f'File "{page}", line 9' in ran.stderr
+
+
+def test_a_block_is_left_out_only_with_a_reason() -> None:
+    """The comment on the line before a block has to say why."""
+    block = "```python\npass\n```\n"
+
+    assert not list(blocks(f"<!-- not run: needs a key -->\n{block}"))
+    assert len(list(blocks(f"<!-- not run: -->\n{block}"))) == 1
+
+
+def test_output_is_compared_with_dots_for_any_text() -> None:
+    """`...` stands for any text, over lines too; all else has to be the same."""
+    assert looks_like("wrote 12 entries  \nin 3 ms\n", "wrote ... entries\nin ... ms")
+    assert not looks_like("wrote 12 entries\n", "wrote 12 messages")
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))

@@ -1,0 +1,243 @@
+"""Tokens of images, sound and files, and the headers that they are read from."""
+
+from __future__ import annotations
+
+import io
+import struct
+import wave
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest.media import (
+    audio_seconds,
+    audio_tokens,
+    file_tokens,
+    image_patches,
+    image_size,
+    image_tokens,
+    pdf_pages,
+)
+from palimpsest.models import find_model, model_names
+
+
+def png(width: int, height: int) -> bytes:
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+
+
+def gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0"
+
+
+def jpeg(width: int, height: int, marker: int = 0xC0) -> bytes:
+    def segment(marker: int, content: bytes) -> bytes:
+        return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+    tables = segment(0xE0, b"JFIF\0" + bytes(9)) + segment(0xC4, bytes(20)) + b"\xff" + segment(0xDB, bytes(65))
+    return b"\xff\xd8" + tables + segment(marker, struct.pack(">BHH", 8, height, width) + bytes(10)) + b"\xff\xd9"
+
+
+def webp(kind: bytes, content: bytes) -> bytes:
+    chunk = kind + struct.pack("<I", len(content)) + content
+    return b"RIFF" + struct.pack("<I", len(chunk) + 4) + b"WEBP" + chunk
+
+
+def webp_lossy(width: int, height: int) -> bytes:
+    return webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a" + struct.pack("<HH", width | 0x4000, height) + bytes(8))
+
+
+def webp_lossless(width: int, height: int) -> bytes:
+    return webp(b"VP8L", b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + bytes(8))
+
+
+def webp_extended(width: int, height: int) -> bytes:
+    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return webp(b"VP8X", bytes(4) + sides)
+
+
+def wav(seconds: float, rate: int = 8000) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes(bytes(int(seconds * rate) * 2))
+    return file.getvalue()
+
+
+def mp3(seconds: int, *, kilobits: int = 128, tag: bytes = b"") -> bytes:
+    """MPEG 1 layer 3 at 44.1 kHz and a constant 128 kbit/s: the header, and as many bytes as that rate needs."""
+    return tag + (b"\xff\xfb\x90\x00" + bytes(413)).ljust(seconds * kilobits * 125, b"\0")
+
+
+Maker = Callable[[int, int], bytes]
+MAKERS: list[Maker] = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("size", [(1, 1), (640, 480), (1, 16_383), (1800, 2400)])
+def test_image_size(make: Maker, size: tuple[int, int]) -> None:
+    """Width and height come from the header, in pixels."""
+    assert image_size(make(*size)) == size
+
+
+@pytest.mark.parametrize("marker", [0xC1, 0xC2, 0xC9, 0xCF])
+def test_jpeg_of_every_process(marker: int) -> None:
+    """Progressive and other JPEGs have their size in the same place."""
+    assert image_size(jpeg(30, 20, marker)) == (30, 20)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_image_without_extent_has_no_size(make: Maker) -> None:
+    """A header cut short at any place gives no size rather than a wrong one."""
+    data = make(640, 480)
+
+    assert all(image_size(data[:length]) in {None, (640, 480)} for length in range(len(data)))
+    assert image_size(png(0, 480)) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"text", b"\xff\xd8" + b"\xff" * 1_000_000, b"\xff\xd8" + b"\xff\xe0\0\2" * 1_000_000]
+)
+def test_what_is_no_image_has_no_size(data: bytes) -> None:
+    """Other bytes, and endless chains of segments, give no size."""
+    assert image_size(data) is None
+
+
+HEADS = st.sampled_from(
+    [maker(64, 64) for maker in MAKERS] + [wav(0.1), mp3(1), b"ID3\4\0\0\0\0\0\1", b"%PDF-1.7\n", b""]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(head=HEADS, length=st.integers(0, 64), rest=st.binary(max_size=200))
+def test_hostile_bytes(head: bytes, length: int, rest: bytes) -> None:
+    """Whatever follows a good beginning, readers answer with positive figures or None."""
+    data = head[:length] + rest
+
+    assert image_size(data) is None or min(image_size(data) or (0,)) > 0
+    assert all((audio_seconds(data, kind) or 0) >= 0 for kind in ("wav", "mp3", "flac"))
+    assert pdf_pages(data) is None or (pdf_pages(data) or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "detail", "tokens"),
+    [
+        ("gpt-4o", 1024, 1024, "high", 765),
+        ("gpt-4o", 2048, 4096, "high", 1105),
+        ("gpt-4o", 4096, 8192, "low", 85),
+        ("gpt-5.4", 1024, 1024, "high", 1229),
+        ("gpt-5.4", 2048, 2048, "high", 3000),
+        ("gpt-4.1-mini", 1024, 1024, None, 1659),
+    ],
+)
+def test_documented_images(model: str, width: int, height: int, detail: str | None, tokens: int) -> None:
+    """The examples in OpenAI's guide to images come out with its figures."""
+    assert image_tokens(find_model(model), width, height, detail) == tokens
+
+
+@pytest.mark.parametrize(("width", "height", "patches"), [(1024, 1024, 1024), (1800, 2400, 1452)])
+def test_documented_patches(width: int, height: int, patches: int) -> None:
+    """The guide's examples of a budget of 1,536 squares come out with its figures."""
+    assert image_patches(width, height, most=1536) == patches
+
+
+def test_small_images_are_not_enlarged() -> None:
+    """An image within one tile costs one tile, one within one square of 32 pixels one patch."""
+    assert image_tokens(find_model("gpt-4o"), 10, 10, "high") == 85 + 170
+    assert image_patches(10, 10, most=1536) == 1
+
+
+def test_unknown_model_counts_as_gpt_4o() -> None:
+    """A model that is not known, or has no rule for images, takes gpt-4o's."""
+    assert image_tokens(None, 1024, 1024, "high") == 765
+    assert image_tokens(find_model("gpt-3.5-turbo"), 1024, 1024, "high") == 765
+
+
+SIDES = st.integers(1, 200_000)
+
+
+@settings(deadline=None, max_examples=200)
+@given(width=SIDES, height=SIDES, detail=st.sampled_from(["low", "high", "auto", "original", "odd", None]))
+def test_unknown_size_costs_the_most(width: int, height: int, detail: str | None) -> None:
+    """No image of a known size costs more than one of unknown size, and none is free."""
+    names = ("gpt-4o-mini", "gpt-4.1-nano", "gpt-5.4", "gpt-5.6-sol", "claude-opus-4-5")
+    for model in (None, *map(find_model, names)):
+        assert 0 < image_tokens(model, width, height, detail) <= image_tokens(model, None, height, detail)
+
+
+@given(width=SIDES, height=SIDES, most=st.integers(1, 30_000), side=st.none() | st.integers(1, 70_000))
+def test_patches_stay_within_the_budget(width: int, height: int, most: int, side: int | None) -> None:
+    """An image is scaled into the budget whatever its shape."""
+    assert 1 <= image_patches(width, height, most=most, side=side) <= most
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_counts_images(name: str) -> None:
+    """There is a figure for an image in the input of every model of the table."""
+    assert image_tokens(find_model(name), 800, 600) > 0
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_wav_length(seconds: float) -> None:
+    """A WAV lasts as long as its samples."""
+    assert audio_seconds(wav(seconds), "wav") == pytest.approx(seconds)
+
+
+def test_streamed_wav_length() -> None:
+    """A WAV that names more samples than there are lasts as long as those that are there."""
+    data = wav(2.0)
+    place = data.index(b"data") + 4
+
+    assert audio_seconds(data[:place] + b"\xff\xff\xff\xff" + data[place + 4 :], "WAV") == pytest.approx(2.0)
+
+
+def test_mp3_length() -> None:
+    """An MP3 lasts as long as its bytes at the bit rate of its first frame, tags in front left out."""
+    tag = b"ID3\4\0\0\0\0\1\x00" + bytes(128)
+
+    assert audio_seconds(mp3(10), "mp3") == pytest.approx(10)
+    assert audio_seconds(mp3(10, tag=tag), "mp3") == pytest.approx(10)
+
+
+def test_mp3_length_by_frames() -> None:
+    """An MP3 that gives the number of its frames lasts as long as they do, whatever its size."""
+    data = bytearray(mp3(10))
+    data[36:48] = b"Xing" + struct.pack(">II", 1, 1000)
+
+    assert audio_seconds(bytes(data), "mp3") == pytest.approx(1000 * 1152 / 44_100)
+
+
+def test_other_sound_has_no_length() -> None:
+    """Formats that are not read, and bytes that are not what they are called, give no length."""
+    assert audio_seconds(wav(1.0), "flac") is None
+    assert audio_seconds(wav(1.0), "mp3") is None
+    assert audio_seconds(b"RIFF", "wav") is None
+
+
+def test_audio_tokens() -> None:
+    """Sound costs a token for 100 ms; of unknown length it costs at least what it would at any bit rate."""
+    assert audio_tokens(1.0, 0) == 10
+    assert audio_tokens(0.01, 0) == 1
+    assert audio_tokens(None, 16_000) == 160
+    assert audio_tokens(None, len(mp3(10))) >= audio_tokens(10, 0)
+
+
+def test_pdf_pages() -> None:
+    """Pages are the page objects; the tree above them is none."""
+    body = b"<</Type/Pages/Count 2>> <</Type /Page>> <</Type/Page/Parent 1 0 R>>"
+
+    assert pdf_pages(b"%PDF-1.4\n" + body) == 2
+    assert pdf_pages(b"%PDF-1.5\n<</Linearized 1/L 5000/N 17>>") == 17
+    assert pdf_pages(b"%PDF-1.5\nnothing to see") is None
+    assert pdf_pages(body) is None
+
+
+def test_file_tokens() -> None:
+    """A file costs by its pages, or one token for two bytes."""
+    assert file_tokens(10**6, pages=3) == 3 * file_tokens(0, pages=1)
+    assert file_tokens(1001) == 501

@@ -1,0 +1,483 @@
+"""Counting tokens: exact for public encodings, about linear and never crashing whatever the text, and what is added."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import pkgutil
+import random
+import string
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest.errors import ConfigError
+from palimpsest.tokens import (
+    ENCODINGS,
+    MESSAGE_OVERHEAD,
+    NAME_OVERHEAD,
+    REPLY_OVERHEAD,
+    ROLE_TOKENS,
+    STRETCH_LIMIT,
+    UNBROKEN_LIMIT,
+    Encoding,
+    FunctionCounter,
+    TokenCounter,
+    encoding,
+    slices,
+    tool_schema_tokens,
+)
+
+ORIGINALS = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
+
+
+def vocabulary(name: str) -> list[bytes]:
+    """The tokens of a packed vocabulary in rank order, read here independently of the library."""
+    packed = zlib.decompress(pkgutil.get_data("palimpsest", f"data/{name}.bin") or b"")
+    tokens, place = [], 0
+    while place < len(packed):
+        length = packed[place]
+        tokens.append(packed[place + 1 : place + 1 + length])
+        place += 1 + length
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, tiktoken.Encoding]:
+    return {
+        name: tiktoken.Encoding(
+            f"reference-{name}",
+            pat_str=ENCODINGS[name],
+            mergeable_ranks={token: rank for rank, token in enumerate(vocabulary(name))},
+            special_tokens={},
+        )
+        for name in ORIGINALS
+    }
+
+
+class PanicException(BaseException):
+    """Stands for the exception of the same name that tiktoken's native code raises."""
+
+
+class FakeTokenizer:
+    """One token a character; panics over texts longer than `most`; remembers what it was given."""
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.most = most
+        self.seen: list[str] = []
+
+    def encode_ordinary(self, text: str, /) -> list[int]:
+        if len(text) > self.most:
+            raise PanicException("backtrack limit")
+        self.seen.append(text)
+        return [ord(character) for character in text]
+
+
+def words(count: int) -> FunctionCounter:
+    return FunctionCounter(lambda text: count, name="fixed")
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_vocabulary_is_the_original(name: str) -> None:
+    """The packed vocabulary rebuilds the original file byte for byte."""
+    lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(vocabulary(name)))
+
+    assert hashlib.sha256(b"".join(lines)).hexdigest() == ORIGINALS[name]
+
+
+def test_patterns_are_tiktokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patterns that split text into pieces are those of tiktoken's own definitions."""
+    definitions = importlib.import_module("tiktoken_ext.openai_public")
+
+    monkeypatch.setattr(definitions, "load_tiktoken_bpe", lambda *_, **__: {})
+
+    for name, pattern in ENCODINGS.items():
+        assert pattern == getattr(definitions, name)()["pat_str"]
+
+
+def test_known_texts() -> None:
+    """Documented examples of OpenAI's cookbook come out with the documented ids."""
+    assert encoding("cl100k_base").encode("tiktoken is great!") == [83, 1609, 5963, 374, 2294, 0]
+    assert encoding("cl100k_base").count("antidisestablishmentarianism") == 6
+    assert encoding("cl100k_base").count("お誕生日おめでとう") == 9
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_special_tokens_are_text(name: str) -> None:
+    """The name of a special token in a text is counted as the text it is."""
+    assert encoding(name).count("<|endoftext|>") > 1
+
+
+def test_empty_text_needs_no_vocabulary() -> None:
+    """Empty text has no tokens, and asking that reads no vocabulary."""
+    fresh = Encoding("o200k_base")
+
+    assert fresh.measure("") == (0, True)
+    assert not fresh.loaded
+
+
+PIECES = st.one_of(
+    st.text(max_size=40),
+    st.text(alphabet=" \t\n\r\u00a0\u3000\x85\x1c", max_size=30),
+    st.text(alphabet=string.ascii_letters + string.digits + "'.,/-_", max_size=60),
+    st.text(alphabet="дщЖπאبกक्षम漢字かな한글ǅ\u0301", max_size=40),
+    st.text(alphabet="😀👩\u200d🚀🇩🇪\ufe0f", max_size=12),
+    st.text(alphabet=st.characters(max_codepoint=0x1F), max_size=12),
+    st.sampled_from(["don't", "'LL", "12345678", "\r\n\r\n", "https://a.b/c?d=e", '{"a": [1, null]}', "<|endoftext|>"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pieces=st.lists(PIECES, max_size=60), name=st.sampled_from(sorted(ORIGINALS)))
+def test_encoding_is_tiktokens(pieces: list[str], name: str, references: dict[str, tiktoken.Encoding]) -> None:
+    """Ids and counts equal those of tiktoken itself over the same vocabulary, and are said to be exact."""
+    text = "".join(pieces)
+    expected = references[name].encode_ordinary(text)
+
+    assert encoding(name).encode(text) == expected
+    assert encoding(name).measure(text) == (len(expected), True)
+    assert len(expected) <= encoding(name).upper_bound(text)
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_long_ordinary_text_is_exact(name: str, references: dict[str, tiktoken.Encoding]) -> None:
+    """A long text of ordinary words, lines and numbers is counted as a whole."""
+    text = "The 7 quick foxes\n\n    jump over 1,234 lazy dogs; привет, 世界!\n" * 4000
+
+    assert encoding(name).measure(text) == (len(references[name].encode_ordinary(text)), True)
+
+
+def test_upper_bound_is_bytes() -> None:
+    """The upper bound is the length in UTF-8, and a lone surrogate has one too."""
+    assert encoding("o200k_base").upper_bound("abc") == 3
+    assert encoding("o200k_base").upper_bound("ä€😀") == 9
+    assert encoding("o200k_base").upper_bound("\ud800") == 3
+
+
+def test_many_threads_load_once() -> None:
+    """Threads that count at the same time share one vocabulary."""
+    loads: list[FakeTokenizer] = []
+
+    def load() -> FakeTokenizer:
+        loads.append(FakeTokenizer())
+        return loads[-1]
+
+    counter = Encoding("shared", load=load)
+    start = threading.Barrier(8)
+    threads = [threading.Thread(target=lambda: (start.wait(), counter.count("text"))) for _ in range(8)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(loads) == 1
+    assert counter.loaded
+
+
+def test_encoding_is_shared() -> None:
+    """A name stands for one encoding in the whole process."""
+    assert encoding("o200k_base") is encoding("o200k_base")
+
+
+@pytest.mark.parametrize("make", [encoding, Encoding])
+def test_unknown_encoding(make: Callable[[str], Encoding]) -> None:
+    """An unknown name is refused with the nearest that there is."""
+    with pytest.raises(ConfigError, match=r"did you mean 'o200k_base'"):
+        make("o200k-base")
+
+
+def test_import_is_light() -> None:
+    """Importing the module loads neither tiktoken nor what reads vocabularies."""
+    script = (
+        "import sys, msgspec; before = set(sys.modules); import palimpsest.tokens; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {name.partition(".")[0] for name in loaded} <= {"palimpsest"}
+
+
+def adversarial() -> dict[str, Callable[[int], str]]:
+    chance = random.Random(7)
+
+    def mixture(alphabet: str) -> Callable[[int], str]:
+        return lambda length: "".join(chance.choices(alphabet, k=length))
+
+    return {
+        "one letter": lambda length: "a" * length,
+        "letters": mixture(string.ascii_lowercase),
+        "pairs": lambda length: "ab" * (length // 2),
+        "spaces": lambda length: " " * length,
+        "spaces and tabs": mixture(" \t"),
+        "wide spaces": mixture("\u00a0\u3000\u2028"),
+        "newlines": lambda length: "\n" * length,
+        "control characters": mixture("".join(map(chr, range(1, 9)))),
+        "digits": mixture(string.digits),
+        "base64": mixture(string.ascii_letters + string.digits + "+/"),
+        "punctuation": mixture("()[]{}=-+*/<>"),
+        "accents": mixture("\u0301\u0302"),
+        "surrogates": lambda length: "\ud800" * length,
+        "surrogates apart": lambda length: "\udfff " * (length // 2),
+        "spaces then a word": lambda length: " " * (length - 5) + "word.",
+    }
+
+
+def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
+    """The longest run of `text` in which each character belongs with the one before it."""
+    best = run = 0
+    before = ""
+    for character in text:
+        run = run + 1 if before and belongs(before, character) else 1
+        best, before = max(best, run), character
+    return best
+
+
+@pytest.mark.parametrize("kind", adversarial())
+def test_no_stretch_exceeds_its_limit(kind: str) -> None:
+    """No slice handed to the tokenizer has more of one character or of whitespace than the limit, and none is lost."""
+    fake = FakeTokenizer()
+    text = adversarial()[kind](130_000)
+
+    Encoding("fake", load=lambda: fake).count(text)
+
+    assert "".join(fake.seen) == text
+    for piece in fake.seen:
+        assert longest(piece, lambda a, b: a == b) <= STRETCH_LIMIT
+        assert longest(piece, lambda a, b: a.isspace() and b.isspace()) <= STRETCH_LIMIT
+        unbroken = longest(piece, lambda a, b: not any(c.isspace() or c.isdecimal() for c in (a, b)))
+        assert unbroken <= UNBROKEN_LIMIT
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+@pytest.mark.parametrize("kind", adversarial())
+def test_a_million_characters(kind: str, name: str) -> None:
+    """A million characters of any kind are counted, within the bound of their bytes."""
+    text = adversarial()[kind](1_000_000)
+    counter = encoding(name)
+
+    assert 0 < counter.count(text) <= counter.upper_bound(text)
+
+
+def test_long_stretch_is_inexact() -> None:
+    """A stretch at the limit is counted as a whole; one character more, and the count is not exact but close."""
+    counter = encoding("o200k_base")
+
+    assert counter.measure("x" + " " * STRETCH_LIMIT + "y").exact
+    cut = counter.measure("x" + " " * 3 * STRETCH_LIMIT + "y")
+    whole = counter.count("x" + " " * STRETCH_LIMIT)
+    assert not cut.exact
+    assert abs(cut.tokens - 3 * whole) <= 5
+
+
+@settings(max_examples=100, deadline=None)
+@given(runs=st.lists(st.tuples(st.sampled_from([" ", "\t", "a", "bc", "1", "é"]), st.integers(1, 25_000)), max_size=6))
+def test_slices_join_to_the_text(runs: list[tuple[str, int]]) -> None:
+    """Slices are the text in order, and no more of them than the stretches need."""
+    text = "".join(part * length for part, length in runs)
+    pieces = list(slices(text))
+
+    assert "".join(pieces) == text
+    assert len(pieces) <= 1 + len(text) // STRETCH_LIMIT
+
+
+def test_panic_is_survived() -> None:
+    """Where the tokenizer panics all the same, the text is counted in halves and marked inexact."""
+    counter = Encoding("fake", load=lambda: FakeTokenizer(most=100))
+
+    assert counter.measure("a b c " * 150) == (900, False)
+    assert counter.measure("a b c") == (5, True)
+
+
+def test_interrupts_pass() -> None:
+    """Only the tokenizer's panic is caught: Ctrl-C arrives at the caller."""
+
+    class Interrupted:
+        def encode_ordinary(self, text: str, /) -> list[int]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Encoding("fake", load=Interrupted).count("text")
+
+
+def test_function_counter() -> None:
+    """A function is a counter under its own name or a given one, without a provider's overhead."""
+
+    def by_words(text: str) -> int:
+        return len(text.split())
+
+    counter: TokenCounter = FunctionCounter(by_words)
+
+    assert counter.count("one two") == 2
+    assert counter.name.startswith("custom:")
+    assert counter.name.endswith("by_words")
+    assert FunctionCounter(by_words, name="words").name == "words"
+    assert not counter.overhead
+
+
+@pytest.mark.parametrize("answer", [-1, 1.5, True, None, "3"])
+def test_function_counter_checks_answers(answer: Any) -> None:
+    """An answer that is no number of tokens is refused, and the error names the counter."""
+    with pytest.raises(ConfigError, match="token counter 'mine'"):
+        FunctionCounter(lambda text: answer, name="mine").count("text")
+
+
+def message_tokens(messages: list[dict[str, str]], counter: TokenCounter) -> int:
+    tokens = REPLY_OVERHEAD
+    for message in messages:
+        tokens += MESSAGE_OVERHEAD + sum(map(counter.count, message.values())) + NAME_OVERHEAD * ("name" in message)
+    return tokens
+
+
+JARGON = [
+    {
+        "role": "system",
+        "content": "You are a helpful, pattern-following assistant "
+        "that translates corporate jargon into plain English.",
+    },
+    {"role": "system", "name": "example_user", "content": "New synergies will help drive top-line growth."},
+    {
+        "role": "system",
+        "name": "example_assistant",
+        "content": "Things working well together will increase revenue.",
+    },
+    {
+        "role": "system",
+        "name": "example_user",
+        "content": "Let's circle back when we have more bandwidth "
+        "to touch base on opportunities for increased leverage.",
+    },
+    {
+        "role": "system",
+        "name": "example_assistant",
+        "content": "Let's talk later when we're less busy about how to do better.",
+    },
+    {
+        "role": "user",
+        "content": "This late pivot means we don't have time to boil the ocean for the client deliverable.",
+    },
+]
+
+WEATHER_MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant that can answer to questions about the weather."},
+    {"role": "user", "content": "What's the weather like in San Francisco?"},
+]
+
+
+def weather() -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": "get_current_weather",
+            "description": "Get the current weather in a given location",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
+                    "unit": {
+                        "type": "string",
+                        "description": "The unit of temperature to return",
+                        "enum": ["celsius", "fahrenheit"],
+                    },
+                },
+                "required": ["location"],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(("name", "total"), [("cl100k_base", 129), ("o200k_base", 124)])
+def test_documented_messages(name: str, total: int) -> None:
+    """The cookbook's six messages come to its documented total for gpt-4 and for gpt-4o."""
+    assert message_tokens(JARGON, encoding(name)) == total
+
+
+@pytest.mark.parametrize(("name", "gpt4o_family", "total"), [("cl100k_base", False, 105), ("o200k_base", True, 101)])
+def test_documented_tools(name: str, gpt4o_family: bool, total: int) -> None:
+    """The cookbook's request with a tool comes to its documented total for gpt-4 and for gpt-4o."""
+    tools = tool_schema_tokens([weather()], encoding(name), gpt4o_family=gpt4o_family)
+
+    assert message_tokens(WEATHER_MESSAGES, encoding(name)) + tools == total
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_role_is_one_token(role: str, name: str) -> None:
+    """A role costs the same few tokens whatever it is."""
+    assert encoding(name).count(role) == ROLE_TOKENS
+
+
+def test_responses_tools_cost_the_same() -> None:
+    """The responses API writes the same function without the inner object; it costs the same."""
+    counter = encoding("o200k_base")
+    flat = {"type": "function", **weather()["function"]}
+
+    assert tool_schema_tokens([flat], counter, gpt4o_family=True) == tool_schema_tokens(
+        [weather()], counter, gpt4o_family=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "extra"),
+    [
+        ((), {"strict": True}),
+        (("parameters",), {"additionalProperties": False}),
+        (("parameters",), {"$defs": {"Place": {"type": "object", "properties": {"name": {"type": "string"}}}}}),
+        (("parameters", "properties", "location"), {"pattern": "^[A-Z].*", "maxLength": 80}),
+        (("parameters", "properties"), {"days": {"type": "array", "items": {"type": "integer"}}}),
+        (("parameters", "properties"), {"at": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Place"}]}}),
+    ],
+)
+def test_nothing_goes_uncounted(place: tuple[str, ...], extra: dict[str, Any]) -> None:
+    """What the published formula does not cover costs at least a token for each of its words."""
+    counter = encoding("o200k_base")
+    tool = weather()
+    target = tool["function"]
+    for key in place:
+        target = target[key]
+
+    before = tool_schema_tokens([tool], counter, gpt4o_family=True)
+    target.update(extra)
+
+    assert tool_schema_tokens([tool], counter, gpt4o_family=True) >= before + len(str(extra).split())
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["type", "name", "description", "parameters", "properties", "required", "enum", "strict"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tool=ODD | st.dictionaries(KEYS, ODD),
+    function=ODD | st.dictionaries(KEYS, ODD),
+    parameters=ODD | st.dictionaries(KEYS, ODD | st.dictionaries(KEYS, st.dictionaries(KEYS, ODD) | ODD)),
+)
+def test_odd_schemas_are_counted(tool: Any, function: Any, parameters: Any) -> None:
+    """Whatever stands where a schema should, the answer is a number of tokens."""
+    named = {"name": "f", "parameters": parameters}
+    tools = [tool, {"type": "function", "function": function}, {"type": "function", "function": named}]
+
+    assert tool_schema_tokens(tools, encoding("o200k_base"), gpt4o_family=True) > 0
+
+
+def test_values_without_json_are_counted() -> None:
+    """A schema that JSON has no notation for does not raise either."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"default": {1, 2}}}}}}
+
+    assert tool_schema_tokens([tool, {"name": "\ud800"}], words(1), gpt4o_family=False) > 0
