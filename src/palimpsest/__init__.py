@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from palimpsest.memory import AsyncMemory as AsyncMemory
     from palimpsest.memory import Memory as Memory
     from palimpsest.options import PalimpsestWarning as PalimpsestWarning
+    from palimpsest.reading import Interaction as Interaction
+    from palimpsest.reading import Stats as Stats
     from palimpsest.session import AsyncSession as AsyncSession
-    from palimpsest.session import Interaction as Interaction
-    from palimpsest.session import Stats as Stats
     from palimpsest.session import TurnEnd as TurnEnd
 
 _HOMES = {
@@ -53,7 +53,7 @@ _HOMES = {
     "ForkedProcess": "errors",
     "Image": "entries",
     "ImportFailed": "errors",
-    "Interaction": "session",
+    "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
     "MaxTokens": "compaction.max_tokens",
@@ -64,7 +64,7 @@ _HOMES = {
     "Reasoning": "entries",
     "Report": "context",
     "Session": "facade",
-    "Stats": "session",
+    "Stats": "reading",
     "StoreCorrupt": "errors",
     "StoreError": "errors",
     "StoreTooNew": "errors",

@@ -316,8 +316,12 @@ def limit_of(limits: Limits, model: Model | None, name: str | None) -> tuple[int
     return limit, min(model.max_output or 0, limit // 2)
 
 
-LOW_WATER = 0.35
-"""Share of the limit that a cut goes down to: the lowest bill on real tool-calling conversations (`bench/`)."""
+LOW_WATER = 0.36
+"""Share of the limit that a cut goes down to, system text and tools included: the lowest bill that still holds
+enough of real tool-calling conversations at 8,000 and at 16,000 tokens (`bench/cache_bill.py`)."""
+
+LEAST_LOW_WATER = 0.2
+"""Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
 
 
 def resolve(limit: int | None, reserve: int, limits: Limits, fixed: Fixed, factor: float, low: float) -> Budget | None:
@@ -333,7 +337,7 @@ def resolve(limit: int | None, reserve: int, limits: Limits, fixed: Fixed, facto
         reserve=reserve,
         fixed=fixed.tokens,
         room=room,
-        low_water=max(min(int(limit / factor * low), room), 0),
+        low_water=max(int(limit / factor * low) - fixed.tokens, int(room * LEAST_LOW_WATER), 0),
         factor=factor,
         max_messages=limits.max_messages,
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from palimpsest.entries import Entry, Status
 from palimpsest.formats import Message
 from palimpsest.log import Record, Usage
+from palimpsest.reading import Interaction, Stats
 from palimpsest.runners import drive
-from palimpsest.session import AsyncSession, Content, Interaction, Stats, TurnEnd
+from palimpsest.session import AsyncSession, Content, TurnEnd
 
 if TYPE_CHECKING:
     from palimpsest.context import Context

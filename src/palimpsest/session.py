@@ -21,8 +21,9 @@ from palimpsest.entries import (
 )
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
-from palimpsest.log import Change, Head, Record, Usage, digest
-from palimpsest.notes import counted_texts
+from palimpsest.lease import TurnLease
+from palimpsest.log import Change, Record, Usage, digest
+from palimpsest.reading import Interaction, Reader, Stats, open_calls
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
@@ -30,44 +31,6 @@ if TYPE_CHECKING:
     from palimpsest.options import Options
 
 Content = str | Sequence[Part]
-LEASE_SECONDS = 30.0
-"""How long a turn's lease lasts unless it is renewed, which every add inside the turn does."""
-WAIT_SECONDS = 5.0
-"""How long `turn()` waits for another holder before it goes on without the lease."""
-BATCH = 512
-"""Entries read at once where a whole log is walked."""
-
-
-class Interaction(msgspec.Struct, frozen=True):
-    """A human message and everything until the next one. `index` is -1 for the preamble; `open` has no answer yet."""
-
-    index: int
-    entries: tuple[Entry, ...]
-    open: bool
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in numbers; tokens by the session's counter, of texts without provider overhead.
-
-    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
-    ones and summaries do not count. `summaries` are those in the context now.
-    """
-
-    total_entries: int
-    active_entries: int
-    compressed_entries: int
-    summaries: int
-    total_tokens: int
-    active_tokens: int
-    erased_entries: int
-    interactions: int
-    pinned: int
-    open_calls: tuple[str, ...]
-    revision: int
-    epoch: int
-    created_at: datetime | None
-    updated_at: datetime | None
-    usage: Usage | None
 
 
 class TurnEnd(NamedTuple):
@@ -88,9 +51,10 @@ class AsyncSession:
     def __init__(self, memory: AsyncMemory, options: Options) -> None:
         self._memory, self._options = memory, options
         self._store = memory.store
+        self._reader = Reader(memory.store, options)
         self._buffer: list[Entry] | None = None
         self._added = 0
-        self._lease: tuple[str, int] | None = None
+        self._lease: TurnLease | None = None
         self._last: Context | None = None
 
     def __repr__(self) -> str:
@@ -267,7 +231,7 @@ class AsyncSession:
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
         """
-        head = await self._head()
+        head = await self._reader.head()
         if not any(call.call_id == call_id for call in head.calls):
             raise EntryNotFound(self.id, f"open call {call_id}")
         return await self.add_tool_result(
@@ -315,7 +279,7 @@ class AsyncSession:
         done = await self._store.append(self._options.key, admitted, check_ids=key is not None)
         self._added += done.added
         if self._lease is not None:
-            await self._renew()
+            await self._lease.renew()
         observers = self._memory.observers
         if done.added and observers.wants("entry:added"):
             for entry in done.entries:
@@ -347,51 +311,11 @@ class AsyncSession:
 
         That is what its newest cut has kept, whatever the budget of the next call makes of it.
         """
-        head = await self._head()
-        return await self._active(head)
-
-    async def _active(self, head: Head) -> list[Entry]:
-        cut = head.views.get(self._options.view)
-        start = max(cut.start if cut else 1, head.first_seq)
-        counter = self._options.counter.name
-        entries = await self._store.read(self._options.key, after=start - 1, counter=counter)
-        if cut is not None:
-            ahead = [seq for seq in {*cut.pins, *cut.anchors} if seq < start]
-            if ahead:
-                entries = await self._store.fetch(self._options.key, ahead, counter=counter) + entries
-        gone = {seq for first, last in (cut.gone if cut else ()) for seq in range(first, last + 1)}
-        now = self._memory.clock()
-        return [
-            entry
-            for entry in entries
-            if not entry.erased
-            and entry.seq not in gone
-            and entry.kind != "summary"
-            and (entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > now)
-            and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
-        ]
+        return await self._reader.active(await self._reader.head(), self._memory.clock())
 
     async def interactions(self) -> list[Interaction]:
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
-        found: list[Interaction] = []
-        members: list[Entry] = []
-        async for entry in self._walk():
-            if members and entry.turn != members[0].turn:
-                found.append(_interaction(len(found), members, found))
-                members = []
-            members.append(entry)
-        if members:
-            found.append(_interaction(len(found), members, found))
-        return found
-
-    async def _walk(self, after: int = 0) -> AsyncIterator[Entry]:
-        while True:
-            batch = await self.entries(after=after, limit=BATCH)
-            for entry in batch:
-                yield entry
-            if len(batch) < BATCH:
-                return
-            after = batch[-1].seq
+        return await self._reader.interactions()
 
     async def history(self) -> list[Record]:
         """Return the log's records, oldest first: cuts, erasures, pins, with their time, reason and figures."""
@@ -399,46 +323,11 @@ class AsyncSession:
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        await self.count()
-        head = await self._head()
-        name = self._options.counter.name
-        active = await self._active(head)
-        _, tokens = await self._store.tally(self._options.key, name)
-        return Stats(
-            total_entries=head.entries,
-            active_entries=len(active),
-            compressed_entries=head.entries - len(active),
-            summaries=0,
-            total_tokens=tokens,
-            active_tokens=sum(entry.tokens or 0 for entry in active),
-            erased_entries=head.erased,
-            interactions=head.turns,
-            pinned=len(head.pinned),
-            open_calls=_open_calls(head),
-            revision=head.revision,
-            epoch=head.epoch,
-            created_at=_when(head.created),
-            updated_at=_when(head.updated),
-            usage=head.usage,
-        )
+        return await self._reader.stats(self._memory.clock())
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
-        counter, counted, after = self._options.counter, 0, 0
-        while True:
-            batch = await self._store.read(
-                self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
-            )
-            counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
-            if counts and self._store.writable:
-                await self._store.count(self._options.key, counter.name, counts)
-            counted += len(counts)
-            if len(batch) < BATCH:
-                return counted
-            after = batch[-1].seq
-
-    async def _head(self) -> Head:
-        return await self._store.head(self._options.key) or Head()
+        return await self._reader.count()
 
     # --- the context
 
@@ -509,7 +398,7 @@ class AsyncSession:
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(name, value, "a whole number of at least 0")
-        head = await self._head()
+        head = await self._reader.head()
         before = head.usage or Usage(input_tokens=0)
         sent = context or self._last
         usage = Usage(
@@ -563,7 +452,7 @@ class AsyncSession:
 
         Clearing an empty or unknown session does nothing and returns 0.
         """
-        head = await self._head()
+        head = await self._reader.head()
         if head.next_seq == head.first_seq:
             return 0
         await self._store.compact(self._options.key, Change(kind="clear", reason="cleared", detail={"n": head.entries}))
@@ -579,8 +468,8 @@ class AsyncSession:
         """
         from palimpsest.export import exported
 
-        head = await self._head()
-        entries = [entry async for entry in self._walk()]
+        head = await self._reader.head()
+        entries = [entry async for entry in self._reader.walk()]
         return exported(self._options.key, head, entries, await self.history(), self._memory.clock())
 
     # --- turns
@@ -599,13 +488,14 @@ class AsyncSession:
         if atomic:
             self._buffer = []
         else:
-            await self._take_lease()
+            self._lease = TurnLease(self._store, self._memory.runner, self._options.key)
+            await self._lease.take()
         try:
             yield self
             await self.end_turn()
         finally:
             self._buffer = None
-            await self._give_back()
+            await self._release()
 
     async def end_turn(self) -> TurnEnd:
         """Say that a run of the model is over: commit what an atomic turn gathered, count what was added.
@@ -619,54 +509,16 @@ class AsyncSession:
             for entry in done.entries:
                 await self._memory.observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
         counted = await self.count() if self._store.writable else 0
-        end = TurnEnd(self._added, _open_calls(await self._head()), counted)
-        await self._give_back()
+        end = TurnEnd(self._added, open_calls(await self._reader.head()), counted)
+        await self._release()
         await self._memory.observers.emit("turn:ended", self.id, end._asdict(), self._memory.runner.wait)
         self._added = 0
         return end
 
-    async def _take_lease(self) -> None:
-        holder = new_ids(1, 0)[0]
-        name, waited, pause = f"turn:{self.id}", 0.0, 0.005
-        while waited < WAIT_SECONDS:
-            fence = await self._store.lease(self._options.key.tenant, name, holder, LEASE_SECONDS)
-            if fence is not None:
-                self._lease = (holder, fence)
-                return
-            await self._memory.runner.sleep(pause)
-            waited, pause = waited + pause, min(pause * 2, 0.1)
-
-    async def _renew(self) -> None:
-        await self._hold(LEASE_SECONDS)
-
-    async def _give_back(self) -> None:
-        if self._lease is not None:
-            await self._hold(0)
-            self._lease = None
-
-    async def _hold(self, seconds: float) -> None:
-        if self._lease is not None:
-            holder, fence = self._lease
-            tenant, session = self._options.key
-            await self._store.lease(tenant, f"turn:{session}", holder, seconds, fence=fence)
-
-
-def _interaction(number: int, members: list[Entry], before: list[Interaction]) -> Interaction:
-    preamble = members[0].turn == 0
-    offset = 1 if (before and before[0].index == -1) or preamble else 0
-    calls = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
-    calls -= {entry.answers for entry in members}
-    last = members[-1]
-    is_open = bool(calls) or not (last.kind == "message" and last.role == "assistant")
-    return Interaction(-1 if preamble else number - offset, tuple(members), is_open and not preamble)
-
-
-def _open_calls(head: Head) -> tuple[str, ...]:
-    return tuple(call.call_id or str(call.seq) for call in head.calls)
-
-
-def _when(microseconds: int) -> datetime | None:
-    return Entry(at=microseconds).created_at if microseconds else None
+    async def _release(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.give_back()
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:

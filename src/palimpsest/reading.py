@@ -1,0 +1,161 @@
+"""What a session can tell of its log: what is active, its interactions, its figures. Reads, and stores counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import msgspec
+
+from palimpsest.entries import Entry
+from palimpsest.log import Head, Usage
+from palimpsest.notes import counted_texts
+from palimpsest.options import Options
+from palimpsest.stores import Store
+
+BATCH = 512
+"""Entries read at once where a whole log is walked."""
+
+
+class Interaction(msgspec.Struct, frozen=True):
+    """A human message and everything until the next one. `index` is -1 for the preamble; `open` has no answer yet."""
+
+    index: int
+    entries: tuple[Entry, ...]
+    open: bool
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in numbers; tokens by the session's counter, of texts without provider overhead.
+
+    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
+    ones and summaries do not count. `summaries` are those in the context now.
+    """
+
+    total_entries: int
+    active_entries: int
+    compressed_entries: int
+    summaries: int
+    total_tokens: int
+    active_tokens: int
+    erased_entries: int
+    interactions: int
+    pinned: int
+    open_calls: tuple[str, ...]
+    revision: int
+    epoch: int
+    created_at: datetime | None
+    updated_at: datetime | None
+    usage: Usage | None
+
+
+class Reader:
+    """Reads one session's log from its store."""
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self._store, self._options = store, options
+
+    async def head(self) -> Head:
+        """The session's head; an empty one for a session that does not exist."""
+        return await self._store.head(self._options.key) or Head()
+
+    async def walk(self, after: int = 0) -> AsyncIterator[Entry]:
+        """Yield the log's entries, oldest first, a batch at a time."""
+        name = self._options.counter.name
+        while True:
+            batch = await self._store.read(self._options.key, after=after, limit=BATCH, counter=name)
+            for entry in batch:
+                yield entry
+            if len(batch) < BATCH:
+                return
+            after = batch[-1].seq
+
+    async def active(self, head: Head, now: int) -> list[Entry]:
+        """What the view's newest cut has kept, oldest first, less what has expired or was superseded since."""
+        cut = head.views.get(self._options.view)
+        start = max(cut.start if cut else 1, head.first_seq)
+        counter = self._options.counter.name
+        entries = await self._store.read(self._options.key, after=start - 1, counter=counter)
+        if cut is not None:
+            ahead = [seq for seq in {*cut.pins, *cut.anchors} if seq < start]
+            if ahead:
+                entries = await self._store.fetch(self._options.key, ahead, counter=counter) + entries
+        gone = {seq for first, last in (cut.gone if cut else ()) for seq in range(first, last + 1)}
+        return [
+            entry
+            for entry in entries
+            if not entry.erased
+            and entry.seq not in gone
+            and entry.kind != "summary"
+            and (entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > now)
+            and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
+        ]
+
+    async def interactions(self) -> list[Interaction]:
+        """The whole log by interaction, oldest first."""
+        found: list[Interaction] = []
+        members: list[Entry] = []
+        async for entry in self.walk():
+            if members and entry.turn != members[0].turn:
+                found.append(_interaction(members, found))
+                members = []
+            members.append(entry)
+        return [*found, _interaction(members, found)] if members else found
+
+    async def count(self) -> int:
+        """Count every entry that has no stored count, store what was counted and return how many there were."""
+        counter, counted, after = self._options.counter, 0, 0
+        while True:
+            batch = await self._store.read(
+                self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
+            )
+            counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
+            if counts and self._store.writable:
+                await self._store.count(self._options.key, counter.name, counts)
+            counted += len(counts)
+            if len(batch) < BATCH:
+                return counted
+            after = batch[-1].seq
+
+    async def stats(self, now: int) -> Stats:
+        """The session in numbers; what has not been counted yet is counted now."""
+        await self.count()
+        head = await self.head()
+        active = await self.active(head, now)
+        _, tokens = await self._store.tally(self._options.key, self._options.counter.name)
+        return Stats(
+            total_entries=head.entries,
+            active_entries=len(active),
+            compressed_entries=head.entries - len(active),
+            summaries=0,
+            total_tokens=tokens,
+            active_tokens=sum(entry.tokens or 0 for entry in active),
+            erased_entries=head.erased,
+            interactions=head.turns,
+            pinned=len(head.pinned),
+            open_calls=open_calls(head),
+            revision=head.revision,
+            epoch=head.epoch,
+            created_at=_when(head.created),
+            updated_at=_when(head.updated),
+            usage=head.usage,
+        )
+
+
+def open_calls(head: Head) -> tuple[str, ...]:
+    """Ids of the calls without a result, oldest first."""
+    return tuple(call.call_id or str(call.seq) for call in head.calls)
+
+
+def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:
+    preamble = members[0].turn == 0
+    index = -1 if preamble else before[-1].index + 1 if before else 0
+    unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
+    unanswered -= {entry.answers for entry in members}
+    last = members[-1]
+    is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
+    return Interaction(index, tuple(members), is_open and not preamble)
+
+
+def _when(microseconds: int) -> datetime | None:
+    return Entry(at=microseconds).created_at if microseconds else None
