@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from palimpsest.budget import Budget as Budget
     from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
-    from palimpsest.context import Budget as Budget
     from palimpsest.context import Context as Context
     from palimpsest.context import Report as Report
     from palimpsest.entries import Audio as Audio
@@ -41,7 +41,7 @@ _HOMES = {
     "AsyncMemory": "memory",
     "AsyncSession": "session",
     "Audio": "entries",
-    "Budget": "context",
+    "Budget": "budget",
     "BudgetImpossible": "errors",
     "Closed": "errors",
     "ConfigError": "errors",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_fixed, resolve
 from palimpsest.compaction import Plan, Room, Snapshot
-from palimpsest.context import Budget, Context, Fixed, Limits, Outcome, limit_of, measure, refuse_fixed, resolve
+from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.formats import Message, find_format

@@ -7,42 +7,15 @@ nothing after them yet. Its log messages only grow until the next cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from palimpsest.entries import Entry
-from palimpsest.errors import BudgetImpossible, ConfigError, InvalidContext
+from palimpsest.budget import Budget, Fixed, measure
+from palimpsest.errors import InvalidContext
 from palimpsest.formats import Format, Message, Shown
 from palimpsest.log import Clamp, Cut, Head
 from palimpsest.window import Group, Meter, Window, fill
-
-if TYPE_CHECKING:
-    from palimpsest.models import Model
-
-
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits resolved to numbers, in tokens.
-
-    `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.
-    `reserve` is kept for the answer, `fixed` is what system text, tools and the request itself cost. `room`
-    is what is left for the log: high water; `low_water` is where a cut stops. `factor` is how many of the
-    provider's tokens one counted token stands for (1 where the model's tokenizer is public); `room`,
-    `low_water` and `fixed` are counted tokens. `max_messages` bounds provider messages of the log.
-    """
-
-    limit: int
-    reserve: int
-    fixed: int
-    room: int
-    low_water: int
-    factor: float = 1.0
-    max_messages: int | None = None
-
-    @property
-    def available(self) -> int:
-        """Tokens that the request may take: the limit less the reserve."""
-        return self.limit - self.reserve
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,22 +77,6 @@ class Prefix(NamedTuple):
     messages: int
     tokens: int
     hash: str
-
-
-class Fixed(NamedTuple):
-    """What a call brings itself: system text and tools, with their cost in counted tokens."""
-
-    system: str | None
-    tools: Sequence[Message]
-    system_tokens: int
-    tools_tokens: int
-    prime: int
-    exact: bool
-
-    @property
-    def tokens(self) -> int:
-        """All of it."""
-        return self.system_tokens + self.tools_tokens + self.prime
 
 
 class Outcome(NamedTuple):
@@ -259,97 +216,6 @@ def by_seq(cut: Cut) -> dict[int, Clamp]:
     return {clamp.seq: clamp for clamp in cut.clamps}
 
 
-def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact: bool) -> Fixed:
-    """Count what a call brings itself: exactly, or by an upper bound that needs no vocabulary."""
-    counter, fmt = meter.counter, meter.format
-    bound = getattr(counter, "upper_bound", None)
-    count = counter.count if exact or bound is None else bound
-    probe = Entry(kind="message", role="system")
-    system_tokens = count(system) + meter.overhead(probe) if system else 0
-    tools_tokens = 0
-    if tools and (exact or bound is None):
-        from palimpsest.tokens import tool_schema_tokens
-
-        newer = getattr(counter, "name", "") != "cl100k_base"
-        tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
-    elif tools:
-        tools_tokens = 64 * len(tools) + 4 * len(msgspec.json.encode(tools))
-    prime = fmt.prime if counter.overhead else 0
-    return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session or a call says about its budget, not yet resolved. Tokens; None: not given."""
-
-    max_tokens: int | None = None
-    max_messages: int | None = None
-    max_context_ratio: float | None = None
-    reserve: int | None = None
-
-    def check(self) -> None:
-        """Raise ConfigError for a value that no budget can have."""
-        for name, value in (
-            ("max_tokens", self.max_tokens),
-            ("max_messages", self.max_messages),
-            ("reserve", self.reserve),
-        ):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                raise ConfigError(name, value, "a whole number of at least 0, or None")
-        ratio = self.max_context_ratio
-        if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
-            raise ConfigError("max_context_ratio", ratio, "a number over 0 and at most 1, or None")
-
-
-def limit_of(limits: Limits, model: Model | None, name: str | None) -> tuple[int | None, int]:
-    """Return the limit of the whole request (None: no bound) and the reserve, in the provider's tokens."""
-    window = model.window if model is not None else None
-    if limits.max_context_ratio is not None:
-        if window is None:
-            raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model of known window, not {name!r}")
-        window = int(limits.max_context_ratio * window)
-    bounds = [bound for bound in (limits.max_tokens, window) if bound is not None]
-    limit = min(bounds) if bounds else None
-    if limits.reserve is not None:
-        return limit, limits.reserve
-    if limits.max_tokens is not None or limit is None or model is None:
-        return limit, 0
-    return limit, min(model.max_output or 0, limit // 2)
-
-
-LOW_WATER = 0.36
-"""Share of the limit that a cut goes down to, system text and tools included: the lowest bill that still holds
-enough of real tool-calling conversations at 8,000 and at 16,000 tokens (`bench/cache_bill.py`)."""
-
-LEAST_LOW_WATER = 0.2
-"""Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
-
-
-def resolve(limit: int | None, reserve: int, limits: Limits, fixed: Fixed, factor: float, low: float) -> Budget | None:
-    """Return the budget in numbers, or None where nothing bounds the context."""
-    if limit is None and limits.max_messages is None:
-        return None
-    if limit is None:
-        limit, reserve = 2**62, 0
-    counted = int((limit - reserve) / factor)
-    room = counted - fixed.tokens
-    return Budget(
-        limit=limit,
-        reserve=reserve,
-        fixed=fixed.tokens,
-        room=room,
-        low_water=max(int(limit / factor * low) - fixed.tokens, int(room * LEAST_LOW_WATER), 0),
-        factor=factor,
-        max_messages=limits.max_messages,
-    )
-
-
-def refuse_fixed(budget: Budget, fixed: Fixed) -> None:
-    """Raise BudgetImpossible where what the call brings itself already exceeds the budget."""
-    if budget.room < 0:
-        parts = {"system": fixed.system_tokens, "tools": fixed.tools_tokens, "overhead": fixed.prime}
-        raise BudgetImpossible(fixed.tokens, budget.room + fixed.tokens, {**parts, "reserve": budget.reserve})
-
-
 def _report(context: Context, window: Window, head: Sequence[Group], outcome: Outcome) -> Report:
     cut = outcome.cut
     everything = [*head, *window.groups]
@@ -359,8 +225,7 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
     before = cut.start - first - sum(len(group.entries) for group in head)
     if before > 0:
         left.insert(0, LeftOut(first, cut.start - 1, before, "evicted to the archive"))
-    for group in window.pending:
-        left.append(LeftOut(group.seq, group.entries[-1].seq, len(group.entries), "open calls"))
+    left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
     forms: dict[str, list[Shown]] = {}
     for item in items:
         forms.setdefault(item.form, []).append(item.shown)

@@ -83,7 +83,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     except (msgspec.ValidationError, KeyError) as fault:
         raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
     first = outline.get("first_seq", 1)
-    linked_head, relinked = _relink(entries, first, where)
+    linked_head, relinked = _relink(entries, first)
     head = msgspec.structs.replace(
         linked_head,
         revision=max(head.revision, *(entry.revision for entry in relinked), 0) if relinked else head.revision,
@@ -100,7 +100,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     return session, Dump(head=head, entries=tuple(relinked), records=records)
 
 
-def _relink(entries: Sequence[Entry], first: int, where: str) -> tuple[Head, list[Entry]]:
+def _relink(entries: Sequence[Entry], first: int) -> tuple[Head, list[Entry]]:
     """Link the entries as appending them one revision at a time does; a tombstone keeps the links it has."""
     head, linked = Head(first_seq=first, next_seq=first), []
     for entry in entries:
@@ -154,7 +154,7 @@ def _read_entry(raw: object, where: str) -> Entry:
     at = _instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(_FIELDS) - {"seq"}
     if unknown:
-        raise ImportFailed(f"{where}.{sorted(unknown)[0]}", "is no field of an entry")
+        raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
     try:
         made = msgspec.convert({**fields, "at": at}, Entry)
         known = {name: links[name] for name in _LINKS if name in links and isinstance(links[name], int | bool)}

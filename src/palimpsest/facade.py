@@ -12,7 +12,8 @@ from palimpsest.formats import Message
 from palimpsest.log import Record, Usage
 from palimpsest.reading import Interaction, Stats
 from palimpsest.runners import drive
-from palimpsest.session import AsyncSession, Content, TurnEnd
+from palimpsest.session import AsyncSession, TurnEnd
+from palimpsest.writing import Content
 
 if TYPE_CHECKING:
     from palimpsest.context import Context

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from palimpsest.context import LOW_WATER, Limits
+from palimpsest.budget import LOW_WATER, Limits
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.formats import find_format
 from palimpsest.log import SessionKey

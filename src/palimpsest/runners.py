@@ -64,7 +64,7 @@ class Inline:
     async def sleep(self, seconds: float) -> None:
         import time
 
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop here to hold up)
 
     async def close(self) -> None:
         if self._portal is not None:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from palimpsest.entries import (
-    Entry,
-    Part,
-    Role,
-    Status,
-    check,
-    check_json,
-    derived_ids,
-    new_ids,
-)
-from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
-from palimpsest.formats import Message, find_format
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, EntryNotFound
+from palimpsest.formats import Message
 from palimpsest.lease import TurnLease
-from palimpsest.log import Change, Record, Usage, digest
-from palimpsest.reading import Interaction, Reader, Stats, open_calls
+from palimpsest.log import Change, Record, Usage
+from palimpsest.reading import Interaction, Stats, open_calls
+from palimpsest.writing import Writer
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
-
-Content = str | Sequence[Part]
 
 
 class TurnEnd(NamedTuple):
@@ -41,7 +28,7 @@ class TurnEnd(NamedTuple):
     counted: int
 
 
-class AsyncSession:
+class AsyncSession(Writer):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
@@ -49,242 +36,11 @@ class AsyncSession:
     """
 
     def __init__(self, memory: AsyncMemory, options: Options) -> None:
-        self._memory, self._options = memory, options
-        self._store = memory.store
-        self._reader = Reader(memory.store, options)
-        self._buffer: list[Entry] | None = None
-        self._added = 0
-        self._lease: TurnLease | None = None
+        super().__init__(memory, options)
         self._last: Context | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._options.key.session
-
-    @property
-    def options(self) -> Options:
-        """What the session was opened with."""
-        return self._options
-
-    # --- adding
-
-    async def add_user_message(
-        self,
-        content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        importance: float | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append what the human said, which starts an interaction, and return its entry.
-
-        `content` is text or a list of parts. `importance` is 0 to 1; a pinned entry is in every context; an
-        entry that has expired is in none. Raises InvalidEntry, and stores nothing, for what is malformed.
-        """
-        return await self._say("user", content, name, metadata, importance, pinned, expires_at)
-
-    async def add_assistant_message(
-        self,
-        content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        importance: float | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append what the model said and return its entry. Options as in `add_user_message`."""
-        return await self._say("assistant", content, name, metadata, importance, pinned, expires_at)
-
-    async def add_system_message(
-        self,
-        content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append a system message to the log: every context keeps it, as if it were pinned.
-
-        A system prompt that every call brings along belongs into `context(system=…)`, not here.
-        """
-        return await self._say("system", content, name, metadata, None, False, expires_at)
-
-    async def add_tool_call(
-        self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
-    ) -> Entry:
-        """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
-
-        `arguments` is any JSON value, or JSON text as the provider gave it. Without `call_id` one is made.
-        Calls added before the first of them is answered are parallel calls of one group.
-        """
-        if not isinstance(name, str) or not name:
-            raise InvalidEntry("name", f"{shorten(name)} is no tool's name; give its name as text")
-        entry = Entry(
-            kind="tool_call",
-            role="assistant",
-            content=_arguments(arguments),
-            name=name,
-            call_id=call_id or f"call_{new_ids(1, 0)[0].replace('-', '')[-24:]}",
-            metadata=metadata,
-        )
-        return (await self._append([entry], "tool_call"))[0]
-
-    async def add_tool_result(
-        self,
-        name: str | None,
-        output: Any,
-        *,
-        call_id: str | None = None,
-        status: Status = "unknown",
-        metadata: dict[str, Any] | None = None,
-    ) -> Entry:
-        """Append a tool's result and return its entry.
-
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool
-        `name`. A result that answers no call is kept, and shown as plain data. `output` is text, or any JSON
-        value, which is kept as JSON text. `status` is success, error, unknown, pending or denied.
-        """
-        if name is None and call_id is None:
-            raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
-        content = output if isinstance(output, str) else _json_text(output, "output")
-        entry = Entry(
-            kind="tool_result",
-            role="tool",
-            content=content,
-            name=name,
-            call_id=call_id,
-            status=status,
-            metadata=metadata,
-        )
-        return (await self._append([entry], "tool_result"))[0]
-
-    async def add_context(
-        self,
-        text: str,
-        *,
-        name: str,
-        metadata: dict[str, Any] | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
-
-        The same text under the same name again adds nothing and returns the entry that is there. A new text
-        supersedes the older one in every context; both stay in the log.
-        """
-        if not isinstance(text, str) or not isinstance(name, str) or not name:
-            raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name")
-        head = await self._store.head(self._options.key)
-        known = head.contexts.get(name) if head is not None else None
-        if known is not None and known[1] == digest(text):
-            there = await self._store.fetch(self._options.key, [known[0]])
-            if there and there[0].text == text:
-                return there[0]
-        entry = Entry(
-            kind="context",
-            role="user",
-            content=text,
-            name=name,
-            metadata=metadata,
-            pinned=pinned,
-            expires_at=expires_at,
-        )
-        return (await self._append([entry], "context"))[0]
-
-    async def add(
-        self,
-        messages: Message | Sequence[Message],
-        *,
-        format: str | None = None,
-        key: str | None = None,
-        statuses: Mapping[str, Status] | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> tuple[Entry, ...]:
-        """Append provider messages as one atomic batch and return their entries.
-
-        `messages` is one message or a list of them in `format` (default: the session's). With `key` the
-        batch is idempotent: the ids derive from it, so that adding the same again adds nothing, and adding
-        something else under it raises Conflict. `statuses` gives results a status by call id; `metadata` is
-        kept with every entry of the batch. Raises InvalidEntry naming the place of what is malformed; then
-        nothing of the batch is stored.
-        """
-        batch = [messages] if isinstance(messages, Mapping) else messages
-        entries = find_format(format or self._options.format).decode(batch, "messages")
-        if statuses is not None or metadata is not None:
-            entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
-            for entry in entries:
-                check(entry, "messages")
-        if key is not None and (not isinstance(key, str) or not key):
-            raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
-        return await self._append(entries, "messages", key, checked=True)
-
-    async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
-        """Close an open call whose result will not come, and return the result entry that says so.
-
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where no
-        call of this id is open.
-        """
-        head = await self._reader.head()
-        if not any(call.call_id == call_id for call in head.calls):
-            raise EntryNotFound(self.id, f"open call {call_id}")
-        return await self.add_tool_result(
-            None, output or f"[no result: {status}]", call_id=call_id, status=status, metadata={"resolved": True}
-        )
-
-    async def _say(
-        self,
-        role: Role,
-        content: Content,
-        name: str | None,
-        metadata: dict[str, Any] | None,
-        importance: float | None,
-        pinned: bool,
-        expires_at: datetime | None,
-    ) -> Entry:
-        entry = Entry(
-            role=role,
-            content=content if isinstance(content, str) else tuple(content),
-            name=name,
-            metadata=metadata,
-            importance=importance,
-            pinned=pinned,
-            expires_at=expires_at,
-        )
-        return (await self._append([entry], "message"))[0]
-
-    async def _append(
-        self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
-    ) -> tuple[Entry, ...]:
-        """Identity, privacy, store, event: the one way into the log."""
-        if self._options.readonly:
-            raise ConfigError("readonly", True, "False for a session that writes")
-        if not checked:
-            for entry in entries:
-                check(entry, where)
-        if not entries:
-            return ()
-        ids = new_ids(len(entries), self._memory.clock() // 1000) if key is None else derived_ids(key, len(entries))
-        stamped = [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
-        admitted = self._memory.privacy.admit(stamped)
-        if self._buffer is not None and key is None:
-            self._buffer.extend(admitted)
-            return tuple(admitted)
-        done = await self._store.append(self._options.key, admitted, check_ids=key is not None)
-        self._added += done.added
-        if self._lease is not None:
-            await self._lease.renew()
-        observers = self._memory.observers
-        if done.added and observers.wants("entry:added"):
-            for entry in done.entries:
-                await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
-        return done.entries
 
     # --- reading
 
@@ -519,19 +275,3 @@ class AsyncSession:
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.give_back()
-
-
-def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
-    status = statuses.get(entry.call_id or "") if entry.kind == "tool_result" else None
-    return msgspec.structs.replace(entry, status=status, metadata=metadata)
-
-
-def _arguments(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else _json_text(arguments, "arguments")
-
-
-def _json_text(value: Any, where: str) -> str:
-    import json
-
-    check_json(value, where)
-    return json.dumps(value, ensure_ascii=False)

@@ -199,44 +199,45 @@ def _decode(message: Message, where: str) -> list[Entry]:
     if not isinstance(role, str) or role not in _ROLES:
         known = ", ".join([*_ROLES, "tool", "function"])
         raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of chat completions; known: {known}")
-    keep = {key: value for key, value in message.items() if key not in ("role", "content", "name", "tool_calls")}
-    absent: tuple[str, ...] = ()
-    if role == "developer":
-        keep["role"] = role
-    calls = message.get("tool_calls")
+    content, calls, name = message.get("content"), message.get("tool_calls"), message.get("name")
     if calls is not None and role != "assistant":
         raise InvalidEntry(f"{where}.tool_calls", f"only an assistant message has tool calls, not one of role {role}")
-    name = message.get("name")
+    if calls is not None and not isinstance(calls, list):
+        raise InvalidEntry(f"{where}.tool_calls", f"{shorten(calls)} is not a list")
     if name is not None and not isinstance(name, str):
         raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
-    if "name" in message and not name:
-        keep["name"] = name
+    if content is None and role != "assistant":
+        raise InvalidEntry(f"{where}.content", f"a {role} message needs content: text or a list of parts")
     entries: list[Entry] = []
-    content = message.get("content")
-    if content is None:
-        if role != "assistant":
-            raise InvalidEntry(f"{where}.content", f"a {role} message needs content: text or a list of parts")
-        if "content" not in message:
-            absent = ("content",)
-    if not calls:
-        if "tool_calls" in message:
-            keep["tool_calls"] = calls
-        if content is None and not absent:
-            keep["content"] = None
     if content is not None or not calls:
         parts = _decode_content(content, f"{where}.content")
         entries.append(Entry(role=_ROLES[role], content=parts, name=name or None))
     for j, call in enumerate(calls or ()):
         entry = _decode_call(call, f"{where}.tool_calls[{j}]")
-        entries.append(entry if not entries else _with(entry, continues=True))
-    if entries[0].kind == "tool_call" and name:
-        keep["name"] = name
+        entries.append(_with(entry, continues=True) if entries else entry)
+    first = entries[0]
+    keep = _unfielded(message, first)
+    absent = ("content",) if "content" not in message else ()
     if keep or absent:
         check_json(keep, where)
-        first = entries[0]
         call_shape = first.native.call if first.native else None
         entries[0] = _with(first, native=Native(format=NAME, keep=keep or None, absent=absent, call=call_shape))
     return entries
+
+
+def _unfielded(message: Message, first: Entry) -> Message:
+    """The keys of a spoken message that encoding its entries would not write, or not as they came."""
+    keep = {key: value for key, value in message.items() if key not in ("role", "content", "name", "tool_calls")}
+    if message["role"] == "developer":
+        keep["role"] = "developer"
+    if "name" in message and (not message["name"] or first.kind == "tool_call"):
+        keep["name"] = message["name"]
+    if not message.get("tool_calls"):
+        if "tool_calls" in message:
+            keep["tool_calls"] = message["tool_calls"]
+        if message.get("content") is None and "content" in message:
+            keep["content"] = None
+    return keep
 
 
 def _decode_result(message: Message, where: str, role: str) -> Entry:
@@ -347,7 +348,7 @@ def _message(run: Sequence[Shown]) -> Message:
 
 
 def _spoken(run: Sequence[Shown]) -> Message:
-    entry, text, _ = run[0]
+    entry = run[0].entry
     said = [shown for shown in run if shown.entry.kind != "tool_call"]
     calls = [_call(shown) for shown in run if shown.entry.kind == "tool_call"]
     message: Message = {"role": entry.role}

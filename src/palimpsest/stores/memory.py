@@ -58,7 +58,7 @@ def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
         raise ConfigError("store", url, "memory:// (it has no name: nobody else can open it)")
     unknown = set(options) - {"clock"}
     if unknown:
-        raise ConfigError("option", sorted(unknown)[0], "clock (the only option of memory://)")
+        raise ConfigError("option", min(unknown), "clock (the only option of memory://)")
     return MemoryStore(runner, **options)
 
 

@@ -111,6 +111,9 @@ class SQLiteStore(BlockingStore):
             try:
                 migrate(db, self.url, self.writable, busy_seconds)
                 db.execute(f"PRAGMA synchronous={self._synchronous}")
+                db.execute(
+                    "PRAGMA secure_delete=ON"
+                )  # erased text leaves no copy on free pages, however SQLite was built
             except BaseException:
                 db.close()
                 raise
@@ -166,13 +169,19 @@ class SQLiteStore(BlockingStore):
         if number is not None:
             row = self._db.execute("SELECT head FROM session WHERE number = ?", (number,)).fetchone()
             if row is not None:
-                return number, _decode_head(row[0])
+                return number, self._head_in(row[0], key.session)
             del self._numbers[key]
         row = self._db.execute("SELECT number, head FROM session WHERE tenant = ? AND id = ?", key).fetchone()
         if row is None:
             return None
         self._numbers[key] = row[0]
-        return row[0], _decode_head(row[1])
+        return row[0], self._head_in(row[1], key.session)
+
+    def _head_in(self, body: bytes, session: str) -> Head:
+        try:
+            return _decode_head(body)
+        except (ValueError, TypeError) as cause:
+            raise StoreCorrupt(self.url, f"the head of session {session!r} cannot be read ({cause})") from cause
 
     def _create(self, key: SessionKey) -> tuple[int, Head]:
         head = Head()
@@ -324,12 +333,18 @@ class SQLiteStore(BlockingStore):
                 return []
             sql = "SELECT body FROM record WHERE number = ? AND revision > ? AND revision < ? ORDER BY revision"
             rows = db.execute(sql, (found[0], after, 2**62 if before is None else before))
-            return [_decode_record(body) for (body,) in rows]
+            return [self._record_in(body, key.session) for (body,) in rows]
+
+    def _record_in(self, body: bytes, session: str) -> Record:
+        try:
+            return _decode_record(body)
+        except (ValueError, TypeError) as cause:
+            raise StoreCorrupt(self.url, f"a record of session {session!r} cannot be read ({cause})") from cause
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
         with self._reading() as db:
             sql = "SELECT id, head FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
-            return [info(id, _decode_head(head)) for id, head in db.execute(sql, (tenant, after, limit))]
+            return [info(id, self._head_in(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
 
     # --- changing
 
@@ -361,8 +376,8 @@ class SQLiteStore(BlockingStore):
 
     def _wipe(self, number: int) -> None:
         span = (number << 32, number << 32 | 0xFFFFFFFF)
-        for table in ("entry", "tokens"):
-            self._db.execute(f"DELETE FROM {table} WHERE pos BETWEEN ? AND ?", span)
+        self._db.execute("DELETE FROM entry WHERE pos BETWEEN ? AND ?", span)
+        self._db.execute("DELETE FROM tokens WHERE pos BETWEEN ? AND ?", span)
         self._db.execute("DELETE FROM record WHERE number = ?", (number,))
 
     def _forget_journal(self) -> None:
@@ -412,7 +427,8 @@ class SQLiteStore(BlockingStore):
             try:
                 with self._transaction():
                     self._db.executemany(
-                        "INSERT OR REPLACE INTO tokens SELECT ?, pos, ? FROM entry WHERE pos = ? AND instr(body, ?) = 0",
+                        "INSERT OR REPLACE INTO tokens "
+                        "SELECT ?, pos, ? FROM entry WHERE pos = ? AND instr(body, ?) = 0",
                         [(counter, tokens, base | seq, b'"erased":true') for seq, tokens in counts.items()],
                     )
             finally:
@@ -494,9 +510,9 @@ class SQLiteStore(BlockingStore):
             for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ?", (now,)).fetchall():
                 due.setdefault(pos >> 32, []).append(pos & 0xFFFFFFFF)
             for number, seqs in due.items():
-                row = db.execute("SELECT head FROM session WHERE number = ?", (number,)).fetchone()
+                id, head_body = db.execute("SELECT id, head FROM session WHERE number = ?", (number,)).fetchone()
                 change = Change(kind="erase", reason="expiry", seqs=tuple(seqs))
-                head, record = apply(_decode_head(row[0]), change, self._clock())
+                head, record = apply(self._head_in(head_body, id), change, self._clock())
                 self._bury(number << 32, seqs)
                 assert record is not None, "an erasure leaves a record"
                 db.execute("INSERT INTO record VALUES(?, ?, ?)", (number, record.revision, _encode(record)))
@@ -552,6 +568,8 @@ def _damaged(rows: Sequence[tuple[int, Any, bytes, int | None]]) -> str:
 def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
     """The error of ours that says what the driver's error means."""
     name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
+    if text.startswith("Could not decode"):  # the driver's text would quote what is stored
+        return StoreCorrupt(url, "a stored text is not UTF-8: it is damaged. Nothing was changed")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return StoreCorrupt(url, f"{text}; it is no database of ours, or it is damaged. Nothing was changed")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
