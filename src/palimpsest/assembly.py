@@ -139,7 +139,7 @@ class Assembly:
         return await self._walk(await self._read(head, Cut(start=head.first_seq), planning=True))
 
     def _present_cut(self, head: Head) -> Cut:
-        cut = head.views.get(self.view) or Cut(start=head.first_seq, conditions=self.options.condition_texts)
+        cut = head.views.get(self.view) or Cut(start=head.first_seq)
         return cut if cut.start >= head.first_seq else msgspec.structs.replace(cut, start=head.first_seq)
 
     def _due(self, head: Head, state: _State) -> str | None:

@@ -1,0 +1,354 @@
+"""The short-term strategy `max_tokens`: its budget, its gap, its conditions and what becomes of what is too big."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from palimpsest import BudgetImpossible, ConfigError, MaxTokens, Memory, PalimpsestWarning, Session
+from palimpsest.conditions import ConditionFailed
+
+
+def words(text: str) -> int:
+    """One token a word."""
+    return len(text.split())
+
+
+def open_session(memory: Memory, *strategies: Any, **options: Any) -> Session:
+    return memory.session("s", counter=words, short_term=list(strategies), **options)
+
+
+def block(limit: int | None, **more: Any) -> dict[str, Any]:
+    return {"memory_strategy_id": "max_tokens", "memory_max_tokens": limit, **more}
+
+
+def turn(session: Session, tokens: int, mark: str) -> None:
+    """One interaction that costs `tokens`, its human message saying `mark`."""
+    session.add_user_message(mark)
+    session.add_assistant_message("w " * (tokens - 1))
+
+
+@pytest.fixture
+def memory() -> Any:
+    with Memory.open("memory://") as opened:
+        yield opened
+
+
+def humans(session: Session, **call: Any) -> list[str]:
+    return [m["content"] for m in session.context(**call).messages if m["role"] == "user"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "gap", "kept"),
+    [
+        (500, "stop", ["b", "c"]),
+        (499, "stop", ["c"]),
+        (499, "skip", ["a", "c"]),
+        (600, "stop", ["a", "b", "c"]),
+        (None, "stop", ["a", "b", "c"]),
+    ],
+)
+def test_newest_whole_interactions_are_kept_while_they_fit(
+    memory: Memory, limit: int | None, gap: str, kept: list[str]
+) -> None:
+    """Whole interactions are taken from the newest while they fit, exactly equal included; `gap: skip` goes on."""
+    session = open_session(memory, block(limit, gap=gap))
+    for tokens, mark in ((100, "a"), (200, "b"), (300, "c")):
+        turn(session, tokens, mark)
+
+    assert humans(session) == kept
+
+
+def test_minus_one_includes_no_interaction_but_the_system_text(memory: Memory) -> None:
+    """A budget of -1 includes nothing of the log but its system entries."""
+    session = open_session(memory, block(-1))
+    session.add_system_message("be kind")
+    turn(session, 10, "a")
+
+    messages = session.context(system="you are a clerk").messages
+
+    assert messages == [
+        {"role": "system", "content": "you are a clerk"},
+        {"role": "system", "content": "be kind"},
+    ]
+
+
+def test_zero_is_the_same_as_minus_one_with_a_warning(memory: Memory) -> None:
+    """A budget of 0 includes nothing and warns when it is configured."""
+    with pytest.warns(PalimpsestWarning, match="memory_max_tokens is 0"):
+        session = open_session(memory, block(0))
+    turn(session, 10, "a")
+
+    assert session.context().messages == []
+
+
+@pytest.mark.parametrize("value", [-2, "8000", True, 1.5])
+def test_a_budget_that_is_no_count_is_refused(memory: Memory, value: Any) -> None:
+    """Below -1, or not a whole number, is a configuration error that names the key."""
+    with pytest.raises(ConfigError, match="memory_max_tokens"):
+        open_session(memory, block(value))
+
+
+def test_the_documented_default_is_ten_thousand(memory: Memory) -> None:
+    """An absent budget is 10,000; the other documented fields have their documented defaults."""
+    strategy = MaxTokens()
+
+    assert (strategy.memory_strategy_id, strategy.memory_max_tokens, strategy.conditions) == ("max_tokens", 10_000, ())
+
+
+def big_turn(session: Session) -> None:
+    """An interaction of 900 whose tool result alone takes 700."""
+    session.add_user_message("h " * 100)
+    call = session.add_tool_call("look", "a " * 49)
+    session.add_tool_result("look", "r " * 700, call_id=call.call_id)
+    session.add_assistant_message("w " * 50)
+
+
+def test_an_oversized_newest_interaction_is_shortened_around_its_human_message(memory: Memory) -> None:
+    """`clamp` fits the newest interaction into the budget; the human text stays, a marker names the entry."""
+    session = open_session(memory, block(500))
+    big_turn(session)
+
+    context = session.context()
+
+    texts = [m["content"] or "" for m in context.messages]
+    assert context.tokens <= 500
+    assert texts[0] == "h " * 100
+    result = session.entries()[2]
+    assert any(f"entry {result.seq}, {result.id}" in text for text in texts)
+    assert session.entry(result.id).content == "r " * 700
+
+
+def test_oversize_drop_leaves_the_interaction_out(memory: Memory) -> None:
+    """`drop` leaves an interaction out that does not fit, and the report says so."""
+    session = open_session(memory, block(500, oversize="drop"))
+    big_turn(session)
+
+    context = session.context()
+
+    assert context.messages == []
+    assert "drop" in context.report.rungs
+
+
+def test_oversize_error_raises_with_the_figures(memory: Memory) -> None:
+    """`error` raises BudgetImpossible with what is needed and what there is."""
+    session = open_session(memory, block(500, oversize="error"))
+    big_turn(session)
+
+    with pytest.raises(BudgetImpossible) as caught:
+        session.context()
+
+    assert (caught.value.needed, caught.value.available) == (900, 500)
+
+
+def test_oversize_keep_newest_exceeds_on_purpose_and_says_so(memory: Memory) -> None:
+    """`keep_newest` hands out more than the budget and marks the context over budget."""
+    session = open_session(memory, block(500, oversize="keep_newest"))
+    big_turn(session)
+
+    context = session.context()
+
+    assert context.tokens == 900
+    assert context.problems == ("over_budget",)
+
+
+def test_a_human_message_over_the_budget_is_impossible(memory: Memory) -> None:
+    """The human message is never altered: one that does not fit raises with needed and available."""
+    session = open_session(memory, block(500))
+    session.add_user_message("h " * 600)
+
+    with pytest.raises(BudgetImpossible) as caught:
+        session.context()
+
+    assert (caught.value.needed, caught.value.available) == (600, 500)
+
+
+def test_the_callers_system_text_comes_off_the_budget_first(memory: Memory) -> None:
+    """System text takes from the budget before interactions do."""
+    session = open_session(memory, block(500))
+    for tokens, mark in ((100, "a"), (200, "b"), (300, "c")):
+        turn(session, tokens, mark)
+
+    assert humans(session, system="s") == ["c"]
+
+
+def test_pinned_entries_outside_the_budget_where_asked(memory: Memory) -> None:
+    """`count_pinned: false` leaves pinned entries outside this one budget."""
+    kept = {}
+    for counted in (True, False):
+        session = memory.session(f"{counted}", counter=words, short_term=[block(500, count_pinned=counted)])
+        session.add_assistant_message("p " * 50, pinned=True)
+        for tokens, mark in ((200, "b"), (300, "c")):
+            turn(session, tokens, mark)
+        kept[counted] = humans(session)
+
+    assert kept == {True: ["c"], False: ["b", "c"]}
+
+
+def test_strategies_run_in_order_each_on_what_is_left(memory: Memory) -> None:
+    """Several strategies act one after the other; the tightest decides."""
+    session = open_session(memory, block(600), block(300))
+    for tokens, mark in ((100, "a"), (200, "b"), (300, "c")):
+        turn(session, tokens, mark)
+
+    assert humans(session) == ["c"]
+
+
+def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
+    """`cut: exact` walks anew on each call and writes nothing."""
+    session = open_session(memory, block(300))
+    turn(session, 200, "a")
+    turn(session, 300, "b")
+    before = session.stats().revision
+
+    context = session.context()
+
+    assert (context.epoch, context.report.epoch_reason) == (None, "an exact walk")
+    assert session.stats().revision == before and session.history() == []
+
+
+def test_low_water_keeps_the_window_until_it_is_full(memory: Memory) -> None:
+    """`cut: low_water` keeps what it has until the budget is crossed, then cuts deep."""
+    session = open_session(memory, block(100, cut="low_water"))
+    epochs = []
+    for number in range(40):
+        turn(session, 10, f"q{number}")
+        epochs.append(session.context().epoch)
+
+    runs = [len(list(run)) for _, run in itertools.groupby(epochs)]
+    assert epochs[-1] >= 4 and min(runs[:-1]) >= 6
+
+
+# --- conditions
+
+
+def with_tools(session: Session) -> None:
+    session.add_user_message("find it")
+    call = session.add_tool_call("find", {"q": 1})
+    session.add_tool_result("find", "found", call_id=call.call_id, status="error")
+    session.add_assistant_message("here")
+
+
+def test_dropping_a_result_drops_its_call(memory: Memory) -> None:
+    """A condition that drops tool results drops their calls, too: no half pair is left."""
+    session = open_session(memory, block(None, conditions=["message.role != 'tool'"]))
+    with_tools(session)
+
+    assert [m["content"] for m in session.context().messages] == ["find it", "here"]
+
+
+def test_a_condition_on_interactions_drops_them_whole(memory: Memory) -> None:
+    """A condition that names only the interaction drops the failing one whole, but not an open one's question."""
+    session = open_session(memory, block(None, conditions=["interaction.tool_errors == 0"]))
+    with_tools(session)
+    turn(session, 5, "thanks")
+
+    assert humans(session) == ["thanks"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kept"),
+    [
+        (["message.role in ['user', 'ai']"], ["one", "two", "three"]),
+        (["len(message.content) < 200 and interaction.age <= 1"], ["two", "three"]),
+        (["contains(message.content, 'two')"], ["two"]),
+        (["message.metadata['lang'] == 'de'"], []),
+        (["interaction.index >= 1", "interaction.age > 0"], ["two"]),
+    ],
+)
+def test_all_conditions_must_hold(memory: Memory, conditions: list[str], kept: list[str]) -> None:
+    """Conditions are joined by and; ages count from the newest interaction, indexes from the oldest."""
+    session = open_session(memory, block(None, conditions=conditions))
+    for mark in ("one", "two", "three"):
+        turn(session, 3, mark)
+
+    assert humans(session) == kept
+
+
+@pytest.mark.parametrize("cut", ["exact", "low_water"])
+def test_system_pinned_and_open_human_messages_are_exempt(memory: Memory, cut: str) -> None:
+    """No condition drops system or pinned entries, nor the question that still waits for its answer."""
+    session = open_session(memory, block(None, conditions=["message.content == 'nothing'"], cut=cut))
+    session.add_system_message("rule")
+    session.add_assistant_message("pinned", pinned=True)
+    session.add_assistant_message("gone")
+    session.add_user_message("open question")
+
+    assert [m["content"] for m in session.context().messages] == ["rule", "pinned", "open question"]
+
+
+def test_what_conditions_drop_costs_nothing(memory: Memory) -> None:
+    """Conditions run before the budget."""
+    session = open_session(memory, block(20, conditions=["message.role != 'tool'"]))
+    session.add_user_message("q")
+    call = session.add_tool_call("find", "{}")
+    session.add_tool_result("find", "w " * 100, call_id=call.call_id)
+    session.add_assistant_message("a")
+
+    assert [m["content"] for m in session.context().messages] == ["q", "a"]
+
+
+def test_a_condition_that_fails_keeps_the_message_and_tells_once(memory: Memory) -> None:
+    """An error while evaluating keeps what was judged and sends one event per expression and session."""
+    seen: list[dict[str, Any]] = []
+    memory.on("condition:error", lambda session, facts: seen.append(facts))
+    session = open_session(memory, block(None, conditions=["message.metadata.rank < 3"]))
+    turn(session, 3, "kept")
+
+    contents = [humans(session) for _ in range(3)]
+
+    assert contents == [["kept"]] * 3
+    assert [facts["condition"] for facts in seen] == ["message.metadata.rank < 3"]
+
+
+def test_strict_raises_where_a_condition_fails(memory: Memory) -> None:
+    """`strict: true` raises instead of keeping."""
+    session = open_session(memory, block(None, conditions=["message.metadata.rank < 3"], strict=True))
+    turn(session, 3, "a")
+
+    with pytest.raises(ConditionFailed, match="rank"):
+        session.context()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"memory_max_token": 5}, "memory_max_tokens"),
+        ({"memory_strategy_id": "max_token"}, "memory_strategy_id"),
+        ({"gap": "jump"}, "gap"),
+        ({"oversize": "squash"}, "oversize"),
+        ({"cut": "deep"}, "cut"),
+        ({"conditions": "message.role == 'user'"}, "conditions"),
+        ({"conditions": ["message.rolle == 'x'"]}, "role"),
+        ({"strict": 1}, "strict"),
+    ],
+)
+def test_a_block_is_checked_when_it_is_given(memory: Memory, given: dict[str, Any], named: str) -> None:
+    """Every unknown key and bad value of a block is an error that names it, before anything is read."""
+    with pytest.raises(ConfigError, match=named):
+        open_session(memory, given)
+
+
+def test_native_conditions_act_in_the_ordinary_window(memory: Memory) -> None:
+    """`conditions` given to a session act without a block, and static ones before any cut."""
+    session = memory.session("n", counter=words, max_tokens=1_000, conditions=["message.role != 'tool'"])
+    with_tools(session)
+
+    assert [m["content"] for m in session.context().messages] == ["find it", "here"]
+    assert session.context().report.epoch_reason is None
+
+
+def test_changed_conditions_begin_a_new_epoch(memory: Memory) -> None:
+    """Other conditions than those of the present cut make a new one, for that reason."""
+    plain = memory.session("c", counter=words, max_tokens=1_000)
+    with_tools(plain)
+    plain.context()
+    plain.add_user_message("more")
+    other = memory.session("c", counter=words, max_tokens=1_000, conditions=["message.role != 'tool'"])
+
+    first = other.context()
+
+    assert [m["content"] for m in first.messages] == ["find it", "here", "more"]
+    assert (first.epoch, first.report.epoch_reason) == (1, "changed configuration")
