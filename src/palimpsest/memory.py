@@ -29,12 +29,12 @@ class AsyncMemory:
     def __init__(
         self, where: str | Path, runner: Runner, tenant: str, clock: Callable[[], int], options: dict[str, Any]
     ) -> None:
+        self._store: Store | None = None
         check_id(tenant, "tenant")
         self.runner, self.tenant, self.clock = runner, tenant, clock
         self.observers = Observers()
         self.privacy: PrivacyPolicy = KeepAll()
         self._where, self._store_options = where, options
-        self._store: Store | None = None
         self._failed: set[tuple[str, str]] = set()
 
     @classmethod
@@ -153,6 +153,13 @@ class AsyncMemory:
         if self._store is not None:
             await self._store.close()
         await self.runner.close()
+
+    def __del__(self) -> None:
+        if self._store is not None and self._store.left_open:
+            import warnings
+
+            told = f"the memory over {self._store.url} was not closed"
+            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
 
 @mirrors(AsyncMemory)

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, EntryNotFound
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
 from palimpsest.lease import TurnLease
 from palimpsest.log import Change, Record, Usage
 from palimpsest.reading import Interaction, Stats, open_calls
-from palimpsest.writing import Writer
+from palimpsest.writing import Gathered, Writer
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
@@ -154,6 +154,7 @@ class AsyncSession(Writer):
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(name, value, "a whole number of at least 0")
+        self._may_write()
         head = await self._reader.head()
         before = head.usage or Usage(input_tokens=0)
         sent = context or self._last
@@ -183,6 +184,7 @@ class AsyncSession(Writer):
         await self._pin(ids, unpin=True)
 
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
+        self._may_write()
         seqs = tuple([(await self.entry(id)).seq for id in ids])
         if seqs:
             reason = "unpinned" if unpin else "pinned"
@@ -194,13 +196,20 @@ class AsyncSession(Writer):
         Their place stays, as a tombstone with id, kind and time. Raises EntryNotFound, and erases nothing,
         where one of them does not exist; one that is erased already is left as it is.
         """
-        found = [await self.entry(id) for id in ([ids] if isinstance(ids, str | int) else ids)]
+        self._may_write()
+        wanted = [ids] if isinstance(ids, str | int) else list(ids)
+        head = await self._reader.head()
+        found = [await self.entry(id) for id in wanted]
         seqs = tuple(sorted({entry.seq for entry in found if not entry.erased}))
-        if seqs:
-            await self._store.compact(self._options.key, Change(kind="erase", reason=reason, seqs=seqs))
-            await self._memory.observers.emit(
-                "erased", self.id, {"seqs": seqs, "reason": reason}, self._memory.runner.wait
-            )
+        if not seqs:
+            return 0
+        change = Change(kind="erase", reason=reason, seqs=seqs)
+        try:
+            await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+        except Conflict:  # another erasure or cut was first: some of these may be gone already
+            return await self.erase(wanted, reason=reason)
+        facts = {"seqs": seqs, "reason": reason}
+        await self._memory.observers.emit("erased", self.id, facts, self._memory.runner.wait)
         return len(seqs)
 
     async def clear(self) -> int:
@@ -208,10 +217,15 @@ class AsyncSession(Writer):
 
         Clearing an empty or unknown session does nothing and returns 0.
         """
+        self._may_write()
         head = await self._reader.head()
         if head.next_seq == head.first_seq:
             return 0
-        await self._store.compact(self._options.key, Change(kind="clear", reason="cleared", detail={"n": head.entries}))
+        change = Change(kind="clear", reason="cleared", detail={"entries": head.entries})
+        try:
+            await self._store.compact(self._options.key, change, expect_revision=head.revision)
+        except Conflict:  # somebody added meanwhile: that goes, too, and is counted
+            return await self.clear()
         await self._memory.observers.emit(
             "session:cleared", self.id, {"entries": head.entries}, self._memory.runner.wait
         )
@@ -242,7 +256,7 @@ class AsyncSession(Writer):
             raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
         self._added = 0
         if atomic:
-            self._buffer = []
+            self._buffer = Gathered()
         else:
             self._lease = TurnLease(self._store, self._memory.runner, self._options.key)
             await self._lease.take()
@@ -259,11 +273,8 @@ class AsyncSession(Writer):
         Counting here keeps it out of the next `context`. Returns what was added and which calls are open.
         """
         buffer, self._buffer = self._buffer, None
-        if buffer:
-            done = await self._store.append(self._options.key, buffer)
-            self._added += done.added
-            for entry in done.entries:
-                await self._memory.observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
+        if buffer is not None and buffer.entries:
+            await self._commit(buffer.entries, given_ids=buffer.given_ids)
         counted = await self.count() if self._store.writable else 0
         end = TurnEnd(self._added, open_calls(await self._reader.head()), counted)
         await self._release()

@@ -32,7 +32,7 @@ class Writer:
         self._memory, self._options = memory, options
         self._store = memory.store
         self._reader = Reader(memory.store, options)
-        self._buffer: list[Entry] | None = None
+        self._buffer: Gathered | None = None
         self._lease: TurnLease | None = None
         self._added = 0
 
@@ -237,8 +237,7 @@ class Writer:
         self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
     ) -> tuple[Entry, ...]:
         """Identity, privacy, store, event: the one way into the log."""
-        if self._options.readonly:
-            raise ConfigError("readonly", True, "False for a session that writes")
+        self._may_write()
         if not checked:
             for entry in entries:
                 check(entry, where)
@@ -247,18 +246,37 @@ class Writer:
         ids = new_ids(len(entries), self._memory.clock() // 1000) if key is None else derived_ids(key, len(entries))
         stamped = [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
         admitted = self._memory.privacy.admit(stamped)
-        if self._buffer is not None and key is None:
-            self._buffer.extend(admitted)
-            return tuple(admitted)
-        done = await self._store.append(self._options.key, admitted, check_ids=key is not None)
+        if self._buffer is None:
+            return await self._commit(admitted, given_ids=key is not None)
+        self._buffer.entries.extend(admitted)
+        self._buffer.given_ids |= key is not None
+        return tuple(admitted)
+
+    async def _commit(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
+        """Store one batch, keep the turn's lease alive, tell who asked to be told."""
+        done = await self._store.append(self._options.key, entries, check_ids=given_ids)
         self._added += done.added
         if self._lease is not None:
             await self._lease.renew()
         observers = self._memory.observers
         if done.added and observers.wants("entry:added"):
             for entry in done.entries:
-                await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
+                if entry.revision == done.head.revision:  # the others were there already
+                    await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
         return done.entries
+
+    def _may_write(self) -> None:
+        """Raise ConfigError in a session that was opened to read."""
+        if self._options.readonly:
+            raise ConfigError("readonly", True, "False, for a session that writes")
+
+
+class Gathered:
+    """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.given_ids = False
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:

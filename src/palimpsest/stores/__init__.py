@@ -73,6 +73,11 @@ class Store(ABC):
     url: str
     writable: bool = True
 
+    @property
+    def left_open(self) -> bool:
+        """Whether `close` is still due in this process: what a memory that is let go of warns about."""
+        return False
+
     @abstractmethod
     async def head(self, key: SessionKey) -> Head | None:
         """Return the session's head, or None for a session that does not exist."""
@@ -206,6 +211,10 @@ class BlockingStore(Store):
         self._runner, self._clock = runner, clock
         self._pid = os.getpid()
         self._closed = False
+
+    @property
+    def left_open(self) -> bool:
+        return not self._closed and os.getpid() == self._pid
 
     def check(self) -> None:
         """Raise Closed after `close`, ForkedProcess in a child process."""

@@ -111,9 +111,7 @@ class SQLiteStore(BlockingStore):
             try:
                 migrate(db, self.url, self.writable, busy_seconds)
                 db.execute(f"PRAGMA synchronous={self._synchronous}")
-                db.execute(
-                    "PRAGMA secure_delete=ON"
-                )  # erased text leaves no copy on free pages, however SQLite was built
+                db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
             except BaseException:
                 db.close()
                 raise
@@ -569,7 +567,7 @@ def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
     """The error of ours that says what the driver's error means."""
     name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
     if text.startswith("Could not decode"):  # the driver's text would quote what is stored
-        return StoreCorrupt(url, "a stored text is not UTF-8: it is damaged. Nothing was changed")
+        name, text = "SQLITE_CORRUPT", "a stored text is not UTF-8"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return StoreCorrupt(url, f"{text}; it is no database of ours, or it is damaged. Nothing was changed")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
