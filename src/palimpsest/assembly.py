@@ -6,7 +6,7 @@ the view is given without being stored. Nothing but a view's configured budget c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,19 +15,16 @@ from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_f
 from palimpsest.compaction import Plan, Room, Snapshot
 from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import Conflict
 from palimpsest.formats import Message, find_format
+from palimpsest.gather import Gatherer, past
 from palimpsest.log import RENDERER, Change, Cut, Head
-from palimpsest.notes import MASK_OVER
 from palimpsest.options import Options
 from palimpsest.stores import Store
 from palimpsest.window import Group, Meter, Window, look
 
 if TYPE_CHECKING:
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
-
-CHUNK = 256
-"""Entries read at once: most windows are one read."""
 
 
 class Call(NamedTuple):
@@ -90,6 +87,11 @@ class Assembly:
         self.rules: list[tuple[MaxTokens, list[Rule]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
         ]
+        # What depends on age, or goes on after a gap, is only known when everything has been read.
+        self.walks_all = any(
+            strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules) for strategy, rules in self.rules
+        )
+        self.gatherer = Gatherer(store, options.key, self.meter, masks=options.mask)
         self.changed: Change | None = None
 
     async def context(self) -> Context:
@@ -118,7 +120,7 @@ class Assembly:
 
     async def _head(self) -> Head:
         head = await self.store.head(self.options.key) or Head()
-        return head if self.call.at is None else await past(self.store, self.options, self.view, head, self.call.at)
+        return head if self.call.at is None else await past(self.store, self.options.key, self.view, head, self.call.at)
 
     async def _settle(self, head: Head) -> tuple[_State, str | None, Plan | None]:
         """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""
@@ -238,7 +240,8 @@ class Assembly:
         """
         budget, fixed = self._budget(cut)
         if known is None:
-            entries, more = await self._gather(head, cut, budget)
+            room = None if budget is None or (self.meter.exact and self.walks_all) else budget.room
+            entries, more = await self.gatherer.window(head, cut, room)
         else:
             entries, more = [entry for entry in known if entry.seq >= cut.start], False
         seqs = {seq for seq in (*cut.pins, *cut.anchors) if seq < cut.start}
@@ -248,66 +251,11 @@ class Assembly:
             seqs |= {seq for seq in head.pinned if seq < oldest}
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
-        before = await self._groups(seqs, cut, known or ())
+        before = await self.gatherer.groups(seqs, cut, known or (), self.now)
         static = [rule for _, rules in self.rules for rule in rules if not rule.condition.dynamic]
         conditions = [] if self.options.exact else static
         window = look(entries, cut, self.meter, now=self.now, conditions=conditions)
         return _State(head, cut, budget, fixed, entries, more, before, window)
-
-    async def _gather(self, head: Head, cut: Cut, budget: Budget | None) -> tuple[list[Entry], bool]:
-        entries: list[Entry] = []
-        before, total = head.next_seq, 0
-        dynamic = any(rule.condition.dynamic for _, rules in self.rules for rule in rules)
-        gap = any(strategy.gap == "skip" for strategy, _ in self.rules)
-        while before > cut.start:
-            chunk = await self.store.read(
-                self.options.key,
-                after=cut.start - 1,
-                before=before,
-                limit=CHUNK,
-                newest_first=True,
-                counter=self.meter.counter.name,
-            )
-            if not chunk:
-                break
-            before = chunk[-1].seq
-            chunk.reverse()
-            entries = chunk + entries if entries else chunk
-            if budget is None or (self.meter.exact and (dynamic or gap)) or before <= cut.start:
-                continue
-            total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
-            if total > max(budget.room, 0):
-                return entries, True
-        return entries, False
-
-    def _least(self, entry: Entry, cut: Cut) -> int:
-        """What the entry costs at least in the next cut: an old result may become a note."""
-        may_mask = self.meter.exact and self.options.mask and entry.kind == "tool_result"
-        if may_mask and len(entry.content) > MASK_OVER:
-            return self.meter.overhead(entry)
-        return self.meter.cost(entry)
-
-    async def _groups(self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry]) -> list[Group]:
-        """The groups of pinned entries and open human messages from before the window."""
-        seqs = set(seqs)
-        if not seqs:
-            return []
-        found = {entry.seq: entry for entry in known if entry.seq in seqs}
-        missing = seqs - found.keys()
-        if missing:
-            fetched = await self.store.fetch(self.options.key, missing, counter=self.meter.counter.name)
-            for entry in fetched:
-                found[entry.seq] = entry
-                if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
-                    found.update({other.seq: other for other in await self._whole_group(entry)})
-        members = [found[seq] for seq in sorted(found)]
-        return look(members, cut, self.meter, now=self.now).groups
-
-    async def _whole_group(self, entry: Entry) -> list[Entry]:
-        near = await self.store.read(
-            self.options.key, after=entry.group - 1, limit=CHUNK, counter=self.meter.counter.name
-        )
-        return [other for other in near if other.group == entry.group]
 
     # --- budget and outcome
 
@@ -384,24 +332,3 @@ def _why_unstored(options: Options, call: Call, limits: Limits, store: Store) ->
     if (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages):
         return "another budget than the view's"
     return None
-
-
-async def past(store: Store, options: Options, view: str, head: Head, at: int) -> Head:
-    """Return the head as far as a context needs it, as it was at revision `at`."""
-    if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
-        raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
-    low, high = head.first_seq, head.next_seq
-    while low < high:
-        middle = (low + high) // 2
-        found = await store.read(options.key, after=middle - 1, limit=1)
-        if found and found[0].revision <= at:
-            low = middle + 1
-        else:
-            high = middle
-    cuts = [
-        record
-        for record in await store.records(options.key, before=at + 1)
-        if record.kind == "cut" and record.view == view and record.cut is not None
-    ]
-    views = {view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {}
-    return Head(revision=at, first_seq=head.first_seq, next_seq=low, views=views, created=head.created)

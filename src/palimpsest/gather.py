@@ -1,0 +1,98 @@
+"""Reading what a cut shows: newest first until the room is full, pins and the past included. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError
+from palimpsest.log import Cut, Head, SessionKey
+from palimpsest.notes import MASK_OVER
+from palimpsest.stores import Store
+from palimpsest.window import Group, Meter, look
+
+CHUNK = 256
+"""Entries read at once: most windows are one read."""
+
+
+class Gatherer:
+    """Reads one session's entries for a context. `masks` says that old results may yet become notes."""
+
+    def __init__(self, store: Store, key: SessionKey, meter: Meter, *, masks: bool) -> None:
+        self._store, self._key, self._meter, self._masks = store, key, meter, masks
+
+    async def window(self, head: Head, cut: Cut, room: int | None) -> tuple[list[Entry], bool]:
+        """Return the entries from the cut's start on, oldest first, and whether some were left unread.
+
+        Reading stops when what was read costs more than `room` tokens (None: read all).
+        """
+        entries: list[Entry] = []
+        before, total = head.next_seq, 0
+        while before > cut.start:
+            chunk = await self._store.read(
+                self._key,
+                after=cut.start - 1,
+                before=before,
+                limit=CHUNK,
+                newest_first=True,
+                counter=self._meter.counter.name,
+            )
+            if not chunk:
+                break
+            before = chunk[-1].seq
+            chunk.reverse()
+            entries = chunk + entries if entries else chunk
+            if room is None or before <= cut.start:
+                continue
+            total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
+            if total > max(room, 0):
+                return entries, True
+        return entries, False
+
+    def _least(self, entry: Entry, cut: Cut) -> int:
+        """What the entry costs at least in the next cut: an old result may become a note."""
+        may_mask = self._meter.exact and self._masks and entry.kind == "tool_result"
+        if may_mask and len(entry.content) > MASK_OVER:
+            return self._meter.overhead(entry)
+        return self._meter.cost(entry)
+
+    async def groups(self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int) -> list[Group]:
+        """The groups of pinned entries and open human messages from before the window."""
+        seqs = set(seqs)
+        if not seqs:
+            return []
+        found = {entry.seq: entry for entry in known if entry.seq in seqs}
+        missing = seqs - found.keys()
+        if missing:
+            fetched = await self._store.fetch(self._key, missing, counter=self._meter.counter.name)
+            for entry in fetched:
+                found[entry.seq] = entry
+                if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
+                    found.update({other.seq: other for other in await self._whole_group(entry)})
+        members = [found[seq] for seq in sorted(found)]
+        return look(members, cut, self._meter, now=now).groups
+
+    async def _whole_group(self, entry: Entry) -> list[Entry]:
+        near = await self._store.read(self._key, after=entry.group - 1, limit=CHUNK, counter=self._meter.counter.name)
+        return [other for other in near if other.group == entry.group]
+
+
+async def past(store: Store, key: SessionKey, view: str, head: Head, at: int) -> Head:
+    """Return the head as far as a context needs it, as it was at revision `at`."""
+    if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
+        raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
+    low, high = head.first_seq, head.next_seq
+    while low < high:
+        middle = (low + high) // 2
+        found = await store.read(key, after=middle - 1, limit=1)
+        if found and found[0].revision <= at:
+            low = middle + 1
+        else:
+            high = middle
+    cuts = [
+        record
+        for record in await store.records(key, before=at + 1)
+        if record.kind == "cut" and record.view == view and record.cut is not None
+    ]
+    views = {view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {}
+    return Head(revision=at, first_seq=head.first_seq, next_seq=low, views=views, created=head.created)
