@@ -30,7 +30,7 @@ def mask_note(entry: Entry) -> str:
 
 def mask_tokens(seq: int) -> int:
     """What the note costs in o200k_base and in cl100k_base: both take digits in threes (a test counts it)."""
-    return 8 + (len(str(seq)) + 2) // 3
+    return 9 + (len(str(seq)) + 2) // 3
 
 
 def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str:

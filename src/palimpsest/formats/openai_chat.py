@@ -27,16 +27,9 @@ from palimpsest.entries import (
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message, Problem, Shown
 from palimpsest.notes import SPEAKING, shown_text
+from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 NAME = "openai"
-PER_MESSAGE = 3
-"""Tokens around every message (OpenAI cookbook, "How to count tokens with tiktoken")."""
-PER_ROLE = 1
-"""Every role is one token in both encodings."""
-PER_NAME = 1
-"""Added where a message has a name (same source)."""
-PRIME = 3
-"""Every reply is primed with three tokens (same source)."""
 PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
 reported usage of function calls. The first call of a message pays for the message, too."""
@@ -52,7 +45,7 @@ class OpenAIChat:
     """The format `openai`: messages of chat completions."""
 
     name = NAME
-    prime = PRIME
+    prime = REPLY_OVERHEAD
 
     # --- in
 
@@ -116,9 +109,9 @@ class OpenAIChat:
     def overhead(self, entry: Entry) -> int:
         """Tokens that the provider adds to this entry beside its texts."""
         if entry.kind == "tool_call":
-            return PER_CALL if entry.continues else PER_MESSAGE + PER_ROLE + PER_CALL
-        named = PER_NAME if entry.name and entry.kind == "message" else 0
-        return PER_MESSAGE + PER_ROLE + named
+            return PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL
+        named = NAME_OVERHEAD if entry.name and entry.kind == "message" else 0
+        return MESSAGE_OVERHEAD + ROLE_TOKENS + named
 
     def request(self, messages: list[Message], tools: Sequence[Message]) -> dict[str, Any]:
         """Return the keyword arguments for `client.chat.completions.create`, without the model."""
