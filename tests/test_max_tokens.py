@@ -337,7 +337,7 @@ def test_native_conditions_act_in_the_ordinary_window(memory: Memory) -> None:
     with_tools(session)
 
     assert [m["content"] for m in session.context().messages] == ["find it", "here"]
-    assert session.context().report.epoch_reason is None
+    assert not session.context().report.new_cut
 
 
 def test_changed_conditions_begin_a_new_epoch(memory: Memory) -> None:

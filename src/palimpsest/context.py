@@ -43,8 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `first_seq` and `last_seq` bound what stands in place; `pinned` and `anchors` came before it. `masked`,
     `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result).
     `pending` are the calls of the open group, which is held back until they are answered. `epoch_reason`
-    says why this context begins a new epoch (None: it continues one). `rungs` are the steps of the ladder
-    that its cut took. `warnings` are things a user should know, `notes` says why a cut was not stored.
+    says why the epoch of this context began (None: it is the first), `new_cut` whether this call made the
+    cut; `rungs` are the steps of the ladder that it took then. `warnings` are things a user should know, `notes` says why a cut was not stored.
     """
 
     entries: int
@@ -60,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     epoch_reason: str | None = None
+    new_cut: bool = False
     rungs: tuple[str, ...] = ()
     tokens_before_cut: int | None = None
     warnings: tuple[str, ...] = ()
@@ -246,7 +247,8 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
         repaired=tuple(shown.entry.call_id or str(shown.entry.answers) for shown in forms.get("placeholder", ())),
         pending=context.pending,
         left_out=tuple(left),
-        epoch_reason=outcome.reason,
+        epoch_reason=outcome.reason or outcome.head.epoch_reason or None,
+        new_cut=outcome.reason is not None,
         rungs=outcome.rungs,
         tokens_before_cut=outcome.before,
         warnings=tuple(warnings),

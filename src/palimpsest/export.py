@@ -38,6 +38,7 @@ def exported(
         "head": {
             "revision": head.revision,
             "epoch": head.epoch,
+            "epoch_reason": head.epoch_reason,
             "first_seq": head.first_seq,
             "next_seq": head.next_seq,
             "turns": head.turns,
@@ -88,6 +89,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
         linked_head,
         revision=max(head.revision, *(entry.revision for entry in relinked), 0) if relinked else head.revision,
         epoch=head.epoch,
+        epoch_reason=outline.get("epoch_reason") or "",
         first_seq=first,
         turns=outline.get("turns", linked_head.turns),
         pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),

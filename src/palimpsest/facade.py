@@ -29,7 +29,7 @@ def mirrors(core: type) -> Callable[[type[T]], type[T]]:
         for name, verb in vars(face).items():
             told = getattr(core, name, None)
             if told is not None and not name.startswith("_") and not getattr(verb, "__doc__", None):
-                getattr(verb, "fget", verb).__doc__ = told.__doc__
+                verb.__doc__ = told.__doc__
         return face
 
     return adopt

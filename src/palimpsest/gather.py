@@ -95,4 +95,7 @@ async def past(store: Store, key: SessionKey, view: str, head: Head, at: int) ->
         if record.kind == "cut" and record.view == view and record.cut is not None
     ]
     views = {view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {}
-    return Head(revision=at, first_seq=head.first_seq, next_seq=low, views=views, created=head.created)
+    reason = cuts[-1].reason if cuts else ""
+    return Head(
+        revision=at, epoch_reason=reason, first_seq=head.first_seq, next_seq=low, views=views, created=head.created
+    )

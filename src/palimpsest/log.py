@@ -105,8 +105,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's small mutable record.
 
-    `revision` moves with every write, `epoch` with whatever changes how something is rendered. `first_seq`
-    is where the log begins (later than 1 after a clear). `turn` is the open interaction's human message,
+    `revision` moves with every write, `epoch` with whatever changes how something is rendered, for
+    `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open interaction's human message,
     `group` the open group (0: none), `tail` the group of the newest entry, `calls` the unanswered calls,
     `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, `turns`
     how many interactions there were.
@@ -114,6 +114,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     revision: int = 0
     epoch: int = 0
+    epoch_reason: str = ""
     first_seq: int = 1
     next_seq: int = 1
     turn: int = 0
@@ -270,12 +271,13 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     if change.kind == "cut":
         assert change.cut is not None, "a change of kind cut carries its cut"
         cut = replace(change.cut, epoch=head.epoch + 1, revision=revision)
-        after = replace(after, epoch=head.epoch + 1, views={**head.views, change.view: cut})
+        after = replace(after, epoch=head.epoch + 1, epoch_reason=change.reason, views={**head.views, change.view: cut})
     elif change.kind == "erase":
         gone = set(change.seqs)
         after = replace(
             after,
             epoch=head.epoch + 1,
+            epoch_reason="expiry" if change.reason == "expiry" else "erasure",
             erased=head.erased + len(gone),
             pinned=tuple(seq for seq in head.pinned if seq not in gone),
             calls=tuple(call for call in head.calls if call.seq not in gone),
@@ -287,6 +289,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
         after = Head(
             revision=revision,
             epoch=head.epoch + 1,
+            epoch_reason="clear",
             first_seq=head.next_seq,
             next_seq=head.next_seq,
             created=after.created,

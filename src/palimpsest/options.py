@@ -134,7 +134,7 @@ def _model(name: str | None) -> Model | None:
     model = find_model(name)
     if model is None:
         near = nearest(name, model_names())
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = f"; did you mean {near!r}?" if near else "."
         text = f"the model {name!r} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
         warnings.warn(text, PalimpsestWarning, stacklevel=5)
     return model

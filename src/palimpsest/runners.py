@@ -7,6 +7,7 @@ The core is written once as coroutines. Over an embedded store in a synchronous 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import PalimpsestError
@@ -23,6 +24,10 @@ class Runner(Protocol):
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what the function returns. A function that has started is waited for, even when cancelled."""
+        ...
+
+    async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
+        """As `run`, for a caller that has been cancelled already."""
         ...
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
@@ -48,6 +53,9 @@ class Inline:
         self._portal: tuple[Any, BlockingPortal] | None = None
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(*arguments)
+
+    async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
@@ -83,7 +91,19 @@ class Threaded:
 
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(1)
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._limiter)
+        job = _Job(function, arguments)
+        try:
+            return await anyio.to_thread.run_sync(job.work, limiter=self._limiter)
+        except anyio.get_cancelled_exc_class():
+            await job.wait_out()
+            raise
+
+    async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
+        import anyio
+
+        with anyio.CancelScope(shield=True):
+            outcome = await self.run(function, *arguments)
+        return outcome
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
@@ -95,6 +115,49 @@ class Threaded:
 
     async def close(self) -> None:
         return None
+
+
+class _Job:
+    """A function in a worker thread whose caller may be cancelled by `Task.cancel`: anyio does not shield from that."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+        self._lock = Lock()
+        self._begun = self._over = self._dropped = False
+        self._tell: Callable[[], object] | None = None
+
+    def work(self) -> Any:
+        """Run the function, unless the caller has left before it began."""
+        with self._lock:
+            if self._dropped:
+                return None
+            self._begun = True
+        try:
+            return self._function(*self._arguments)
+        finally:
+            with self._lock:
+                self._over = True
+            if self._tell is not None:
+                self._tell()
+
+    async def wait_out(self) -> None:
+        """Wait for a function that has begun, whoever cancels; one that has not begins no more."""
+        import asyncio
+
+        import anyio
+
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._dropped = not self._begun
+            if self._dropped or self._over:
+                return
+            self._tell = lambda: loop.call_soon_threadsafe(over.set)
+        with anyio.CancelScope(shield=True):
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:  # cancelled once more: the caller raises it at the end
+                    continue
 
 
 class Suspended(PalimpsestError, RuntimeError):
