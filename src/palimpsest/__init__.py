@@ -6,6 +6,9 @@ if TYPE_CHECKING:
     from palimpsest.budget import Budget as Budget
     from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
     from palimpsest.context import Context as Context
+    from palimpsest.context import LeftOut as LeftOut
+    from palimpsest.context import Parts as Parts
+    from palimpsest.context import Prefix as Prefix
     from palimpsest.context import Report as Report
     from palimpsest.entries import Audio as Audio
     from palimpsest.entries import Entry as Entry
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
     from palimpsest.errors import InvalidContext as InvalidContext
     from palimpsest.errors import InvalidEntry as InvalidEntry
     from palimpsest.errors import PalimpsestError as PalimpsestError
+    from palimpsest.errors import SessionNotFound as SessionNotFound
     from palimpsest.errors import StoreCorrupt as StoreCorrupt
     from palimpsest.errors import StoreError as StoreError
     from palimpsest.errors import StoreTooNew as StoreTooNew
     from palimpsest.errors import StoreUnavailable as StoreUnavailable
     from palimpsest.facade import Session as Session
+    from palimpsest.log import Record as Record
+    from palimpsest.log import Usage as Usage
     from palimpsest.memory import AsyncMemory as AsyncMemory
     from palimpsest.memory import Memory as Memory
     from palimpsest.options import PalimpsestWarning as PalimpsestWarning
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from palimpsest.reading import Stats as Stats
     from palimpsest.session import AsyncSession as AsyncSession
     from palimpsest.session import TurnEnd as TurnEnd
+    from palimpsest.stores import SessionInfo as SessionInfo
 
 _HOMES = {
     "AsyncMemory": "memory",
@@ -56,14 +63,20 @@ _HOMES = {
     "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
+    "LeftOut": "context",
     "MaxTokens": "compaction.max_tokens",
     "Memory": "memory",
     "Opaque": "entries",
     "PalimpsestError": "errors",
     "PalimpsestWarning": "options",
+    "Parts": "context",
+    "Prefix": "context",
     "Reasoning": "entries",
+    "Record": "log",
     "Report": "context",
     "Session": "facade",
+    "SessionInfo": "stores",
+    "SessionNotFound": "errors",
     "Stats": "reading",
     "StoreCorrupt": "errors",
     "StoreError": "errors",
@@ -71,6 +84,7 @@ _HOMES = {
     "StoreUnavailable": "errors",
     "Text": "entries",
     "TurnEnd": "session",
+    "Usage": "log",
 }
 
 __all__ = [  # noqa: PLE0604 (the names of a literal table)

@@ -6,7 +6,7 @@ the view is given without being stored. Nothing but a view's configured budget c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,11 +15,11 @@ from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_f
 from palimpsest.compaction import Plan, Room, Snapshot
 from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
-from palimpsest.errors import Conflict
+from palimpsest.errors import ConfigError, Conflict
 from palimpsest.formats import Message, find_format
 from palimpsest.gather import Gatherer, past
 from palimpsest.log import RENDERER, Change, Cut, Head
-from palimpsest.options import Options
+from palimpsest.options import Options, check_id
 from palimpsest.stores import Store
 from palimpsest.window import Group, Meter, Window, look
 
@@ -78,6 +78,11 @@ class Assembly:
     def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
         self.store, self.options, self.call = store, options, call
         self.now = 0 if call.at is not None else now
+        if call.view is not None:
+            check_id(call.view, "view")
+        for i, tool in enumerate(call.tools):
+            if not isinstance(tool, Mapping):
+                raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
         self.view = call.view or options.view
         self.failures: dict[str, str] = {}
         self.limits = _limits(options, call)
@@ -154,10 +159,9 @@ class Assembly:
 
     async def _recut(self, state: _State, reason: str | None) -> tuple[_State, str | None, Plan | None]:
         """Cut to low water, or only leave out what is stale where the rest fits."""
-        stale = tuple((seq, seq) for seq, _ in state.window.stale)
         cut = msgspec.structs.replace(
             state.cut,
-            gone=tuple(sorted({*state.cut.gone, *stale})),
+            gone=_gone(state),
             conditions=self.options.condition_texts,
             factor=self._factor(state.head),
             renderer=RENDERER,
@@ -168,6 +172,7 @@ class Assembly:
             if state.fits:
                 return state, reason, None
         state = await self._read(state.head, cut, planning=True)
+        cut = msgspec.structs.replace(cut, gone=_gone(state))
         for _, rules in self.rules:
             cut = self._sifted(state, cut, rules)
         if cut.gone != state.cut.gone:
@@ -179,6 +184,9 @@ class Assembly:
     async def _walk(self, state: _State) -> tuple[_State, str | None, Plan | None]:
         """Walk the log anew, strategy by strategy, each on what the one before left."""
         plan = None
+        if state.window.stale:
+            cut = msgspec.structs.replace(state.cut, gone=_gone(state))
+            state = await self._read(state.head, cut, state.entries, planning=True)
         for strategy, rules in self.rules:
             cut = self._sifted(state, msgspec.structs.replace(state.cut, reason="an exact walk"), rules)
             state = await self._read(state.head, cut, state.entries)
@@ -200,8 +208,9 @@ class Assembly:
         room = Room(budget.room, budget.max_messages) if budget else Room(None, None)
         if strategy is not None:
             oversize = strategy.oversize
-            if strategy.memory_max_tokens is not None:
+            if strategy.memory_max_tokens is not None and strategy.memory_max_tokens > 0:
                 own = strategy.memory_max_tokens - state.fixed.tokens
+                refuse_fixed(own, 0, state.fixed)
                 if not strategy.count_pinned:
                     pinned = set(state.head.pinned)
                     groups = [*state.before, *state.window.groups]
@@ -251,11 +260,13 @@ class Assembly:
             seqs |= {seq for seq in head.pinned if seq < oldest}
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
-        before = await self.gatherer.groups(seqs, cut, known or (), self.now)
+        newest: dict[str, int] = {}
+        ahead = await self.gatherer.ahead(seqs, cut, known or (), self.now, newest)
         static = [rule for _, rules in self.rules for rule in rules if not rule.condition.dynamic]
         conditions = [] if self.options.exact else static
-        window = look(entries, cut, self.meter, now=self.now, conditions=conditions)
-        return _State(head, cut, budget, fixed, entries, more, before, window)
+        window = look(entries, cut, self.meter, now=self.now, conditions=conditions, newest=newest)
+        window = window._replace(stale=[*ahead.stale, *window.stale])
+        return _State(head, cut, budget, fixed, entries, more, ahead.groups, window)
 
     # --- budget and outcome
 
@@ -270,8 +281,8 @@ class Assembly:
         fixed = measure(self.call.system, self.call.tools, self.meter, exact=self.meter.exact)
         factor = cut.factor or self.options.default_factor()
         budget = resolve(self.limit, self.reserve, self.limits, fixed, factor, self.options.low_water)
-        if budget is not None and self.meter.exact and not self.options.exact:
-            refuse_fixed(budget, fixed)
+        if budget is not None and self.meter.exact:
+            refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed
 
     async def _store_counts(self) -> None:
@@ -287,6 +298,11 @@ class Assembly:
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
         outcome = Outcome(state.cut, head, epoch, reason, rungs, before, over, notes)
         return Context(state.window, state.before, state.fixed, self.meter, state.budget, outcome)
+
+
+def _gone(state: _State) -> tuple[tuple[int, int], ...]:
+    """What the cut leaves out, and what has expired or was superseded under it."""
+    return tuple(sorted({*state.cut.gone, *((seq, seq) for seq, _ in state.window.stale)}))
 
 
 def _change(view: str, state: _State, reason: str, plan: Plan | None) -> Change:

@@ -105,11 +105,11 @@ def resolve(limit: int | None, reserve: int, limits: Limits, fixed: Fixed, facto
     )
 
 
-def refuse_fixed(budget: Budget, fixed: Fixed) -> None:
-    """Raise BudgetImpossible where what the call brings itself already exceeds the budget."""
-    if budget.room < 0:
+def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:
+    """Raise BudgetImpossible where what the call brings itself leaves less than no room."""
+    if room < 0:
         parts = {"system": fixed.system_tokens, "tools": fixed.tools_tokens, "overhead": fixed.prime}
-        raise BudgetImpossible(fixed.tokens, budget.room + fixed.tokens, {**parts, "reserve": budget.reserve})
+        raise BudgetImpossible(fixed.tokens, room + fixed.tokens, {**parts, "reserve": reserve})
 
 
 class Fixed(NamedTuple):

@@ -44,7 +44,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result).
     `pending` are the calls of the open group, which is held back until they are answered. `epoch_reason`
     says why the epoch of this context began (None: it is the first), `new_cut` whether this call made the
-    cut; `rungs` are the steps of the ladder that it took then. `warnings` are things a user should know, `notes` says why a cut was not stored.
+    cut; `rungs` are the steps of the ladder that it took then. `warnings` are things a user should know,
+    `notes` says why a cut was not stored.
     """
 
     entries: int

@@ -274,8 +274,15 @@ def check(entry: Entry, where: str) -> None:
     for field, text in (("name", entry.name), ("call_id", entry.call_id)):
         if text is not None and not isinstance(text, str):
             raise InvalidEntry(f"{where}.{field}", f"{shorten(text)} is not text")
-    if entry.importance is not None and not 0 <= entry.importance <= 1:
-        raise InvalidEntry(f"{where}.importance", f"{entry.importance!r} is not between 0 and 1")
+    importance: object = entry.importance
+    if importance is not None and (
+        isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1
+    ):
+        raise InvalidEntry(f"{where}.importance", f"{shorten(importance)} is not a number between 0 and 1")
+    if entry.pinned is not True and entry.pinned is not False:
+        raise InvalidEntry(f"{where}.pinned", f"{shorten(entry.pinned)} is neither True nor False")
+    if entry.expires_at is not None and not isinstance(entry.expires_at, datetime):
+        raise InvalidEntry(f"{where}.expires_at", f"{shorten(entry.expires_at)} is not a datetime")
     if entry.expires_at is not None and entry.expires_at.tzinfo is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
     if entry.metadata is not None:

@@ -40,6 +40,8 @@ class Observers:
         """
         if event not in EVENTS:
             raise ConfigError("event", event, ", ".join(EVENTS), nearest=nearest(event, EVENTS))
+        if not callable(handler):
+            raise ConfigError("handler", handler, "a function or coroutine function of session id and facts")
         handlers = self._handlers.setdefault(event, [])
         handlers.append(handler)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from palimpsest.stores import Dump
 
 SCHEMA_VERSION = 1
 KIND = "palimpsest/session"
+
+T = TypeVar("T")
 
 _LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
 _FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", *_LINKS))
@@ -33,8 +35,8 @@ def exported(
         "entries": [_entry(entry) for entry in entries if not entry.erased],
         "tombstones": [_entry(entry) for entry in entries if entry.erased],
         "summaries": [],
-        "records": [msgspec.to_builtins(record) for record in records],
-        "usage": msgspec.to_builtins(head.usage),
+        "records": [_plain(record) for record in records],
+        "usage": _plain(head.usage),
         "head": {
             "revision": head.revision,
             "epoch": head.epoch,
@@ -43,7 +45,7 @@ def exported(
             "next_seq": head.next_seq,
             "turns": head.turns,
             "pinned": list(head.pinned),
-            "views": msgspec.to_builtins(head.views),
+            "views": _plain(head.views),
             "created_at": _time(head.created) if head.created else None,
             "updated_at": _time(head.updated) if head.updated else None,
         },
@@ -57,8 +59,11 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     """
     if not isinstance(data, Mapping):
         raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
+    kind = data.get("kind", KIND)
+    if kind != KIND:
+        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
     version = data.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         known = f"known here: {SCHEMA_VERSION}"
         raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
     session = data.get("session_id")
@@ -67,6 +72,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     outline = data.get("head")
     if not isinstance(outline, Mapping):
         raise ImportFailed(f"{where}.head", "is missing")
+    _check_outline(outline, f"{where}.head")
     entries = [
         _read_entry(raw, f"{where}.{section}[{i}]")
         for section in ("entries", "tombstones")
@@ -75,14 +81,16 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     entries.sort(key=lambda entry: entry.seq)
     _check_places(entries, outline, where)
     try:
-        records = tuple(msgspec.convert(raw, Record) for raw in _list(data, "records", where))
-        usage = msgspec.convert(data.get("usage"), Usage | None)
         views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
         head = msgspec.convert(
             {"views": views, **{name: outline[name] for name in ("revision", "epoch", "pinned")}}, Head
         )
     except (msgspec.ValidationError, KeyError) as fault:
         raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
+    listed = enumerate(_list(data, "records", where))
+    records = tuple(_converted(raw, Record, f"{where}.records[{i}]") for i, raw in listed)
+    given = data.get("usage")
+    usage = None if given is None else _converted(given, Usage, f"{where}.usage")
     first = outline.get("first_seq", 1)
     linked_head, relinked = _relink(entries, first)
     head = msgspec.structs.replace(
@@ -100,6 +108,20 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
         updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked_head.updated,
     )
     return session, Dump(head=head, entries=tuple(relinked), records=records)
+
+
+def _converted(raw: object, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as fault:
+        raise ImportFailed(where, f"cannot be read ({fault})") from fault
+
+
+def _check_outline(outline: Mapping[str, Any], where: str) -> None:
+    for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0)):
+        value = outline.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
 
 
 def _relink(entries: Sequence[Entry], first: int) -> tuple[Head, list[Entry]]:
@@ -128,21 +150,27 @@ def _relink(entries: Sequence[Entry], first: int) -> tuple[Head, list[Entry]]:
 def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
     expected = outline.get("first_seq", 1)
     seen: set[str] = set()
+    calls: set[int] = set()
     for entry in entries:
         if entry.seq != expected:
             raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
         if not entry.id or entry.id in seen:
             raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
-        if entry.answers and not outline.get("first_seq", 1) <= entry.answers < entry.seq:
-            raise ImportFailed(f"{where}.entries", f"entry {entry.seq} answers {entry.answers}, which is not before it")
+        if entry.answers and entry.answers not in calls:
+            reason = f"entry {entry.seq} answers {entry.answers}, which is no call before it"
+            raise ImportFailed(f"{where}.entries", reason)
+        if entry.kind == "tool_call":
+            calls.add(entry.seq)
         seen.add(entry.id)
         expected += 1
+    if expected < outline.get("next_seq", expected):
+        raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
     given = {name: value for name in _FIELDS if (value := getattr(entry, name)) != getattr(_DEFAULTS, name)}
     out = {"id": entry.id, "seq": entry.seq, "kind": entry.kind, "role": entry.role, "content": ""}
-    out |= msgspec.to_builtins(given)
+    out |= _plain(given)
     out["created_at"] = _time(entry.at)
     out["links"] = {name: value for name in _LINKS[1:] if (value := getattr(entry, name))}
     return out
@@ -153,6 +181,8 @@ def _read_entry(raw: object, where: str) -> Entry:
         raise ImportFailed(where, f"an entry is a mapping, not {type(raw).__name__}")
     fields = dict(raw)
     links = fields.pop("links", None) or {}
+    if not isinstance(links, Mapping):
+        raise ImportFailed(f"{where}.links", f"{shorten(links)} is not a mapping")
     at = _instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(_FIELDS) - {"seq"}
     if unknown:
@@ -167,6 +197,17 @@ def _read_entry(raw: object, where: str) -> Entry:
     except InvalidEntry as fault:
         raise ImportFailed(fault.where, fault.reason) from fault
     return entry
+
+
+def _plain(value: object) -> Any:
+    """Return the value as JSON has it: mappings, lists, text, numbers."""
+    return _listed(msgspec.to_builtins(value))
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:

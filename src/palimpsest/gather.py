@@ -9,7 +9,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import Cut, Head, SessionKey
 from palimpsest.notes import MASK_OVER
 from palimpsest.stores import Store
-from palimpsest.window import Group, Meter, look
+from palimpsest.window import Meter, Window, look
 
 CHUNK = 256
 """Entries read at once: most windows are one read."""
@@ -56,11 +56,13 @@ class Gatherer:
             return self._meter.overhead(entry)
         return self._meter.cost(entry)
 
-    async def groups(self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int) -> list[Group]:
-        """The groups of pinned entries and open human messages from before the window."""
+    async def ahead(
+        self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int, newest: dict[str, int]
+    ) -> Window:
+        """Show pinned entries and open human messages from before the window; `newest` as in `look`."""
         seqs = set(seqs)
         if not seqs:
-            return []
+            return Window([], [], [], [])
         found = {entry.seq: entry for entry in known if entry.seq in seqs}
         missing = seqs - found.keys()
         if missing:
@@ -70,7 +72,7 @@ class Gatherer:
                 if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
                     found.update({other.seq: other for other in await self._whole_group(entry)})
         members = [found[seq] for seq in sorted(found)]
-        return look(members, cut, self._meter, now=now).groups
+        return look(members, cut, self._meter, now=now, newest=newest)
 
     async def _whole_group(self, entry: Entry) -> list[Entry]:
         near = await self._store.read(self._key, after=entry.group - 1, limit=CHUNK, counter=self._meter.counter.name)

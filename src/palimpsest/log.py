@@ -106,10 +106,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's small mutable record.
 
     `revision` moves with every write, `epoch` with whatever changes how something is rendered, for
-    `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open interaction's human message,
-    `group` the open group (0: none), `tail` the group of the newest entry, `calls` the unanswered calls,
-    `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, `turns`
-    how many interactions there were.
+    `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open
+    interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry,
+    `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
+    each named context, `turns` how many interactions there were.
     """
 
     revision: int = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from palimpsest.entries import now_us
-from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, nearest
+from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, SessionNotFound, nearest
 from palimpsest.events import Handler, Observers
 from palimpsest.facade import Session, mirrors
 from palimpsest.log import SessionKey
@@ -14,7 +15,7 @@ from palimpsest.options import Options, check_id
 from palimpsest.privacy import KeepAll, PrivacyPolicy
 from palimpsest.runners import Inline, Runner, Threaded, drive
 from palimpsest.session import AsyncSession
-from palimpsest.stores import SessionInfo, Store, open_store
+from palimpsest.stores import SessionInfo, Store, info, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,13 @@ class AsyncMemory:
         """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
         return await self.store.sessions(self.tenant, after=after, limit=limit)
 
+    async def info(self, session_id: str) -> SessionInfo:
+        """Return the session as a listing shows it. Raises SessionNotFound."""
+        head = await self.store.head(SessionKey(self.tenant, session_id))
+        if head is None:
+            raise SessionNotFound(session_id)
+        return info(session_id, head)
+
     async def import_session(
         self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"
     ) -> str:
@@ -127,6 +135,7 @@ class AsyncMemory:
 
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it and return whether there was one."""
+        check_id(session_id, "session")
         return await self.store.delete(SessionKey(self.tenant, session_id))
 
     async def sweep(self) -> int:
@@ -156,8 +165,6 @@ class AsyncMemory:
 
     def __del__(self) -> None:
         if self._store is not None and self._store.left_open:
-            import warnings
-
             told = f"the memory over {self._store.url} was not closed"
             warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
@@ -210,6 +217,9 @@ class Memory:
 
     def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         return drive(self._core.sessions(after=after, limit=limit))
+
+    def info(self, session_id: str) -> SessionInfo:
+        return drive(self._core.info(session_id))
 
     def import_session(
         self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"

@@ -53,6 +53,9 @@ class Options:
         check_id(view, "view")
         find_format(format)
         self.key, self.view, self.format, self.readonly = key, view, format, readonly
+        for name, switch in (("mask", mask), ("readonly", readonly)):
+            if not isinstance(switch, bool):
+                raise ConfigError(name, switch, "True or False")
         self.mask, self.low_water = mask, low_water
         if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water < 1:
             raise ConfigError("low_water", low_water, "a share of the budget over 0 and under 1")
@@ -136,7 +139,7 @@ def _model(name: str | None) -> Model | None:
         near = nearest(name, model_names())
         hint = f"; did you mean {near!r}?" if near else "."
         text = f"the model {name!r} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
-        warnings.warn(text, PalimpsestWarning, stacklevel=5)
+        warnings.warn(text, PalimpsestWarning, stacklevel=6)
     return model
 
 

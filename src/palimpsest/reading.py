@@ -26,7 +26,7 @@ class Interaction(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in numbers; tokens by the session's counter, of texts without provider overhead.
+    """A session in numbers; tokens by the session's counter, of texts whole and without provider overhead.
 
     `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
     ones and summaries do not count. `summaries` are those in the context now.
@@ -102,9 +102,9 @@ class Reader:
             members.append(entry)
         return [*found, _interaction(members, found)] if members else found
 
-    async def count(self) -> int:
-        """Count every entry that has no stored count, store what was counted and return how many there were."""
-        counter, counted, after = self._options.counter, 0, 0
+    async def count(self) -> tuple[int, int]:
+        """Count every entry without a stored count and store that; return how many there were and their tokens."""
+        counter, counted, tokens, after = self._options.counter, 0, 0, 0
         while True:
             batch = await self._store.read(
                 self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
@@ -112,24 +112,30 @@ class Reader:
             counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
             if counts and self._store.writable:
                 await self._store.count(self._options.key, counter.name, counts)
-            counted += len(counts)
+            counted, tokens = counted + len(counts), tokens + sum(counts.values())
             if len(batch) < BATCH:
-                return counted
+                return counted, tokens
             after = batch[-1].seq
+
+    def _tokens(self, entry: Entry) -> int:
+        """The entry's stored count, or a count of now where the store is read-only."""
+        return sum(map(self._options.counter.count, counted_texts(entry))) if entry.tokens is None else entry.tokens
 
     async def stats(self, now: int) -> Stats:
         """The session in numbers; what has not been counted yet is counted now."""
-        await self.count()
+        _, unstored = await self.count()
         head = await self.head()
         active = await self.active(head, now)
         _, tokens = await self._store.tally(self._options.key, self._options.counter.name)
+        if not self._store.writable:
+            tokens += unstored
         return Stats(
             total_entries=head.entries,
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
             summaries=0,
             total_tokens=tokens,
-            active_tokens=sum(entry.tokens or 0 for entry in active),
+            active_tokens=sum(self._tokens(entry) for entry in active),
             erased_entries=head.erased,
             interactions=head.turns,
             pinned=len(head.pinned),

@@ -103,7 +103,7 @@ class Threaded:
 
         with anyio.CancelScope(shield=True):
             outcome = await self.run(function, *arguments)
-        return outcome
+        return outcome  # noqa: RET504 (a type checker thinks that the scope may swallow)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable

@@ -83,7 +83,8 @@ class AsyncSession(Writer):
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
-        return await self._reader.count()
+        counted, _ = await self._reader.count()
+        return counted
 
     # --- the context
 

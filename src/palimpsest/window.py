@@ -159,15 +159,19 @@ def look(
     *,
     now: float,
     conditions: Sequence[Rule] = (),
+    newest: dict[str, int] | None = None,
 ) -> Window:
-    """Show `entries` (ascending, from the cut's start) under `cut`. `now` is in microseconds since 1970."""
+    """Show `entries` (ascending) under `cut`. `now` is in microseconds since 1970.
+
+    `newest` are the named contexts shown before these entries, by `seq`; those of the entries are added to it.
+    """
     groups: list[Group] = []
     pending: list[Group] = []
     left_out: list[tuple[Entry, str]] = []
     stale: list[tuple[int, str]] = []
     gone = _members(cut.gone)
     clamps = {clamp.seq: clamp for clamp in cut.clamps}
-    newest: dict[str, int] = {}
+    newest = {} if newest is None else newest
     pins = frozenset(cut.pins)
     last = entries[-1].group if entries else 0
     i, count = 0, len(entries)
@@ -217,7 +221,7 @@ def fill(
     if len(members) == 1:
         entry = members[0]
         if entry.kind == "message" and not clamps:  # by far the most frequent: plain text, shown whole
-            if entry.content == "" and is_empty(entry):
+            if (not entry.content or type(entry.content) is tuple) and is_empty(entry):
                 _leave(left_out, entry, "empty")
             else:
                 items.append(Item(Shown(entry), meter.cost(entry), "whole"))

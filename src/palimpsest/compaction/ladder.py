@@ -21,7 +21,8 @@ from palimpsest.notes import shown_text
 from palimpsest.window import Group, Meter, clamp_text, fill
 
 CLAMP_SHARE = 4
-"""An item of the newest interaction over a quarter of low water is oversized: clamped before others are evicted."""
+"""An item of the newest interaction, its newest group apart, over a quarter of low water is oversized: it is
+clamped before others are evicted."""
 
 HEAD_SHARE = 0.7
 """Of a clamped text, the share of characters kept from its beginning: what something is stands there."""
@@ -35,7 +36,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def nothing(snapshot: Snapshot) -> Plan:
     """Return the cut that shows no interaction at all: only system and pinned entries."""
     empty = _Ladder(snapshot)
-    empty.given = snapshot._replace(room=Room(None, None), target=Room(-1, None))
+    empty.given = snapshot._replace(target=Room(-1, None))
     empty.rungs.append("evict")
     return empty.finish(over=False)
 
@@ -60,7 +61,6 @@ class _Ladder:
         self.messages = sum(group.messages for group in self.pins)
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
-        self.skipped: list[Group] = []
         self.end = snapshot.groups[-1].entries[-1].seq + 1 if snapshot.groups else snapshot.cut.start
         self.start = self.end
         self.rungs: list[str] = ["mask"] if any(_form(group, "masked") for group in shown) else []
@@ -107,9 +107,7 @@ class _Ladder:
                 over = self.newest(interaction, whole)
                 if not given.gap:
                     break
-            elif given.gap:
-                self.skipped.extend(interaction)
-            else:
+            elif not given.gap:
                 break
         return self.finish(over)
 
@@ -141,7 +139,7 @@ class _Ladder:
         self.take(human)
         target = given.target if self.fits((), given.target) else given.room
         if target.tokens is not None:
-            for group in rest:
+            for group in rest[:-1]:
                 self.clamp(group, max(target.tokens // CLAMP_SHARE, 1))
         kept: list[Group] = []
         for group in reversed(rest):
@@ -159,8 +157,7 @@ class _Ladder:
     def squeeze(self, group: Group, target: Room) -> bool:
         """Make the newest group fit the room, clamping its items; False where even that is too much."""
         if not self.fits([group], self.given.room) and target.tokens is not None:
-            free = target.tokens - self.tokens
-            self.clamp(group, max(free // max(len(group.items), 1), 0))
+            self.clamp(group, _level([item.cost for item in group.items], target.tokens - self.tokens))
         return self.fits([group], self.given.room)
 
     def clamp(self, group: Group, limit: int) -> None:
@@ -193,7 +190,7 @@ class _Ladder:
         if not over and not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
         gone = [span for span in cut.gone if span[1] >= self.start]
-        gone.extend((group.seq, group.entries[-1].seq) for group in self.skipped if group.seq >= self.start)
+        gone.extend((group.seq, group.entries[-1].seq) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
         for happened, rung in ((evicted, "evict"), (clamps, "clamp")):
@@ -244,6 +241,16 @@ class _Ladder:
         raise BudgetImpossible(needed, room.messages or 0, parts, "messages")
 
 
+def _level(costs: Sequence[int], free: int) -> int:
+    """The most that each item may cost so that all fit into `free`: what small ones leave goes to the others."""
+    for i, cost in enumerate(sorted(costs)):
+        share = max(free, 0) // (len(costs) - i)
+        if cost > share:
+            return share
+        free -= cost
+    return max(costs, default=0)
+
+
 def _interactions(groups: Sequence[Group]) -> list[list[Group]]:
     """Groups by interaction, oldest first; the preamble, where it is there, comes first."""
     found: list[list[Group]] = []
@@ -274,7 +281,7 @@ def _clamp(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
     count = meter.counter.count
     text = entry.text if entry.kind == "tool_call" else shown_text(entry)
     total = meter.texts(entry)
-    name = count(entry.name) if entry.kind == "tool_call" and entry.name else 0
+    name = count(entry.name) if entry.kind in ("message", "tool_call") and entry.name else 0
     room = max(limit - meter.overhead(entry) - name, 0)
     keep = len(text) * room // max(total, 1)
     while True:

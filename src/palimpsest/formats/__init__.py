@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.registry import Registry
 
 Message = dict[str, Any]
 
@@ -69,13 +69,9 @@ class Format(Protocol):
         ...
 
 
-def _openai() -> Format:
-    from palimpsest.formats.openai_chat import OpenAIChat
+FORMATS = Registry("format", "palimpsest.formats", {"openai": "palimpsest.formats.openai_chat:OpenAIChat"})
+"""Formats by name. `FORMATS.register("mine", Mine)` adds a class whose instances are of this seam."""
 
-    return OpenAIChat()
-
-
-_KNOWN: dict[str, Callable[[], Format]] = {"openai": _openai}
 _made: dict[str, Format] = {}
 
 
@@ -83,7 +79,5 @@ def find_format(name: str) -> Format:
     """Return the format of this name. Raises ConfigError, with the nearest name, for an unknown one."""
     found = _made.get(name)
     if found is None:
-        if name not in _KNOWN:
-            raise ConfigError("format", name, ", ".join(_KNOWN), nearest=nearest(str(name), _KNOWN))
-        found = _made[name] = _KNOWN[name]()
+        found = _made[name] = FORMATS.find(name)()
     return found

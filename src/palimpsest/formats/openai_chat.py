@@ -34,6 +34,9 @@ PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
 reported usage of function calls. The first call of a message pays for the message, too."""
 
+NAMELESS = "unknown"
+"""The name of a tool that a call does not name: the API refuses an empty one."""
+
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
@@ -93,7 +96,7 @@ class OpenAIChat:
         if not any(shown.entry.kind == "tool_call" for shown in calling):
             return [_message([shown]) for shown in group]
         results = [shown for shown in rest if not shown.data]
-        messages = [_unambiguous(_message(calling), [shown.entry for shown in calling])]
+        messages = [_callable(_message(calling), [shown.entry for shown in calling])]
         ids = _call_ids(messages[0], calling)
         for shown in results:
             message = _message([shown])
@@ -277,7 +280,8 @@ def _decode_call(call: Any, where: str) -> Entry:
         wanted = "function with a name and arguments as JSON text" if kind == "function" else "name and input"
         raise InvalidEntry(f"{where}.{kind}", f"{shorten(body)} is not a {wanted}")
     native = None
-    if call.keys() != {"id", "type", "function"} or body.keys() != {"name", "arguments"} or kind != "function":
+    plain = call.keys() == {"id", "type", "function"} and body.keys() == {"name", "arguments"} and kind == "function"
+    if not plain or not call_id or not body["name"]:
         check_json(call, where)
         native = Native(format=NAME, call=call)
     return Entry(kind="tool_call", role="assistant", content=text, name=body["name"], call_id=call_id, native=native)
@@ -326,7 +330,8 @@ def _message(run: Sequence[Shown]) -> Message:
         return {"role": "user", "content": text if text is not None else shown_text(entry)}
     message: Message
     if entry.kind == "tool_result":
-        message = {"role": "tool", "tool_call_id": entry.call_id or f"call_{entry.answers}"}
+        call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
+        message = {"role": "tool", "tool_call_id": call_id}
         message["content"] = text if text is not None else _encode_content(entry.content)
     else:
         message = _spoken(run)
@@ -365,7 +370,7 @@ def _call(shown: Shown) -> Message:
     return {
         "id": entry.call_id or f"call_{entry.seq}",
         "type": "function",
-        "function": {"name": entry.name or "unknown", "arguments": entry.content if text is None else text},
+        "function": {"name": entry.name or NAMELESS, "arguments": entry.content if text is None else text},
     }
 
 
@@ -387,14 +392,17 @@ def _encode_part(part: Part) -> Message:
     return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **(part.extra or {})}
 
 
-def _unambiguous(message: Message, entries: Sequence[Entry]) -> Message:
-    """Rename calls of one message that share an id, by their place in the log."""
+def _callable(message: Message, entries: Sequence[Entry]) -> Message:
+    """Name calls whose id is empty or shared within the message by their place in the log, and nameless tools."""
     seen: set[str] = set()
     calls = [entry for entry in entries if entry.kind == "tool_call"]
     for call, entry in zip(message["tool_calls"], calls, strict=True):
-        if call["id"] in seen:
-            call["id"] = f"{call['id']}_{entry.seq}"
+        if not call["id"] or call["id"] in seen:
+            call["id"] = f"{call['id'] or 'call'}_{entry.seq}"
         seen.add(call["id"])
+        kind = call.get("type", "function")
+        if not call[kind]["name"]:
+            call[kind] = {**call[kind], "name": NAMELESS}
     return message
 
 

@@ -1,6 +1,6 @@
 """The seam to where logs live: `Store`, its blocking half `BlockingStore`, and `open_store`.
 
-A backend is one file, one line in `_KNOWN` and one fixture in the tests; `palimpsest.testing.StoreConformance`
+A backend is one file, one line in `STORES` and one fixture in the tests; `palimpsest.testing.StoreConformance`
 is the contract that every backend passes.
 """
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from palimpsest.entries import Entry, now_us, same
-from palimpsest.errors import Closed, ConfigError, Conflict, ForkedProcess, nearest
+from palimpsest.errors import Closed, ConfigError, Conflict, ForkedProcess
 from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.registry import Registry
 from palimpsest.runners import Runner
 
 if TYPE_CHECKING:
@@ -428,10 +429,16 @@ class Opener(Protocol):
     def __call__(self, url: str, runner: Runner, **options: Any) -> Store: ...
 
 
-_KNOWN = {
-    "memory": ("palimpsest.stores.memory", "open_memory"),
-    "sqlite": ("palimpsest.stores.sqlite", "open_sqlite"),
-}
+STORES = Registry(
+    "store",
+    "palimpsest.stores",
+    {
+        "memory": "palimpsest.stores.memory:open_memory",
+        "sqlite": "palimpsest.stores.sqlite:open_sqlite",
+    },
+    form="{}:…",
+)
+"""Openers by the scheme of their addresses. `STORES.register("mine", open_mine)` adds one."""
 
 
 def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
@@ -440,17 +447,11 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     A path is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
     backend does not know, StoreUnavailable or StoreCorrupt where it cannot be opened.
     """
-    from importlib import import_module
-
     if isinstance(where, os.PathLike):
         url, scheme = f"sqlite:///{os.fspath(where)}", "sqlite"
     elif isinstance(where, str) and ":" in where:
         url, scheme = where, where.partition(":")[0]
     else:
         raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
-    if scheme not in _KNOWN:
-        known = ", ".join(f"{name}:" for name in _KNOWN)
-        raise ConfigError("store", where, f"an address that begins with {known}", nearest=nearest(scheme, _KNOWN))
-    module, opener = _KNOWN[scheme]
-    store: Store = getattr(import_module(module), opener)(url, runner, **options)
-    return store
+    opener: Opener = STORES.find(scheme, where)
+    return opener(url, runner, **options)

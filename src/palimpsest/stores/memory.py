@@ -163,10 +163,8 @@ class MemoryStore(BlockingStore):
         with self._lock:
             session = self._logs.get(key)
             if session is not None:
-                there = {
-                    seq: n for seq, n in counts.items() if (row := session.by_seq(seq)) and b'"erased"' not in row[2]
-                }
-                session.counts.setdefault(counter, {}).update(there)
+                there = {entry.seq for entry in self._rows(session, list(counts)) if not entry.erased}
+                session.counts.setdefault(counter, {}).update({seq: n for seq, n in counts.items() if seq in there})
 
     def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]:
         with self._lock:
@@ -210,17 +208,21 @@ class MemoryStore(BlockingStore):
         self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
     ) -> Item:
         with self._lock:
-            items = self._items[tenant, namespace] = self._live(tenant, namespace)
-            version = items[key].version if key in items else 0
+            items = self._items.setdefault((tenant, namespace), {})
+            before = self._live(tenant, namespace).get(key)
+            version = before.version if before else 0
             if expect is not None and expect != version:
                 raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
+            if before is None:
+                items.pop(key, None)  # one that has expired: its key comes anew, at the end
             item = items[key] = Item(key=key, value=value, version=version + 1, expires=expires)
             return item
 
     def _delete_item(self, tenant: str, namespace: str, key: str) -> bool:
         with self._lock:
             there = key in self._live(tenant, namespace)
-            self._items.get((tenant, namespace), {}).pop(key, None)
+            if there:
+                del self._items[tenant, namespace][key]
             return there
 
     def _list_items(self, tenant: str, namespace: str) -> list[Item]:

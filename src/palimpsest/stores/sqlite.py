@@ -60,13 +60,13 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
 class _Append:
     """One append that waits to be committed, and what became of it."""
 
-    __slots__ = ("check_ids", "done", "entries", "error", "expect", "key", "result", "withdrawn")
+    __slots__ = ("check_ids", "claimed", "done", "entries", "error", "expect", "key", "result", "withdrawn")
 
     def __init__(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> None:
         self.key, self.entries, self.check_ids, self.expect = key, entries, check_ids, expect
         self.result: Appended | None = None
         self.error: BaseException | None = None
-        self.done = self.withdrawn = False
+        self.done = self.claimed = self.withdrawn = False
 
 
 class SQLiteStore(BlockingStore):
@@ -87,10 +87,13 @@ class SQLiteStore(BlockingStore):
             raise ConfigError("synchronous", synchronous, " or ".join(Durability))
         if isinstance(busy_seconds, bool) or not isinstance(busy_seconds, int | float) or busy_seconds < 0:
             raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
+        if not isinstance(readonly, bool):
+            raise ConfigError("readonly", readonly, "True or False")
         super().__init__(runner, **options)
         self.url, self.path, self.writable = url, path, not readonly
         self._synchronous = synchronous.upper()
         self._lock = threading.Lock()
+        self._claim = threading.Lock()
         self._waiting: deque[_Append] = deque()
         self._numbers: dict[SessionKey, int] = {}
         self._db = self._open(busy_seconds)
@@ -205,8 +208,20 @@ class SQLiteStore(BlockingStore):
         try:
             return await self._runner.run(self._commit, request)
         except BaseException:
-            request.withdrawn = True  # cancelled before it began: nobody else may write it
+            if not self._withdraw(request):  # another's commit has it: when this returns, it is decided
+                await self._runner.finish(self._settled)
             raise
+
+    def _withdraw(self, request: _Append) -> bool:
+        """Take back an append that nobody has begun to write; return whether there is nothing to wait for."""
+        with self._claim:
+            request.withdrawn = not request.claimed
+            return request.withdrawn or request.done
+
+    def _settled(self) -> None:
+        """Return when the commit that is under way is over."""
+        with self._lock:
+            pass
 
     def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
         request = _Append(key, entries, check_ids, expect)
@@ -225,8 +240,11 @@ class SQLiteStore(BlockingStore):
 
     def _commit_together(self) -> None:
         waiting = self._waiting
-        batch = [waiting.popleft() for _ in range(min(len(waiting), GROUP))]
-        batch = [request for request in batch if not request.withdrawn]
+        with self._claim:
+            batch = [waiting.popleft() for _ in range(min(len(waiting), GROUP))]
+            batch = [request for request in batch if not request.withdrawn]
+            for request in batch:
+                request.claimed = True
         try:
             with self._translated():
                 self.check_open()
@@ -234,8 +252,8 @@ class SQLiteStore(BlockingStore):
                     for request in batch:
                         try:
                             request.result = self._write(request)
-                        except Conflict as conflict:  # found before anything of this request was written
-                            request.error = conflict
+                        except (Conflict, StoreCorrupt) as fault:  # found before any of this request was written
+                            request.error = fault
         except BaseException as error:
             for request in batch:
                 request.result, request.error = None, error
@@ -289,13 +307,10 @@ class SQLiteStore(BlockingStore):
                 if found is None:
                     return []
                 number = found[0]
-            base = number << 32
             where = "WHERE e.pos > ? AND e.pos < ? " + ("AND t.n IS NULL " if uncounted else "")
             order = "ORDER BY e.pos DESC LIMIT ?" if newest_first else "ORDER BY e.pos LIMIT ?"
-            high = base | (0xFFFFFFFF if before is None else before)
-            rows = db.execute(
-                _SELECT + where + order, (counter, base | after, high, -1 if limit is None else limit)
-            ).fetchall()
+            low, high = _place(number, after), _place(number, 0xFFFFFFFF if before is None else before)
+            rows = db.execute(_SELECT + where + order, (counter, low, high, -1 if limit is None else limit)).fetchall()
             return self._entries(rows)
 
     def _entries(self, rows: Sequence[tuple[int, Any, bytes, int | None]]) -> list[Entry]:
@@ -419,15 +434,16 @@ class SQLiteStore(BlockingStore):
             found = self._find(key)
             if found is None or not self.writable:
                 return
-            base = found[0] << 32
+            base, erased = found[0] << 32, b'"erased":true'
             # A lost count is counted again, so it need not wait for the disk; the next append's commit takes it along.
             self._db.execute("PRAGMA synchronous=NORMAL")
             try:
                 with self._transaction():
                     self._db.executemany(
                         "INSERT OR REPLACE INTO tokens "
-                        "SELECT ?, pos, ? FROM entry WHERE pos = ? AND instr(body, ?) = 0",
-                        [(counter, tokens, base | seq, b'"erased":true') for seq, tokens in counts.items()],
+                        "SELECT ?, pos, ? FROM entry WHERE pos = ? AND (instr(body, ?) = 0 "
+                        "OR json_extract(CAST(body AS TEXT), '$.erased') IS NULL)",
+                        [(counter, n, base | seq, erased) for seq, n in counts.items() if 0 < seq < 2**32],
                     )
             finally:
                 self._db.execute(f"PRAGMA synchronous={self._synchronous}")
@@ -437,7 +453,7 @@ class SQLiteStore(BlockingStore):
             found = self._find(key)
             if found is None:
                 return 0, 0
-            span = (counter, found[0] << 32 | after, found[0] << 32 | 0xFFFFFFFF)
+            span = (counter, _place(found[0], after), _place(found[0], 0xFFFFFFFF))
             sql = "SELECT count(*), coalesce(sum(n), 0) FROM tokens WHERE counter = ? AND pos > ? AND pos <= ?"
             number, total = db.execute(sql, span).fetchone()
             return number, total
@@ -525,6 +541,11 @@ class SQLiteStore(BlockingStore):
             self._db.close()
 
 
+def _place(number: int, seq: int) -> int:
+    """The `pos` of a seq as a bound: whatever was asked for, it stays within the session's own range."""
+    return number << 32 | min(max(seq, 0), 0xFFFFFFFF)
+
+
 def _key(id: str) -> bytes | str:
     """The stored form of an id: 16 bytes where it is a UUID in its usual spelling, else the text itself."""
     if len(id) == 36:
@@ -540,6 +561,8 @@ def _key(id: str) -> bytes | str:
 def _text(id: bytes | str) -> str:
     if isinstance(id, str):
         return id
+    if not isinstance(id, bytes):
+        raise TypeError(f"an id is stored as {type(id).__name__}")
     digits = id.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -1,10 +1,10 @@
-"""Public helpers for tests: a clock that stands still. (The stores' contract follows.)"""
+"""A clock that stands still until it is told to move."""
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """A clock that moves only when it is told: `Memory.open(…, clock=FakeClock())`. Microseconds since 1970, UTC."""
+    """A clock for tests: `Memory.open(…, clock=FakeClock())`. Microseconds since 1970, UTC."""
 
     def __init__(self, start: int = 1_700_000_000_000_000) -> None:
         self.now = start

@@ -1,0 +1,5 @@
+"""`python -m palimpsest.cli` does what `palimpsest` does."""
+
+from palimpsest.cli import main
+
+main()

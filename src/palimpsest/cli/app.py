@@ -1,0 +1,172 @@
+"""The root command: global options, commands loaded when they are called, and what each error's exit status is.
+
+0  done, also nothing to do        3  no such session or entry
+1  the operation failed            4  another writer was first, or an id came back with other content
+2  bad usage or configuration      5  the store cannot be reached, written or read
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from palimpsest.cli.output import clean
+
+DEFAULT_STORE = "sqlite:///palimpsest.db"
+BROKEN_PIPE, INTERRUPTED = 0, 130
+COMMANDS = {
+    "context": "context",
+    "demo": "demo",
+    "doctor": "doctor",
+    "export": "exporting",
+    "import": "importing",
+    "sessions": "sessions",
+    "show": "sessions",
+    "stats": "sessions",
+}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Failed(click.ClickException):
+    """The operation failed."""
+
+    def format_message(self) -> str:
+        return clean(self.message)
+
+
+class Refused(Failed):
+    """An option, an id or a configuration is not accepted."""
+
+    exit_code = 2
+
+
+class Missing(Failed):
+    """What was asked for is not there."""
+
+    exit_code = 3
+
+
+class Conflicting(Failed):
+    """Another writer was first, or an id came back with other content."""
+
+    exit_code = 4
+
+
+class Unavailable(Failed):
+    """The store cannot be reached, written or read."""
+
+    exit_code = 5
+
+
+class Root(click.Group):
+    """A group that imports a command's module when the command is used, and turns errors into exit statuses."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        from importlib import import_module
+
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"palimpsest.cli.{COMMANDS[name]}")
+        command: click.Command = getattr(module, f"{name}_command")
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from palimpsest import PalimpsestError
+
+        try:
+            with _plain_warnings():
+                outcome = super().invoke(ctx)
+                sys.stdout.flush()
+                return outcome
+        except PalimpsestError as error:
+            raise failure(error) from error
+        except BrokenPipeError:
+            _leave_the_pipe()
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+def failure(error: Exception) -> Failed:
+    """Return what ends the command for an error of the library."""
+    from palimpsest import ConfigError, Conflict, EntryNotFound, StoreError
+
+    endings: dict[type[Exception], type[Failed]] = {
+        ConfigError: Refused,
+        EntryNotFound: Missing,
+        Conflict: Conflicting,
+        StoreError: Unavailable,
+    }
+    return next((ending for kind, ending in endings.items() if isinstance(error, kind)), Failed)(str(error))
+
+
+def _leave_the_pipe() -> NoReturn:
+    """Whoever read the output has enough: end quietly, and let Python flush into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(BROKEN_PIPE)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show the library's warnings as one line each, without the place in its source."""
+    from palimpsest import PalimpsestWarning
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        click.echo(f"Warning: {clean(str(message))}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PalimpsestWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"palimpsest {version('palimpsest-memory')}")
+        ctx.exit()
+
+
+def store_options(function: F) -> F:
+    """Add `--store` and `--tenant`, which may stand before or after the command's name."""
+    function = click.option("--tenant", metavar="NAME", help="Whose sessions. [default: default]")(function)
+    store = "Address or file of the store. [env: PALIMPSEST_STORE; default: sqlite:///palimpsest.db]"
+    return click.option("--store", metavar="URL", help=store)(function)
+
+
+def json_option(function: F) -> F:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: examples, one a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("palimpsest demo", "palimpsest import chat.jsonl --session support-7", "palimpsest show support-7"),
+)
+@store_options
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
+)
+@click.pass_context
+def palimpsest(ctx: click.Context, store: str | None, tenant: str | None) -> None:
+    """Memory for LLM agents: one log per conversation, and contexts that fit, are valid and stay stable.
+
+    `palimpsest COMMAND --help` explains a command. Data goes to standard output, errors to standard error.
+    """
+    ctx.obj = (store, tenant)

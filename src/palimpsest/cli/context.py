@@ -1,0 +1,172 @@
+"""`palimpsest context`: what the model would be given next, and its account."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from palimpsest import Context
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table
+
+PARTS = (("system", "magenta"), ("tools", "blue"), ("overhead", "white"), ("head", "yellow"), ("log", "green"))
+
+
+@click.command(
+    "context",
+    epilog=examples(
+        "palimpsest context support-7 --model gpt-4o --max-tokens 8000",
+        "palimpsest context support-7 --max-tokens 8000 --system @prompt.txt --tools tools.json",
+        "palimpsest context support-7 --max-tokens 8000 --messages > request.json",
+    ),
+)
+@session_argument
+@click.option("--model", metavar="NAME", help="Its window, its tokenizer and its reserve for the answer.")
+@click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Budget of the whole request.")
+@click.option("--max-messages", type=click.IntRange(0), metavar="N", help="Bound of the log's messages.")
+@click.option("--reserve", type=click.IntRange(0), metavar="N", help="Tokens kept for the answer.")
+@click.option("--system", metavar="TEXT|@FILE", help="The system prompt that the call brings along.")
+@click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
+@click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
+@click.option("--at", type=click.IntRange(1), metavar="REVISION", help="What was given at this revision.")
+@click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
+@click.option("--commit", is_flag=True, help="Store the cut that this budget needs. Without it nothing is written.")
+@json_option
+@store_options
+def context_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    model: str | None,
+    max_tokens: int | None,
+    max_messages: int | None,
+    reserve: int | None,
+    system: str | None,
+    tools: str | None,
+    view: str,
+    at: int | None,
+    messages: bool,
+    commit: bool,
+) -> None:
+    """Print what the model would be given next: how full the budget is, and what is left out and why.
+
+    Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, ready to be sent.
+    """
+    options = {"model": model, "max_tokens": max_tokens, "max_messages": max_messages, "reserve": reserve}
+    brought: dict[str, Any] = {"system": _text(system), "tools": _tools(tools)}
+    with open_memory(store, tenant, write=commit) as memory:
+        require(memory, session)
+        chat = memory.session(session, view=view, **options)
+        context = chat.context(**brought, at=at, dry_run=not commit)
+        if messages:
+            print_json(context.messages)
+        elif as_json:
+            print_json(account(context))
+        else:
+            _print(context, committed=commit)
+
+
+def _text(given: str | None) -> str | None:
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        with open(given[1:], encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise click.UsageError(f"--system: {given[1:]} cannot be read ({fault})") from fault
+
+
+def _tools(given: str | None) -> list[Any]:
+    if given is None:
+        return []
+    found: object = None
+    try:
+        found = json.loads(_text("@" + given.removeprefix("@")) or "")
+    except ValueError as fault:
+        raise click.UsageError(f"--tools: {given} holds no JSON ({fault})") from fault
+    if not isinstance(found, list):
+        raise click.UsageError(f"--tools: {given} holds no list of tool schemas")
+    return found
+
+
+def account(context: Context) -> dict[str, Any]:
+    """Return a context's figures as JSON values."""
+    import msgspec
+
+    report = msgspec.to_builtins(context.report)
+    report.pop("parts")
+    budget = msgspec.to_builtins(context.budget) if context.budget is not None else None
+    return {
+        "revision": context.revision,
+        "epoch": context.epoch,
+        "format": context.format,
+        "tokens": context.tokens,
+        "budget": budget,
+        "parts": msgspec.to_builtins(context.parts),
+        "report": report,
+        "problems": list(context.problems),
+        "prefix": context.prefix._asdict(),
+    }
+
+
+def _print(context: Context, *, committed: bool) -> None:
+    from rich.text import Text
+
+    screen, budget, report = console(), context.budget, context.report
+    bounded = budget is not None and budget.limit < 2**62
+    whole = budget.available if budget is not None and bounded else context.tokens
+    width = max(min(screen.width, 100) - 2, 20)
+    parts = [(name, getattr(context.parts, name), style) for name, style in PARTS]
+    scale = max(whole, context.tokens, 1) / (budget.factor if budget is not None else 1.0)
+    screen.print(Text(_headline(context, whole if bounded else None), "bold"))
+    screen.print(bar([(size / scale, style, "█") for _, size, style in parts], width))
+    rows = table("part", "tokens", "share", right=("tokens", "share"))
+    for name, size, style in parts:
+        rows.add_row(Text(name, style), f"{size:,}", f"{size / max(context.counted, 1):.0%}")
+    screen.print(rows)
+    for text in _remarks(context, committed=committed):
+        screen.print(Text(clean(text)))
+    for warning in (*report.warnings, *(f"problem: {problem}" for problem in context.problems)):
+        note(f"Warning: {warning}")
+
+
+def _headline(context: Context, whole: int | None) -> str:
+    report = context.report
+    held = counted(report.entries, "entry") + " of " + counted(report.interactions, "interaction")
+    held += " in " + counted(report.messages, "message")
+    if whole is None:
+        return f"{context.tokens:,} tokens, no budget: {held}"
+    reserve = context.budget.reserve if context.budget is not None else 0
+    kept = f", {reserve:,} more are kept for the answer" if reserve else ""
+    return f"{context.tokens:,} of {whole:,} tokens ({context.tokens / max(whole, 1):.0%}{kept}): {held}"
+
+
+def _remarks(context: Context, *, committed: bool) -> list[str]:
+    """What a reader should know beside the figures, one line each."""
+    report = context.report
+    lines = []
+    if report.new_cut:
+        before = f" from {report.tokens_before_cut:,} tokens" if report.tokens_before_cut else ""
+        rungs = f" by {', then '.join(report.rungs)}" if report.rungs else ""
+        stored = "stored" if committed and context.epoch is not None else "not stored"
+        lines.append(f"cut       {report.epoch_reason}{before}{rungs}; {stored}")
+    elif report.epoch_reason is not None:
+        lines.append(
+            f"epoch     {context.epoch if context.epoch is not None else '-'}, began with {report.epoch_reason}"
+        )
+    for left in report.left_out:
+        places = str(left.first) if left.first == left.last else f"{left.first} to {left.last}"
+        lines.append(f"left out  {counted(left.entries, 'entry')} ({places}): {left.reason}")
+    shown = (("masked", report.masked), ("clamped", report.clamped), ("pinned", report.pinned))
+    for name, seqs in (*shown, ("anchors", report.anchors)):
+        if seqs:
+            some = ", ".join(map(str, seqs[:12])) + (", …" if len(seqs) > 12 else "")
+            lines.append(f"{name:8}  {counted(len(seqs), 'entry')} ({some})")
+    for name, calls in (("pending", report.pending), ("repaired", report.repaired)):
+        if calls:
+            lines.append(f"{name:8}  {counted(len(calls), 'call')} ({', '.join(calls)})")
+    return lines + [f"note      {text}" for text in report.notes if text != "a dry run"]

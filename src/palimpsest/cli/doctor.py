@@ -1,0 +1,157 @@
+"""`palimpsest doctor`: does everything that Palimpsest needs work here, and if not, what is to be done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import click
+
+from palimpsest import PalimpsestError
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory, resolve
+from palimpsest.cli.output import clean, console, counted, print_json
+
+PROBE = "palimpsest-doctor-probe"
+PYTHON = (3, 11)
+SQLITE = (3, 24, 0)
+SAMPLE = "Palimpsest: naïve 記憶 🧠 of 1,234 entries"
+VOCABULARIES = {  # SHA-256 of the packed file, tokens of the sample
+    "o200k_base": ("237883613c799b57337f9bda254d004913ab133c879f4cd55cc4d5b66992a450", 20),
+    "cl100k_base": ("f93a1dc1bc9057b7fde539f594216737bfd8ff0afc93326c685a5ce9cec68d29", 21),
+}
+
+
+class Check(NamedTuple):
+    """One thing looked at: whether it is well, what was seen, and what to do where it is not."""
+
+    name: str
+    well: bool
+    seen: str
+    advice: str = ""
+
+
+@click.command("doctor", epilog=examples("palimpsest doctor", "palimpsest doctor --store sqlite:////var/lib/app/a.db"))
+@json_option
+@store_options
+def doctor_command(store: str | None, tenant: str | None, as_json: bool) -> None:
+    """Check Python, SQLite, the vocabularies and the store; say what is wrong and what to do.
+
+    In the store a session is written, read and deleted again; a file that is not there is made. The exit status
+    is 1 where anything is wrong.
+    """
+    checks = []
+    for check in _checks(store, tenant):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        print_json([check._asdict() for check in checks])
+    if not all(check.well for check in checks):
+        click.get_current_context().exit(1)
+
+
+def _print(check: Check) -> None:
+    from rich.text import Text
+
+    mark = Text("ok   " if check.well else "FAIL ", "green" if check.well else "bold red")
+    screen = console()
+    screen.print(mark + Text(f"{check.name:<13} ", "") + Text(clean(check.seen), "dim"))
+    if check.advice:
+        screen.print(Text(f"     {'':<13} {clean(check.advice)}", "yellow"))
+
+
+def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
+    yield _python()
+    yield _sqlite()
+    for name in VOCABULARIES:
+        yield _vocabulary(name)
+    yield _models()
+    where, _ = resolve(store, tenant)
+    yield _guarded("store", lambda: _store(store, tenant), f"Look at {where}: its folder, its permissions, the disk.")
+    yield _guarded("sessions", lambda: _sessions(store, tenant), f"Keep a copy of {where}, then restore a backup.")
+
+
+def _guarded(name: str, look: Callable[[], str], advice: str) -> Check:
+    try:
+        return Check(name, True, look())
+    except PalimpsestError as fault:
+        return Check(name, False, str(fault), advice)
+
+
+def _python() -> Check:
+    seen = ".".join(map(str, sys.version_info[:3]))
+    well = sys.version_info[:2] >= PYTHON
+    return Check("python", well, seen, "" if well else "Palimpsest needs Python 3.11 or newer.")
+
+
+def _sqlite() -> Check:
+    import sqlite3
+
+    version = sqlite3.sqlite_version
+    if sqlite3.sqlite_version_info < SQLITE:
+        return Check("sqlite", False, version, "SQLite 3.24 or newer is needed: install a newer Python.")
+    if sqlite3.threadsafety < 3:
+        advice = "This SQLite was built without serialized threading: use one Memory per thread."
+        return Check("sqlite", False, f"{version}, thread safety {sqlite3.threadsafety}", advice)
+    return Check("sqlite", True, f"{version}, serialized")
+
+
+def _vocabulary(name: str) -> Check:
+    from hashlib import sha256
+    from importlib.resources import files
+
+    from palimpsest.tokens import encoding
+
+    advice = "A file of the package is damaged or missing: pip install --force-reinstall palimpsest-memory"
+    checksum, known = VOCABULARIES[name]
+    try:
+        found = sha256((files("palimpsest") / "data" / f"{name}.bin").read_bytes()).hexdigest()
+        if found != checksum:
+            return Check(name, False, f"checksum {found[:12]}… where {checksum[:12]}… is right", advice)
+        began = time.perf_counter()
+        counted = encoding(name).count(SAMPLE)
+    except (OSError, ImportError, ValueError, TypeError, AttributeError) as fault:
+        return Check(name, False, f"{type(fault).__name__}: {fault}", advice)
+    if counted != known:
+        return Check(name, False, f"counted {counted} tokens where {known} are right", advice)
+    return Check(name, True, f"checksum right, loaded in {time.perf_counter() - began:.2f} s, counts right")
+
+
+def _models() -> Check:
+    from palimpsest.models import model_names, table_source
+
+    return Check("models", True, f"{len(model_names())} in the table of {table_source().rpartition(' ')[2]}")
+
+
+def _store(store: str | None, tenant: str | None) -> str:
+    """Write, read and delete a session of its own."""
+    where, owner = resolve(store, tenant)
+    began = time.perf_counter()
+    with open_memory(store, tenant, create=True) as memory:
+        name = f"{PROBE}-{time.time_ns()}"
+        try:
+            chat = memory.session(name)
+            chat.add_user_message("probe")
+            found = [entry.text for entry in chat.entries()]
+        finally:
+            memory.delete_session(name)
+    if found != ["probe"]:
+        raise PalimpsestError(f"{where} gave back {found!r} for what was written")
+    return f"{where} (tenant {owner}): wrote, read and deleted in {(time.perf_counter() - began) * 1000:.0f} ms"
+
+
+def _sessions(store: str | None, tenant: str | None) -> str:
+    """Read every entry of every session of the tenant."""
+    sessions = entries = 0
+    after = ""
+    with open_memory(store, tenant, create=True) as memory:
+        while infos := memory.sessions(after=after):
+            for info in infos:
+                chat, seq = memory.session(info.session, readonly=True), 0
+                while batch := chat.entries(after=seq, limit=512):
+                    entries, seq = entries + len(batch), batch[-1].seq
+            sessions, after = sessions + len(infos), infos[-1].session
+    return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

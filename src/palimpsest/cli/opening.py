@@ -1,0 +1,70 @@
+"""Opening the store that the options name, and looking a session up in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palimpsest import Memory
+from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
+
+if TYPE_CHECKING:
+    from palimpsest.stores import SessionInfo
+
+
+def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
+    """Return store and tenant: the command's own options, else the root's, else the environment's, else defaults."""
+    root = click.get_current_context().find_root().obj or (None, None)
+    where = store or root[0] or os.environ.get("PALIMPSEST_STORE") or DEFAULT_STORE
+    return (where if ":" in where else Path(where)), (tenant or root[1] or "default")
+
+
+def open_memory(
+    store: str | None, tenant: str | None, *, create: bool = False, write: bool = False, **options: Any
+) -> Memory:
+    """Open the memory. Only with `create` does a file come into being that was not there before."""
+    where, owner = resolve(store, tenant)
+    is_file = isinstance(where, Path) or where.startswith("sqlite:")
+    if is_file and not create:
+        _expect_file(where)
+        looked = Memory.open(where, tenant=owner, readonly=True)
+        if not write:
+            return looked
+        looked.close()
+    return Memory.open(where, tenant=owner, **options)
+
+
+def _expect_file(where: str | Path) -> None:
+    path = where if isinstance(where, Path) else Path(where.removeprefix("sqlite:///"))
+    if not path.exists():
+        raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
+
+
+def find(memory: Memory, session: str) -> SessionInfo | None:
+    """Return the session's line in the listing, or None where there is no such session."""
+    if not session:
+        return None
+    last = ord(session[-1]) - 1
+    before = session[:-1] + (chr(0xD7FF if 0xD800 <= last < 0xE000 else last) + "\U0010ffff" if last >= 0 else "")
+    return next((info for info in memory.sessions(after=before, limit=2) if info.session == session), None)
+
+
+def require(memory: Memory, session: str) -> SessionInfo:
+    """Return the session's line in the listing. Raises Missing, with the nearest id, where there is none."""
+    found = find(memory, session)
+    if found is not None:
+        return found
+    from difflib import get_close_matches
+
+    near = get_close_matches(session, [info.session for info in memory.sessions()], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
+    raise Missing(f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}")
+
+
+def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument SESSION."""
+    return click.argument("session", metavar="SESSION")(function)

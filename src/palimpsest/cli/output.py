@@ -1,0 +1,131 @@
+"""What reaches the terminal: neutralised text, JSON, tables, bars. Colour and boxes only where a person looks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+# C0 without tab and line feed, DEL and C1, lone surrogates, and what turns or hides text: marks and overrides of
+# direction, line and paragraph separators, zero-width characters, tags, the byte order mark.
+_UNSAFE = (
+    "\x7f-\x9f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f"
+)
+_CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSAFE}]")
+_JSON_UNSAFE = re.compile(f"[{_UNSAFE}]")
+
+PIPED_WIDTH = 4_000
+"""Columns where nobody looks: what goes to a program or a file is not to be cut or wrapped."""
+
+
+def clean(text: str) -> str:
+    """Return `text` with everything that could steer a terminal or mislead a reader as visible escapes."""
+    return _CONTROL.sub(_escape, text)
+
+
+def line(text: str, width: int = 0) -> str:
+    """Return `text` on one line, neutralised, cut to `width` characters where one is given."""
+    flat = clean(" ".join(text.split()))
+    return flat if not width or len(flat) <= width else flat[: width - 1] + "…"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+def to_json(value: Any, *, indent: int | None = 2) -> str:
+    """Return JSON that is safe on a terminal and has UTF-8: the characters that are neither are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _JSON_UNSAFE.sub(_json_escape, text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON to standard output."""
+    click.echo(to_json(value))
+
+
+def note(text: str) -> None:
+    """Print what is no data to standard error."""
+    click.echo(clean(text), err=True)
+
+
+def on_terminal(stream: IO[str] | None = None) -> bool:
+    """Whether a person looks at this stream (standard output, unless another is given)."""
+    return (stream or sys.stdout).isatty()
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that breaks no words of data, knows NO_COLOR and leaves a broken pipe to its caller."""
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    width = None if on_terminal(sys.stderr if stderr else sys.stdout) else PIPED_WIDTH
+    return Plain(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """Return a table: with rules on a terminal, columns of plain text elsewhere."""
+    from rich import box
+    from rich.table import Table
+
+    plain = not on_terminal()
+    made = Table(
+        box=None if plain else box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        pad_edge=False,
+        padding=(0, 2, 0, 0) if plain else (0, 1),
+        header_style="bold",
+    )
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+    return made
+
+
+def bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
+    """Return a bar of `width` cells; each share is (part of the whole, style, character)."""
+    from rich.text import Text
+
+    made, filled, total = Text(), 0, 0.0
+    for share, style, character in shares:
+        total += share
+        cells = min(round(total * width), width) - filled
+        made.append(character * max(cells, 0), style)
+        filled += max(cells, 0)
+    made.append("·" * (width - filled), "dim")
+    return made
+
+
+def counted(number: int, one: str) -> str:
+    """Return `3 entries`, `1 session`: a number with what it counts."""
+    many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def moment(when: datetime | int | None) -> str:
+    """Return a time, UTC to the second. Numbers are microseconds since 1970."""
+    from datetime import UTC
+
+    if not when:
+        return "-"
+    if not isinstance(when, datetime):
+        when = datetime.fromtimestamp(when / 1_000_000, UTC)
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

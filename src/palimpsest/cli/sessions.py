@@ -1,0 +1,254 @@
+"""`palimpsest sessions`, `show` and `stats`: looking at what is there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from palimpsest import Entry, Memory, Session
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
+
+PAGE = 512
+
+
+@click.command("sessions", epilog=examples("palimpsest sessions", "palimpsest sessions --store chats.db --json"))
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
+@click.option("--after", metavar="ID", default="", help="Only sessions whose id sorts after this one.")
+@json_option
+@store_options
+def sessions_command(store: str | None, tenant: str | None, as_json: bool, limit: int, after: str) -> None:
+    """List the sessions of a store, by id."""
+    with open_memory(store, tenant) as memory:
+        found = memory.sessions(after=after, limit=limit)
+        more = len(found) == limit and bool(memory.sessions(after=found[-1].session, limit=1))
+    if as_json:
+        print_json([{**_numbers(info), "created": _iso(info.created), "updated": _iso(info.updated)} for info in found])
+        return
+    if not found:
+        note("No sessions yet: `palimpsest import FILE --session ID` makes one.")
+        return
+    rows = table("session", "entries", "revision", "epoch", "updated (UTC)", right=("entries", "revision", "epoch"))
+    for info in found:
+        figures = (f"{info.entries:,}", f"{info.revision:,}", f"{info.epoch:,}")
+        rows.add_row(line(info.session), *figures, moment(info.updated))
+    console().print(rows)
+    if more:
+        note(f"There are more: --after {found[-1].session!r}, or a larger --limit.")
+
+
+def _numbers(info: Any) -> dict[str, Any]:
+    return {"session": info.session, "entries": info.entries, "revision": info.revision, "epoch": info.epoch}
+
+
+def _iso(microseconds: int) -> str | None:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat() if microseconds else None
+
+
+@click.command(
+    "show",
+    epilog=examples(
+        "palimpsest show support-7",
+        "palimpsest show support-7 --all | less",
+        "palimpsest show support-7 --entry 12",
+        "palimpsest show support-7 --at 40 --json",
+    ),
+)
+@session_argument
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many entries.")
+@click.option("--all", "everything", is_flag=True, help="The whole log.")
+@click.option("--entry", "one", metavar="ID|SEQ", help="This entry alone, whole.")
+@click.option("--at", type=click.IntRange(1), metavar="REVISION", help="The log as it was at this revision.")
+@click.option("--full", is_flag=True, help="Whole texts, not their first lines.")
+@json_option
+@store_options
+def show_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    limit: int,
+    everything: bool,
+    one: str | None,
+    at: int | None,
+    full: bool,
+) -> None:
+    """Print a session's log, oldest first. Control characters in it are shown, never sent to the terminal.
+
+    What a context has left out is here like everything else: the log keeps it.
+    """
+    with open_memory(store, tenant) as memory:
+        chat = memory.session(session, readonly=True)
+        info = require(memory, session)
+        if one is not None:
+            entry = chat.entry(one)
+            _print_entries([entry], as_json=as_json, full=True, single=True)
+            return
+        # Without erasures and clears the newest entry's seq is their number; with them it is larger.
+        known = info.entries if at is None and not everything else limit
+        entries = _walk(chat, after=max(known - limit, 0), at=at)
+        if everything:
+            _print_entries(entries, as_json=as_json, full=full)
+            return
+        newest = deque(entries, maxlen=limit)
+    _print_entries(newest, as_json=as_json, full=full)
+    if newest and newest[0].seq > 1 and not as_json:
+        note(f"{counted(len(newest), 'entry')}, the newest; --all shows the whole log.")
+
+
+def _walk(chat: Session, after: int, at: int | None) -> Iterator[Entry]:
+    while batch := chat.entries(after=after, limit=PAGE):
+        for entry in batch:
+            if at is not None and entry.revision > at:
+                return
+            yield entry
+        after = batch[-1].seq
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """Return an entry as JSON values, without what it has not."""
+    import msgspec
+
+    values = {
+        "seq": entry.seq,
+        "id": entry.id,
+        "kind": entry.kind,
+        "role": entry.role,
+        "name": entry.name,
+        "call_id": entry.call_id,
+        "answers": entry.answers or None,
+        "status": entry.status,
+        "content": msgspec.to_builtins(entry.content),
+        "created_at": entry.created_at.isoformat(),
+        "revision": entry.revision,
+        "turn": entry.turn,
+        "group": entry.group,
+        "tokens": entry.tokens,
+        "importance": entry.importance,
+        "pinned": entry.pinned or None,
+        "erased": entry.erased or None,
+        "expires_at": entry.expires_at.isoformat() if entry.expires_at else None,
+        "metadata": entry.metadata,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _print_entries(entries: Any, *, as_json: bool, full: bool, single: bool = False) -> None:
+    if as_json:
+        found = [entry_json(entry) for entry in entries]
+        print_json(found[0] if single else found)
+        return
+    screen = console()
+    for entry in entries:
+        _print_entry(screen, entry, full=full)
+
+
+_STYLES = {"user": "bold cyan", "assistant": "bold green", "tool": "yellow", "system": "magenta"}
+LINES, WIDTH = 6, 600
+
+
+def _print_entry(screen: Any, entry: Entry, *, full: bool) -> None:
+    from rich.text import Text
+
+    title = Text(no_wrap=True)
+    title.append(f"{entry.seq:>5}  ", "dim")
+    title.append(_who(entry), _STYLES.get(entry.role, ""))
+    title.append(f"  {moment(entry.created_at)}", "dim")
+    marks = [*_marks(entry)]
+    if marks:
+        title.append(f"  [{', '.join(marks)}]", "dim")
+    screen.print(title, soft_wrap=True)
+    text = "(erased)" if entry.erased else clean(entry.text)
+    shown, left = (text, 0) if full else _shortened(text)
+    if shown:
+        _print_indented(screen, Text(shown, "dim" if entry.role == "tool" else ""))
+    if left:
+        _print_indented(screen, Text(f"… {left:,} more characters: --entry {entry.seq}", "dim"))
+
+
+def _print_indented(screen: Any, text: Any) -> None:
+    """Under its title: wrapped on a terminal, elsewhere each line as it is."""
+    from rich.padding import Padding
+
+    if on_terminal():
+        screen.print(Padding(text, (0, 0, 0, 7)))
+        return
+    for piece in text.plain.split("\n"):
+        click.echo(f"       {piece}")
+
+
+def _who(entry: Entry) -> str:
+    name = line(entry.name or "", 60)
+    if entry.kind == "tool_call":
+        return f"{entry.role} calls {name}"
+    if entry.kind == "tool_result":
+        return f"result of {name or 'a tool'}"
+    if entry.kind == "context":
+        return f"context {name}"
+    return f"{entry.role} ({name})" if name else entry.role
+
+
+def _marks(entry: Entry) -> Iterator[str]:
+    if entry.call_id:
+        yield line(entry.call_id, 40)
+    if entry.status not in (None, "unknown"):
+        yield str(entry.status)
+    if entry.late:
+        yield "late"
+    if entry.kind == "tool_result" and not entry.answers:
+        yield "answers no call"
+    if entry.pinned:
+        yield "pinned"
+    if not isinstance(entry.content, str):
+        parts = [type(part).__name__.lower() for part in entry.content]
+        yield from sorted({part for part in parts if part != "text"})
+
+
+def _shortened(text: str) -> tuple[str, int]:
+    shown = "\n".join(text.split("\n")[:LINES])[:WIDTH]
+    return shown, len(text) - len(shown)
+
+
+@click.command("stats", epilog=examples("palimpsest stats support-7", "palimpsest stats support-7 --json"))
+@session_argument
+@click.option("--model", metavar="NAME", help="Count with this model's tokenizer. [default: o200k_base]")
+@json_option
+@store_options
+def stats_command(store: str | None, tenant: str | None, as_json: bool, session: str, model: str | None) -> None:
+    """Print a session in numbers. Texts that were never counted are counted now, once."""
+    with open_memory(store, tenant, write=True) as memory:
+        require(memory, session)
+        figures = _figures(memory, session, model)
+    if as_json:
+        print_json(figures)
+        return
+    rows = table("", "", right=())
+    rows.show_header = False
+    for name, value in figures.items():
+        rows.add_row(name.replace("_", " "), clean(_told(value)))
+    console().print(rows)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_told(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _figures(memory: Memory, session: str, model: str | None) -> dict[str, Any]:
+    import msgspec
+
+    chat = memory.session(session, model=model)
+    stats = msgspec.to_builtins(chat.stats())
+    stats["usage"] = stats["usage"] or "never recorded"
+    records = chat.history()
+    stats["cuts"] = sum(record.kind == "cut" for record in records)
+    return {"session": session, "counter": chat.options.counter.name, **stats}

@@ -1,0 +1,44 @@
+"""Names of stores and formats, resolved in one order: registered by the program, built in, entry point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palimpsest.errors import ConfigError, nearest
+
+
+class Registry:
+    """What goes by a name. Built-in targets are `module:attribute`, imported when they are first asked for.
+
+    `group` is the entry-point group in which installed packages offer more of the kind. `form` is how a name
+    is written where it is used, for messages.
+    """
+
+    def __init__(self, option: str, group: str, built_in: dict[str, str], form: str = "{}") -> None:
+        self._option, self._group, self._built_in, self._form = option, group, built_in, form
+        self._registered: dict[str, Any] = {}
+
+    def register(self, name: str, target: Any) -> None:
+        """Let `name` stand for `target` in this process, before anything built in."""
+        self._registered[name] = target
+
+    def find(self, name: str, given: object = None) -> Any:
+        """Return what `name` stands for. Raises ConfigError, with what there is, for an unknown name.
+
+        `given` is what the user wrote, where that is more than the name.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        if name in self._built_in:
+            from importlib import import_module
+
+            module, _, attribute = self._built_in[name].partition(":")
+            return getattr(import_module(module), attribute)
+        from importlib.metadata import entry_points  # only for a name that is not ours
+
+        offered = {point.name: point for point in entry_points(group=self._group)}
+        if name in offered:
+            return offered[name].load()
+        known = sorted({*self._registered, *self._built_in, *offered})
+        allowed = ", ".join(map(self._form.format, known))
+        raise ConfigError(self._option, given or name, allowed, nearest=nearest(str(name), known))

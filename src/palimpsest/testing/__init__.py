@@ -1,0 +1,25 @@
+"""Public helpers for tests: `StoreConformance`, the contract of every store, and a clock that stands still.
+
+A backend takes the contract over like this; nothing here needs pytest, but its `test_` methods are made for it:
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store(self, tmp_path):
+            return lambda clock: open_my_store(tmp_path, clock=clock)
+"""
+
+from palimpsest.testing.changes import ChangeConformance
+from palimpsest.testing.clock import FakeClock
+from palimpsest.testing.contract import StoreFactory
+from palimpsest.testing.logs import LogConformance
+from palimpsest.testing.side import SideConformance
+
+__all__ = ["FakeClock", "StoreConformance", "StoreFactory"]
+
+
+class StoreConformance(LogConformance, ChangeConformance, SideConformance):
+    """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
+
+    A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A
+    store whose driver needs an event loop overrides `run`.
+    """

@@ -1,0 +1,189 @@
+"""The contract of stores: changes of a session, their records, and whole sessions."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from palimpsest.entries import Entry
+from palimpsest.errors import Conflict
+from palimpsest.log import Change, Cut, Head, Usage
+from palimpsest.stores import Dump
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+
+
+class ChangeConformance(Contract):
+    """Changes of a session, their records, and whole sessions."""
+
+    # --- changes
+
+    @rule
+    async def test_a_cut_begins_an_epoch_and_is_recorded(self, on: Opened) -> None:
+        """The head keeps the newest cut of each view, with the epoch and revision that it made."""
+        await on.store.append(KEY, said("a", "b"))
+        on.clock.advance(3)
+        change = Change(kind="cut", reason="high water", view="main", cut=Cut(start=2), detail={"n": 1})
+        head = await on.store.compact(KEY, change)
+        await on.store.compact(KEY, replace(change, view="small", cut=Cut(start=1)))
+
+        assert (head.revision, head.epoch, head.updated) == (2, 1, on.clock.now)
+        cut = Cut(start=2, epoch=1, revision=2)
+        assert head.views == {"main": cut}
+        found = await on.store.head(KEY)
+        assert found is not None
+        assert (found.views["main"], found.views["small"].epoch) == (cut, 2)
+        first, second = await on.store.records(KEY)
+        assert (first.kind, first.reason, first.view, first.cut) == ("cut", "high water", "main", cut)
+        assert (first.revision, first.at, first.detail, second.revision) == (2, on.clock.now, {"n": 1}, 3)
+
+    @rule
+    async def test_erasing_leaves_tombstones(self, on: Opened) -> None:
+        """Content, name, metadata and count of what is erased are gone; its place, id, kind and links stay."""
+        entry = Entry(id="x", content="secret", name="n", metadata={"a": 1}, status="error", call_id="c")
+        before = (await on.store.append(KEY, [*said("a"), entry])).entries[1]
+        await on.store.count(KEY, "words", {1: 1, 2: 5})
+        head = await on.store.compact(KEY, Change(kind="erase", reason="asked", seqs=(2,)))
+
+        (_, grave) = await on.store.read(KEY, counter="words")
+        assert (grave.erased, grave.content, grave.name, grave.metadata, grave.tokens) == (True, "", None, None, None)
+        assert (grave.id, grave.seq, grave.turn, grave.at) == ("x", 2, before.turn, before.at)
+        assert (head.epoch, head.erased, head.entries) == (1, 1, 1)
+        assert await on.store.tally(KEY, "words") == (1, 1)
+        assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "asked", (2,))]
+
+    @rule
+    async def test_an_erased_id_may_be_added_again_without_effect(self, on: Opened) -> None:
+        """Repeating a batch after it was erased neither conflicts nor brings it back."""
+        batch = said("a")
+        await on.store.append(KEY, batch, check_ids=True)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert (await on.store.append(KEY, batch, check_ids=True)).added == 0
+        assert texts(await on.store.read(KEY)) == [""]
+
+    @rule
+    async def test_clearing_removes_everything_and_goes_on_counting(self, on: Opened) -> None:
+        """After a clear the session is there and empty; seqs and revisions go on, ids are free again."""
+        batch = said("a", "b")
+        await on.store.append(KEY, batch)
+        await on.store.count(KEY, "words", {1: 1})
+        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
+        head = await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+
+        assert await on.store.read(KEY) == []
+        assert await on.store.tally(KEY, "words") == (0, 0)
+        assert [record.kind for record in await on.store.records(KEY)] == ["clear"]
+        assert (head.entries, head.views, head.revision, head.epoch) == (0, {}, 3, 2)
+        again = await on.store.append(KEY, batch, check_ids=True)
+        assert [entry.seq for entry in again.entries] == [3, 4]
+
+    @rule
+    async def test_pins_and_usage_keep_the_epoch(self, on: Opened) -> None:
+        """Pinning and unpinning move the revision and leave a record, usage leaves none; neither begins an epoch."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        await on.store.compact(KEY, Change(kind="pin", reason="pinned", seqs=(3, 1)))
+        await on.store.compact(KEY, Change(kind="pin", reason="unpinned", seqs=(3,), unpin=True))
+        head = await on.store.compact(KEY, Change(kind="usage", reason="usage", usage=Usage(input_tokens=7)))
+
+        assert (head.pinned, head.epoch, head.revision) == ((1,), 0, 4)
+        assert head.usage == Usage(input_tokens=7)
+        assert [record.reason for record in await on.store.records(KEY)] == ["pinned", "unpinned"]
+
+    @rule
+    async def test_a_change_happens_only_where_it_is_expected(self, on: Opened) -> None:
+        """With an expected revision or epoch a change that comes late raises Conflict and changes nothing."""
+        await on.store.append(KEY, said("a"))
+        cut = Change(kind="cut", reason="r", view="main", cut=Cut())
+        await refused(Conflict, on.store.compact(KEY, cut, expect_revision=0))
+        await refused(Conflict, on.store.compact(KEY, cut, expect_epoch=1))
+        await on.store.compact(KEY, cut, expect_revision=1, expect_epoch=0)
+        await on.store.append(KEY, said("b"))
+        before = await on.store.head(KEY)
+        await refused(Conflict, on.store.compact(KEY, Change(kind="clear", reason="r"), expect_epoch=0))
+        await refused(Conflict, on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)), expect_revision=2))
+
+        assert await on.store.head(KEY) == before
+        assert texts(await on.store.read(KEY)) == ["a", "b"]
+        assert len(await on.store.records(KEY)) == 1
+
+    @rule
+    async def test_records_come_by_revision(self, on: Opened) -> None:
+        """`after` and `before` are exclusive revisions; records come oldest first."""
+        await on.store.append(KEY, said("a"))
+        for i in range(3):
+            await on.store.compact(KEY, Change(kind="pin", reason=str(i), seqs=()))
+
+        assert [record.reason for record in await on.store.records(KEY)] == ["0", "1", "2"]
+        assert [record.revision for record in await on.store.records(KEY, after=2, before=4)] == [3]
+
+    # --- whole sessions
+
+    @rule
+    async def test_load_writes_a_whole_session(self, on: Opened) -> None:
+        """A dump is read back as it was; where the session exists it is refused, or takes its place."""
+        await on.store.append(KEY, said("a", "b"))
+        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2)))
+        head = await on.store.head(KEY) or Head()
+        entries, records = tuple(await on.store.read(KEY)), tuple(await on.store.records(KEY))
+        await on.store.append(OTHER, said("gone"))
+        await on.store.count(OTHER, "words", {1: 9})
+
+        dump = Dump(head=head, entries=entries, records=records)
+        await refused(Conflict, on.store.load(OTHER, dump))
+        assert texts(await on.store.read(OTHER)) == ["gone"]
+        await on.store.load(OTHER, dump, replace=True)
+        await on.store.load(FOREIGN, dump)
+
+        for key in (OTHER, FOREIGN):
+            assert await on.store.head(key) == head
+            assert tuple(await on.store.read(key)) == entries
+            assert tuple(await on.store.records(key)) == records
+            assert await on.store.tally(key, "words") == (0, 0)
+            assert (await on.store.append(key, said("c"))).entries[0].seq == 3
+
+    @rule
+    async def test_delete_leaves_nothing_of_the_session(self, on: Opened) -> None:
+        """After a delete the session is unknown, others are as before, and the same id starts anew."""
+        for key in (KEY, OTHER):
+            await on.store.append(key, said("a"))
+            await on.store.count(key, "words", {1: 1})
+            await on.store.compact(key, Change(kind="pin", reason="r", seqs=(1,)))
+
+        assert await on.store.delete(KEY) is True
+        assert await on.store.delete(KEY) is False
+
+        assert await on.store.head(KEY) is None
+        assert (await on.store.read(KEY), await on.store.records(KEY)) == ([], [])
+        assert texts(await on.store.read(OTHER)) == ["a"]
+        again = await on.store.append(KEY, said("b"))
+        assert (again.head.revision, again.entries[0].seq) == (1, 1)
+        assert await on.store.tally(KEY, "words") == (0, 0)
+
+    @rule
+    async def test_sessions_are_listed_by_id_for_their_tenant_alone(self, on: Opened) -> None:
+        """Ids sort by code point; `after` and `limit` page through them; a tenant sees its own."""
+        names = ["a", "B", "ä", "\U0001f600", "\uffee", "b" * 256, "a b", "%", "_"]
+        for name in names:
+            await on.store.append(KEY._replace(session=name), said("x"))
+        await on.store.append(FOREIGN, said("y"))
+
+        found = await on.store.sessions(KEY.tenant)
+
+        assert [one.session for one in found] == sorted(names)
+        pages = await on.store.sessions(KEY.tenant, limit=4)
+        pages += await on.store.sessions(KEY.tenant, after=pages[-1].session, limit=100)
+        assert pages == found
+        assert [one.session for one in await on.store.sessions(FOREIGN.tenant)] == [FOREIGN.session]
+        assert await on.store.sessions("nobody") == []
+
+    @rule
+    async def test_a_listing_tells_what_the_head_knows(self, on: Opened) -> None:
+        """Entries without tombstones, revision, epoch, and when the session was made and changed."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        begun = on.clock.now
+        on.clock.advance(1)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+
+        (one,) = await on.store.sessions(KEY.tenant)
+
+        assert (one.entries, one.revision, one.epoch) == (2, 2, 1)
+        assert (one.created, one.updated) == (begun, on.clock.now)

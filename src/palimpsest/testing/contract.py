@@ -1,0 +1,73 @@
+"""How a rule of the contract becomes a test: written as a coroutine over an open store, run without a plug-in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from palimpsest.entries import Entry, new_ids
+from palimpsest.log import SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+from palimpsest.testing.clock import FakeClock
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+StoreFactory: TypeAlias = Callable[[Callable[[], int]], Store]
+"""Opens an empty store that takes its time from the clock given."""
+
+KEY = SessionKey("tenant", "session")
+OTHER = SessionKey("tenant", "another session")
+FOREIGN = SessionKey("another tenant", "session")
+
+
+class Opened(NamedTuple):
+    """An open, empty store and its clock."""
+
+    store: Store
+    clock: FakeClock
+
+
+class Contract:
+    """What runs the rules. The store is opened before each and closed after it."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end; here without an event loop, as stores of blocking functions allow."""
+        return drive(coroutine)
+
+
+def rule(body: Callable[[Any, Opened], Awaitable[None]]) -> Callable[[Contract, StoreFactory], None]:
+    """Make a test method of a coroutine method over an open store."""
+
+    async def whole(contract: Contract, opened: Opened) -> None:
+        try:
+            await body(contract, opened)
+        finally:
+            await opened.store.close()
+
+    def test(self: Contract, store: StoreFactory) -> None:
+        clock = FakeClock()
+        self.run(whole(self, Opened(store(clock), clock)))
+
+    test.__name__, test.__qualname__, test.__doc__ = body.__name__, body.__qualname__, body.__doc__
+    return test
+
+
+async def refused(kind: type[E], doing: Awaitable[object]) -> E:
+    """Return the error of this kind that the call raises; fail where it raises none."""
+    try:
+        await doing
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def said(*texts: str, **fields: Any) -> list[Entry]:
+    """New human messages with ids of their own."""
+    ids = new_ids(len(texts), 1_700_000_000_000)
+    return [Entry(id=id, content=text, **fields) for id, text in zip(ids, texts, strict=True)]
+
+
+def texts(entries: list[Entry]) -> list[str]:
+    """The entries' texts."""
+    return [entry.text for entry in entries]

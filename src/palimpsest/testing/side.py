@@ -1,0 +1,203 @@
+"""The contract of stores: items, leases, expiry and closing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from palimpsest.errors import Closed, Conflict
+from palimpsest.log import Change
+from palimpsest.stores import Item
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+
+TENANT = KEY.tenant
+
+
+class SideConformance(Contract):
+    """Items, leases, expiry and closing."""
+
+    # --- items
+
+    @rule
+    async def test_an_item_has_a_version_that_each_put_raises(self, on: Opened) -> None:
+        """A put stores the value whole and returns it with its version, from 1 on for each key."""
+        value = bytes(range(256))
+        assert await on.store.get_item(TENANT, "n", "k") is None
+        first = await on.store.put_item(TENANT, "n", "k", b"old")
+        second = await on.store.put_item(TENANT, "n", "k", value)
+
+        assert (first.version, second.version) == (1, 2)
+        assert await on.store.get_item(TENANT, "n", "k") == Item(key="k", value=value, version=2)
+
+    @rule
+    async def test_an_expected_version_guards_a_put(self, on: Opened) -> None:
+        """`expect` is the present version, 0 for none; otherwise Conflict, and the value stays."""
+        await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"x", expect=1))
+        await on.store.put_item(TENANT, "n", "k", b"a", expect=0)
+        await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"x", expect=0))
+        await on.store.put_item(TENANT, "n", "k", b"b", expect=1)
+
+        assert await on.store.get_item(TENANT, "n", "k") == Item(key="k", value=b"b", version=2)
+
+    @rule
+    async def test_items_are_of_one_tenant_and_namespace(self, on: Opened) -> None:
+        """The same key in another namespace or of another tenant is another item."""
+        for tenant, namespace in ((TENANT, "n"), (TENANT, "m"), ("t", "n"), ("", "")):
+            await on.store.put_item(tenant, namespace, "k", f"{tenant}/{namespace}".encode())
+
+        assert await on.store.delete_item(TENANT, "m", "k") is True
+
+        assert await on.store.list_items(TENANT, "m") == []
+        assert [item.value for item in await on.store.list_items("t", "n")] == [b"t/n"]
+        assert [item.value for item in await on.store.list_items(TENANT, "n")] == [f"{TENANT}/n".encode()]
+
+    @rule
+    async def test_items_are_listed_in_the_order_in_which_they_came(self, on: Opened) -> None:
+        """Replacing a value keeps its place; deleting it and putting it again gives a new place and version 1."""
+        for key in ("b", "a", "c"):
+            await on.store.put_item(TENANT, "n", key, b"")
+        await on.store.put_item(TENANT, "n", "b", b"new")
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["b", "a", "c"]
+
+        await on.store.delete_item(TENANT, "n", "b")
+        again = await on.store.put_item(TENANT, "n", "b", b"")
+
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["a", "c", "b"]
+        assert again.version == 1
+
+    @rule
+    async def test_an_expired_item_is_not_there(self, on: Opened) -> None:
+        """From its expiry on an item is in no answer, and a put of its key makes a new item at the end."""
+        end = on.clock.now + 1_000_000
+        await on.store.put_item(TENANT, "n", "k", b"a", expires=end)
+        await on.store.put_item(TENANT, "n", "stays", b"b")
+        on.clock.advance(0.999999)
+        assert await on.store.get_item(TENANT, "n", "k") == Item(key="k", value=b"a", version=1, expires=end)
+        on.clock.advance(0.000001)
+
+        assert await on.store.get_item(TENANT, "n", "k") is None
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["stays"]
+        assert await on.store.delete_item(TENANT, "n", "k") is False
+        await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"c", expect=1))
+        assert (await on.store.put_item(TENANT, "n", "k", b"c", expect=0)).version == 1
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["stays", "k"]
+
+    @rule
+    async def test_deleting_an_item_says_whether_there_was_one(self, on: Opened) -> None:
+        """The first delete returns True, the next False."""
+        await on.store.put_item(TENANT, "n", "k", b"a")
+
+        assert await on.store.delete_item(TENANT, "n", "k") is True
+        assert await on.store.delete_item(TENANT, "n", "k") is False
+        assert await on.store.get_item(TENANT, "n", "k") is None
+
+    # --- leases
+
+    @rule
+    async def test_one_holder_has_a_lease(self, on: Opened) -> None:
+        """While one holds it others get None; leases of other names and tenants are free."""
+        fence = await on.store.lease(TENANT, "l", "one", 10)
+
+        assert fence is not None
+        assert await on.store.lease(TENANT, "l", "two", 10) is None
+        assert await on.store.lease(TENANT, "m", "two", 10) is not None
+        assert await on.store.lease("t", "l", "two", 10) is not None
+
+    @rule
+    async def test_a_lease_ends_by_itself_and_the_next_fence_is_greater(self, on: Opened) -> None:
+        """After its time another may take it, with a fence above every one given out before, of whatever name."""
+        first = await on.store.lease(TENANT, "l", "one", 10)
+        other = await on.store.lease(TENANT, "m", "one", 100)
+        on.clock.advance(9.999999)
+        assert await on.store.lease(TENANT, "l", "two", 10) is None
+        on.clock.advance(0.000001)
+        second = await on.store.lease(TENANT, "l", "two", 10)
+
+        assert first is not None
+        assert other is not None
+        assert second is not None
+        assert second > max(first, other)
+
+    @rule
+    async def test_renewing_keeps_the_fence_and_counts_from_now(self, on: Opened) -> None:
+        """The holder with its fence gets the time again; a wrong holder, fence or an ended lease gets None."""
+        fence = await on.store.lease(TENANT, "l", "one", 10)
+        assert fence is not None
+        on.clock.advance(9)
+        assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) == fence
+        assert await on.store.lease(TENANT, "l", "two", 10, fence=fence) is None
+        assert await on.store.lease(TENANT, "l", "one", 10, fence=fence + 1) is None
+        on.clock.advance(9)
+        assert await on.store.lease(TENANT, "l", "two", 10) is None
+        on.clock.advance(1)
+
+        assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
+
+    @rule
+    async def test_giving_a_lease_back_frees_it_at_once(self, on: Opened) -> None:
+        """Renewing for 0 seconds ends the lease; the next holder need not wait."""
+        fence = await on.store.lease(TENANT, "l", "one", 10)
+        assert fence is not None
+        await on.store.lease(TENANT, "l", "one", 0, fence=fence)
+
+        assert (await on.store.lease(TENANT, "l", "two", 10) or 0) > fence
+
+    # --- expiry
+
+    @rule
+    async def test_sweep_erases_what_has_expired(self, on: Opened) -> None:
+        """Expired entries of all tenants become tombstones, with a record; expired items go; both are counted."""
+        now = on.clock.now
+        soon, later = (datetime.fromtimestamp(now / 1_000_000 + seconds, UTC) for seconds in (10, 20))
+        await on.store.append(KEY, [*said("a", expires_at=soon), *said("b", expires_at=later), *said("c")])
+        await on.store.append(FOREIGN, said("d", expires_at=soon))
+        await on.store.append(OTHER, said("e"))
+        await on.store.put_item(TENANT, "n", "k", b"", expires=now + 10_000_000)
+        await on.store.put_item(TENANT, "n", "m", b"", expires=now + 20_000_000)
+
+        assert await on.store.sweep(now + 9_999_999) == 0
+        assert await on.store.sweep(now + 10_000_000) == 3
+        assert await on.store.sweep(now + 10_000_000) == 0
+
+        assert texts(await on.store.read(KEY)) == ["", "b", "c"]
+        assert [entry.erased for entry in await on.store.read(FOREIGN)] == [True]
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["m"]
+        assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "expiry", (1,))]
+        head = await on.store.head(KEY)
+        assert head is not None
+        assert (head.epoch, head.erased) == (1, 1)
+        assert await on.store.records(OTHER) == []
+
+    @rule
+    async def test_a_swept_lease_or_erased_entry_is_not_swept_again(self, on: Opened) -> None:
+        """What was erased before its expiry is no longer counted by a sweep."""
+        soon = datetime.fromtimestamp(on.clock.now / 1_000_000 + 10, UTC)
+        await on.store.append(KEY, said("a", expires_at=soon))
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert await on.store.sweep(on.clock.now + 60_000_000) == 0
+
+    # --- closing
+
+    @rule
+    async def test_a_closed_store_says_so(self, on: Opened) -> None:
+        """After `close` every verb raises Closed; closing twice is fine."""
+        await on.store.close()
+        await on.store.close()
+
+        store = on.store
+        await refused(Closed, store.head(KEY))
+        await refused(Closed, store.append(KEY, said("a")))
+        await refused(Closed, store.read(KEY))
+        await refused(Closed, store.fetch(KEY, [1]))
+        await refused(Closed, store.compact(KEY, Change(kind="clear", reason="r")))
+        await refused(Closed, store.records(KEY))
+        await refused(Closed, store.count(KEY, "words", {1: 1}))
+        await refused(Closed, store.tally(KEY, "words"))
+        await refused(Closed, store.delete(KEY))
+        await refused(Closed, store.sessions(TENANT))
+        await refused(Closed, store.get_item(TENANT, "n", "k"))
+        await refused(Closed, store.put_item(TENANT, "n", "k", b""))
+        await refused(Closed, store.delete_item(TENANT, "n", "k"))
+        await refused(Closed, store.list_items(TENANT, "n"))
+        await refused(Closed, store.lease(TENANT, "l", "h", 1))
+        await refused(Closed, store.sweep(0))

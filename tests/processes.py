@@ -1,0 +1,127 @@
+"""Starting `writer.py` as a process, reading what it says, and checking the file that it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from palimpsest import Entry
+
+SCRIPT = Path(__file__).with_name("writer.py")
+PATIENCE = 60.0
+"""Seconds after which a process that does not end is taken for hanging."""
+
+
+class Process:
+    """A running `writer.py`."""
+
+    def __init__(self, mode: str, path: Path, *arguments: object, **options: Any) -> None:
+        command = [sys.executable, str(SCRIPT), mode, str(path), *map(str, arguments)]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.communicate()
+
+    def hear(self) -> Any:
+        """Return the next thing that it says, None at its end."""
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        return json.loads(line) if line.endswith("\n") else None
+
+    def tell(self, line: str = "go") -> None:
+        """Let it go on."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(line + "\n")
+        self._child.stdin.flush()
+
+    def kill(self) -> list[Any]:
+        """Kill it with a signal that it cannot catch, and return what it had said and was not heard yet."""
+        self._child.send_signal(signal.SIGKILL)
+        return self.end(expect=-signal.SIGKILL)
+
+    def end(self, expect: int = 0) -> list[Any]:
+        """Wait for its end and return what it had said and was not heard yet."""
+        try:
+            out, _ = self._child.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.communicate()
+            raise
+        assert self._child.returncode == expect, f"ended with {self._child.returncode}"
+        return [json.loads(line) for line in out.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def run(mode: str, path: Path, *arguments: object, **options: Any) -> list[Any]:
+    """Run `writer.py` to its end and return what it said."""
+    return Process(mode, path, *arguments, **options).end()
+
+
+def together(processes: Iterable[Process]) -> list[list[Any]]:
+    """Let processes that are ready go on at once; return what each said until its end."""
+    processes = list(processes)
+    for process in processes:
+        assert process.hear() == "ready"
+    for process in processes:
+        process.tell()
+    return [process.end() for process in processes]
+
+
+def integrity(path: Path) -> str:
+    """What SQLite itself says about the file: "ok", or what is broken."""
+    db = sqlite3.connect(path)
+    try:
+        found: str = db.execute("PRAGMA integrity_check").fetchone()[0]
+        return found
+    finally:
+        db.close()
+
+
+def remains(path: Path) -> bytes:
+    """Every byte of the database file and of its write-ahead log."""
+    files = [path, path.with_name(path.name + "-wal")]
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def label(entry: Entry) -> str:
+    """The label of the turn that an entry of `writer.turn` belongs to."""
+    if entry.kind == "tool_call":
+        return str(json.loads(entry.text)["at"])
+    return entry.text.split()[-1] if entry.text else ""
+
+
+def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
+    """Return how often each turn is in the log, after checking that each batch is whole, in one piece and linked."""
+    assert [entry.seq for entry in entries] == list(range(entries[0].seq, entries[-1].seq + 1)) if entries else True
+    assert len({entry.id for entry in entries}) == len(entries)
+    found: Counter[str] = Counter()
+    for start in range(0, len(entries), size):
+        batch = entries[start : start + size]
+        human, left, right, left_result, right_result, answer = batch
+        assert {entry.revision for entry in batch} == {human.revision}
+        assert {label(entry) for entry in batch if not entry.erased} == {label(answer)}
+        assert [entry.kind for entry in batch] == ["message", *["tool_call"] * 2, *["tool_result"] * 2, "message"]
+        assert {entry.turn for entry in batch} == {human.seq}
+        assert left.group == right.group == left_result.group == right_result.group == left.seq
+        assert (left_result.answers, right_result.answers) == (left.seq, right.seq)
+        assert not any(entry.late for entry in batch)
+        assert answer.group == answer.seq
+        found[label(answer)] += 1
+    return found
+
+
+def can_be_anybody() -> bool:
+    """Whether this process may start children of another user."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0

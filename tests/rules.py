@@ -1,0 +1,133 @@
+"""What every context must keep, judged here anew: nothing in this file asks the library what is right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palimpsest.entries import Entry
+
+Message = dict[str, Any]
+ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+
+
+def faults(messages: Sequence[Message]) -> list[str]:
+    """Return every rule of chat completions that the messages break."""
+    found: list[str] = []
+    waiting: dict[str, int] = {}
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            found.append(f"{i}: unknown role {role!r}")
+        if role == "tool":
+            if message.get("tool_call_id") not in waiting:
+                found.append(f"{i}: answers {message.get('tool_call_id')!r}, which nobody directly before asked for")
+            waiting.pop(str(message.get("tool_call_id")), None)
+            if not isinstance(content, str | list):
+                found.append(f"{i}: a result without content")
+            continue
+        if waiting:
+            found.append(f"{i}: comes before the results of {sorted(waiting)}")
+        waiting = {}
+        calls = message.get("tool_calls")
+        if calls:
+            found.extend(_calling(i, role, calls))
+            waiting = {call.get("id"): i for call in calls}
+        elif "tool_calls" in message and calls is not None:
+            found.append(f"{i}: an empty list of calls")
+        elif not content and not (role == "assistant" and (message.get("refusal") or message.get("audio"))):
+            found.append(f"{i}: {role} says nothing")
+    if waiting:
+        found.append(f"the end: no result of {sorted(waiting)}")
+    try:
+        json.dumps(messages, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        found.append("text that is not valid Unicode")
+    return found
+
+
+def _calling(i: int, role: str | None, calls: Sequence[Message]) -> list[str]:
+    found = []
+    ids = [call.get("id") for call in calls]
+    if role != "assistant":
+        found.append(f"{i}: {role} calls tools")
+    if len(set(ids)) < len(ids) or not all(isinstance(id, str) and id for id in ids):
+        found.append(f"{i}: call ids {ids} are empty or repeated")
+    if not all(call.get(call.get("type", ""), {}).get("name") for call in calls):
+        found.append(f"{i}: a call without a tool's name")
+    return found
+
+
+def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0) -> int:
+    """Tokens of what the messages say: contents, names, calls; the least that any account of them may claim."""
+    total = 0
+    for message in messages:
+        total += per_message + sum(map(count, _texts(message)))
+    return total
+
+
+def _texts(message: Message) -> list[str]:
+    content = message.get("content")
+    found = [content] if isinstance(content, str) else []
+    if isinstance(content, list):
+        found.extend(part["text"] for part in content if part.get("type") == "text")
+    if message.get("name") and message["role"] != "tool":
+        found.append(message["name"])
+    for call in message.get("tool_calls") or ():
+        body = call[call["type"]]
+        found.extend((body["name"], body.get("arguments", body.get("input"))))
+    return found
+
+
+def shown_calls(messages: Sequence[Message], entries: Sequence[Entry]) -> set[int]:
+    """The seqs of the calls that the messages hold, found by their arguments or their handle."""
+    places = {scrubbed(entry.text): entry.seq for entry in entries if entry.kind == "tool_call"}
+    seqs = set()
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            body = call[call["type"]]
+            text = body.get("arguments", body.get("input"))
+            handle = re.search(r"left out: entry (\d+), ", text)
+            seqs.add(places[text] if text in places else int(handle.group(1)) if handle else -1)
+    return seqs
+
+
+def half_groups(messages: Sequence[Message], entries: Sequence[Entry]) -> list[set[int]]:
+    """Groups of which some calls are shown and some are not, although none of them was erased."""
+    shown = shown_calls(messages, entries)
+    groups: dict[int, set[int]] = {}
+    for entry in entries:
+        if entry.kind == "tool_call" and not entry.erased:
+            groups.setdefault(entry.group, set()).add(entry.seq)
+    return [seqs for seqs in groups.values() if seqs & shown and seqs - shown]
+
+
+def scrubbed(text: str) -> str:
+    """The text with U+FFFD in the place of lone surrogates, which no provider takes."""
+    return "".join("\ufffd" if 0xD800 <= ord(character) < 0xE000 else character for character in text)
+
+
+def shows(messages: Sequence[Message], entry: Entry) -> bool:
+    """Whether the messages hold this human message whole and unaltered."""
+    if isinstance(entry.content, str):
+        wanted: Any = scrubbed(entry.content)
+        return any(m["role"] == "user" and m["content"] == wanted for m in messages)
+    wanted = [scrubbed(part.text) for part in entry.content if hasattr(part, "text")]
+    for message in messages:
+        if message["role"] == "user" and isinstance(message["content"], list):
+            said = [part["text"] for part in message["content"] if part.get("type") == "text"]
+            if said == wanted and len(message["content"]) == len(entry.content):
+                return True
+    return False
+
+
+def packed(messages: Sequence[Message]) -> list[bytes]:
+    """Each message as the bytes that a provider's cache compares."""
+    return [json.dumps(message, ensure_ascii=False).encode() for message in messages]
+
+
+def is_prefix(earlier: Sequence[bytes], later: Sequence[bytes]) -> bool:
+    """Whether the later messages begin with the earlier ones, byte for byte."""
+    return list(later[: len(earlier)]) == list(earlier)

@@ -1,0 +1,362 @@
+"""The command line: what each command prints, what it leaves behind, and what its exit status says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from commands import CHAT, START, read, run, start, write_lines
+from palimpsest import Memory
+from palimpsest.cli import app
+from palimpsest.cli.app import palimpsest
+from palimpsest.cli.output import clean, to_json
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+
+EVIL = "\x1b[2Jgone\x1b]0;title\x07 \x9b31m \u202eolleh\u2066 \u200b\x7f\r\ud800 end"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with a store of its own named by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PALIMPSEST_STORE", "sqlite:///chats.db")
+    return tmp_path
+
+
+@pytest.fixture
+def chat(here: Path) -> str:
+    """A session of one interaction, imported from JSON lines; returns its id."""
+    write_lines(here / "chat.jsonl", CHAT)
+    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
+    return "chat"
+
+
+# --- every command
+
+
+@pytest.mark.parametrize("name", sorted(app.COMMANDS))
+def test_every_command_has_help_with_examples(name: str) -> None:
+    """`--help` says what a command does and shows it in use."""
+    result = run(name, "--help")
+
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert f"palimpsest {name}" in result.output
+    assert "--json" in result.output
+
+
+@pytest.mark.parametrize("name", sorted(app.COMMANDS))
+def test_every_command_is_documented(name: str) -> None:
+    """An undocumented command fails: each has a heading in docs/cli.md, and each of its options is named there."""
+    page = PAGE.read_text("utf-8")
+    command = palimpsest.commands.get(name) or palimpsest.get_command(palimpsest.make_context("x", ["demo"]), name)
+    assert command is not None
+    section = re.search(rf"^## `palimpsest {name}.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+
+    assert section is not None, f"docs/cli.md has no section on `palimpsest {name}`"
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    shared = {"--json", "--store", "--tenant"}
+    assert [option for option in options if option not in shared and f"`{option}" not in section[0]] == []
+
+
+def test_the_version_is_printed() -> None:
+    """`--version` prints name and version."""
+    assert re.fullmatch(r"palimpsest \d+\.\d+\.\d+\S*\n", run("--version").output)
+
+
+def test_every_reading_command_prints_json(chat: str) -> None:
+    """With `--json` standard output is one JSON value."""
+    assert [info["session"] for info in read("sessions")] == ["chat"]
+    assert [entry["kind"] for entry in read("show", chat)] == ["message", "tool_call", "tool_result", "message"]
+    assert read("stats", chat)["total_entries"] == 4
+    assert read("context", chat, "--max-tokens", "500")["tokens"] <= 500
+    assert read("export", chat)["session_id"] == "chat"
+    assert all(check["well"] for check in read("doctor"))
+
+
+# --- exit statuses
+
+
+def test_success_and_nothing_to_do_are_0(chat: str) -> None:
+    """Importing what is there already is a success."""
+    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
+
+
+def test_a_failed_operation_is_1(chat: str) -> None:
+    """A budget that nothing fits into is an operation that failed, told in one line."""
+    result = run("context", chat, "--max-tokens", "5")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("show",),
+        ("show", "chat", "--limit", "many"),
+        ("sessions", "--store", "sqlit:///x.db"),
+        ("import", "missing.jsonl"),
+        ("import", "-"),
+        ("context", "chat", "--tools", "missing.json"),
+        ("demo", "--model", "no-such-model"),
+    ],
+)
+def test_bad_usage_or_configuration_is_2(chat: str, arguments: tuple[str, ...]) -> None:
+    """Whatever is wrong in how a command was called ends with 2, and says so on standard error."""
+    result = run(*arguments, given=json.dumps(CHAT))
+
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("show", "chta"), ("stats", "chta"), ("export", "chta"), ("context", "chta")])
+def test_an_unknown_session_is_3_and_the_nearest_is_named(chat: str, arguments: tuple[str, ...]) -> None:
+    """What is not there ends with 3."""
+    result = run(*arguments)
+
+    assert result.exit_code == 3
+    assert "did you mean 'chat'?" in result.stderr
+
+
+def test_an_unknown_entry_is_3(chat: str) -> None:
+    """An entry that the session has not ends with 3."""
+    assert run("show", chat, "--entry", "99").exit_code == 3
+
+
+def test_conflicts_are_4_and_stores_are_5() -> None:
+    """The library's errors each have their exit status."""
+    from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, StoreCorrupt, StoreUnavailable
+
+    errors = {
+        BudgetImpossible(2, 1, {}): 1,
+        ConfigError("x", 1, "2"): 2,
+        EntryNotFound("s", 1): 3,
+        Conflict("x", "is there"): 4,
+        StoreUnavailable("x", "away"): 5,
+        StoreCorrupt("x", "damaged"): 5,
+    }
+
+    assert [app.failure(error).exit_code for error in errors] == list(errors.values())
+
+
+def test_a_store_that_is_not_there_is_5_and_is_not_made(here: Path) -> None:
+    """Looking makes no file."""
+    assert run("sessions").exit_code == 5
+    assert list(here.iterdir()) == []
+
+
+def test_a_foreign_file_is_5_and_is_not_touched(here: Path) -> None:
+    """A file that is no store is refused as it is."""
+    (here / "chats.db").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
+
+    result = run("sessions")
+
+    assert result.exit_code == 5
+    assert "Traceback" not in result.stderr
+
+
+# --- stores and tenants
+
+
+def test_the_option_comes_before_the_environment(chat: str, here: Path) -> None:
+    """`--store` names the store before or after the command; without it PALIMPSEST_STORE does."""
+    write_lines(here / "one.jsonl", CHAT[:1])
+    run("import", "one.jsonl", "--store", "sqlite:///other.db")
+
+    assert [info["session"] for info in read("sessions")] == ["chat"]
+    assert [info["session"] for info in read("sessions", "--store", "other.db")] == ["one"]
+    assert [info["session"] for info in read("--store", "other.db", "sessions")] == ["one"]
+
+
+def test_without_either_the_store_is_palimpsest_db(chat: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is a file in the current folder."""
+    monkeypatch.delenv("PALIMPSEST_STORE")
+
+    run("import", "chat.jsonl")
+
+    assert (here / "palimpsest.db").exists()
+
+
+def test_a_tenant_sees_its_own_sessions(chat: str) -> None:
+    """Another tenant has no such session."""
+    assert run("show", chat, "--tenant", "other").exit_code == 3
+    assert read("sessions", "--tenant", "other") == []
+
+
+# --- showing
+
+
+def test_a_log_cannot_attack_the_terminal(here: Path) -> None:
+    """Control characters, overrides of direction and lone surrogates are shown as escapes, in every command."""
+    write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": EVIL}])
+    run("import", "evil.jsonl")
+
+    for result in (
+        *(
+            run("show", "evil"),
+            run("show", "evil", "--json"),
+            run("export", "evil"),
+            run("show", "evil", "--entry", "1"),
+        ),
+        *(run("context", "evil", "--messages"), run("export", "evil", "--format", "openai"), run("show", EVIL)),
+    ):
+        assert (
+            re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ud800-\udfff]", result.output)
+            is None
+        )
+    assert r"\x1b[2Jgone" in run("show", "evil").stdout
+    assert read("show", "evil")[0]["content"] == EVIL
+
+
+def test_neutralised_text_keeps_what_is_harmless() -> None:
+    """Line breaks, tabs, accents, emoji and right-to-left scripts stay as they are."""
+    harmless = "naïve\n\t記憶 🧠 שלום"
+
+    assert clean(harmless) == harmless
+    assert json.loads(to_json({"text": harmless + EVIL})) == {"text": harmless + EVIL}
+
+
+def test_show_gives_the_newest_and_says_that_there_are_more(here: Path) -> None:
+    """`--limit` counts from the end, also where entries were erased."""
+    write_lines(here / "long.jsonl", [{"role": "user", "content": f"message {i}"} for i in range(30)])
+    run("import", "long.jsonl")
+    with Memory.open("sqlite:///chats.db") as memory:
+        memory.session("long").erase([3, 4])
+
+    newest = read("show", "long", "--limit", "2")
+
+    assert [entry["seq"] for entry in newest] == [29, 30]
+    assert "--all" in run("show", "long").stderr
+    assert "(erased)" in run("show", "long", "--all").stdout
+
+
+def test_show_at_a_revision_shows_the_log_of_then(chat: str, here: Path) -> None:
+    """What came later is not there."""
+    write_lines(here / "more.jsonl", CHAT[:1])
+    run("import", "more.jsonl", "--session", chat, "--key", "later")
+
+    assert len(read("show", chat)) == 5
+    assert len(read("show", chat, "--at", "1")) == 4
+
+
+# --- the context
+
+
+def test_a_context_is_computed_and_not_stored(here: Path) -> None:
+    """Without `--commit` a cut that is due is shown, and the session stays as it was."""
+    write_lines(here / "long.jsonl", [{"role": "user", "content": "word " * 200} for _ in range(20)] + CHAT[3:])
+    run("import", "long.jsonl")
+    before = read("sessions")[0]["revision"]
+
+    account = read("context", "long", "--max-tokens", "8000", "--system", "Be brief.")
+    shown = run("context", "long", "--max-tokens", "2000").stdout
+
+    assert account["tokens"] == sum(account["parts"].values())
+    assert account["parts"]["system"] > 0
+    assert "left out" in shown
+    assert read("sessions")[0]["revision"] == before
+    run("context", "long", "--max-tokens", "2000", "--commit")
+    assert read("sessions")[0]["epoch"] == 1
+
+
+def test_system_and_tools_come_from_files(chat: str, here: Path) -> None:
+    """`@FILE` gives the system prompt, a JSON list the tools; both are counted, the messages are ready to be sent."""
+    (here / "prompt.txt").write_text("You are helpful.")
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+    (here / "tools.json").write_text(json.dumps([tool]))
+
+    account = read("context", chat, "--max-tokens", "500", "--system", "@prompt.txt", "--tools", "tools.json")
+    sent = json.loads(run("context", chat, "--system", "@prompt.txt", "--messages").stdout)
+
+    assert account["parts"]["tools"] > 0
+    assert sent == [{"role": "system", "content": "You are helpful."}, *CHAT]
+
+
+# --- the doctor
+
+
+def test_the_doctor_leaves_no_trace(chat: str) -> None:
+    """The probe is gone afterwards, and every check says that all is well."""
+    result = run("doctor")
+
+    assert result.exit_code == 0
+    assert [info["session"] for info in read("sessions")] == ["chat"]
+    assert "4 entries of 1 session can be read" in result.stdout
+
+
+def test_the_doctor_says_what_is_wrong(here: Path) -> None:
+    """A damaged store fails its check with advice, and the exit status is 1."""
+    (here / "chats.db").write_bytes(b"nothing of ours" * 100)
+
+    result = run("doctor")
+
+    assert result.exit_code == 1
+    assert "FAIL" in result.stdout
+
+
+# --- as a process
+
+
+def test_output_to_a_pipe_is_plain(chat: str) -> None:
+    """No colour and no rules where nobody looks, and lines are not cut."""
+    shown = start("show", chat)
+
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert "result of look_up" in shown.stdout
+
+
+def test_a_broken_pipe_is_harmless(here: Path) -> None:
+    """Whoever stops reading early gets no traceback, and the command no failure."""
+    write_lines(here / "long.jsonl", [{"role": "user", "content": "word " * 300} for _ in range(400)])
+    run("import", "long.jsonl")
+
+    shown = subprocess.Popen([*START, "show", "long", "--all"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert shown.stdout is not None
+    assert shown.stderr is not None
+    shown.stdout.read(10)
+    shown.stdout.close()
+    told = shown.stderr.read()
+    shown.stderr.close()
+
+    assert (shown.wait(60), told) == (0, b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
+    """Ctrl-C is no failure to explain."""
+    waiting = subprocess.Popen(
+        [*START, "import", "-", "--session", "typed"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for _ in range(600):
+        if (here / "chats.db").exists():
+            break
+        time.sleep(0.05)
+    waiting.send_signal(signal.SIGINT)
+    told = waiting.communicate(timeout=60)[1]
+
+    assert waiting.returncode == 130
+    assert b"Traceback" not in told
+
+
+def test_the_installed_command_starts(here: Path) -> None:
+    """The entry point of the package is the same command."""
+    ran = start("--version")
+
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("palimpsest ")

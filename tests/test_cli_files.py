@@ -1,0 +1,168 @@
+"""`palimpsest import` and `palimpsest export`: what files may hold, and that nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import CHAT, read, run, texts, write_lines
+from palimpsest.cli import importing
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with a store of its own named by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PALIMPSEST_STORE", "sqlite:///chats.db")
+    return tmp_path
+
+
+@pytest.fixture
+def chat(here: Path) -> str:
+    """A session of one interaction, imported from JSON lines; returns its id."""
+    write_lines(here / "chat.jsonl", CHAT)
+    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
+    return "chat"
+
+
+# --- into a session
+
+
+def test_importing_twice_adds_nothing(chat: str, here: Path) -> None:
+    """A file has its place by content: a second import finds all of it there."""
+    before = texts(chat)
+
+    again = read("import", "chat.jsonl", "--session", chat)
+
+    assert again[0]["sessions"] == [{"session": "chat", "added": 0, "already_there": 4}]
+    assert texts(chat) == before
+
+
+def test_a_file_that_has_grown_adds_what_is_new(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the batches, messages that were imported before are not imported again."""
+    monkeypatch.setattr(importing, "BATCH", 4)
+    said = [{"role": "user", "content": f"message {number}"} for number in range(11)]
+    for length in (3, 6, 11):
+        write_lines(here / "grows.jsonl", said[:length])
+        run("import", "grows.jsonl")
+
+    assert texts("grows") == [message["content"] for message in said]
+
+
+def test_files_that_begin_alike_do_not_get_in_each_others_way(here: Path) -> None:
+    """Two files with the same first message into one session are both taken, each once."""
+    first = {"role": "user", "content": "Hello"}
+    write_lines(here / "a.jsonl", [first, {"role": "user", "content": "from a"}])
+    write_lines(here / "b.jsonl", [first, {"role": "user", "content": "from b"}])
+    for name in ("a", "b", "a", "b"):
+        assert run("import", f"{name}.jsonl", "--session", "both").exit_code == 0
+
+    assert texts("both") == ["Hello", "from a", "Hello", "from b"]
+
+
+def test_another_key_imports_once_more(chat: str) -> None:
+    """`--key` says that the same messages are meant to come again."""
+    again = read("import", "chat.jsonl", "--session", chat, "--key", "second time")
+
+    assert again[0]["sessions"][0]["added"] == 4
+
+
+def test_a_bad_line_is_named_and_the_rest_is_taken(here: Path) -> None:
+    """What is malformed is told with file, line and reason; the exit status is 1."""
+    lines = [CHAT[0], "{broken", '{"role": "stranger", "content": "x"}', "", '"text"', CHAT[3]]
+    write_lines(here / "bad.jsonl", lines)
+
+    result = run("import", "bad.jsonl")
+
+    assert result.exit_code == 1
+    starts = [line.split(" ")[0] for line in result.stderr.splitlines()]
+    assert starts == ["bad.jsonl:2:", "bad.jsonl:3:", "bad.jsonl:5:"]
+    assert texts("bad") == [CHAT[0]["content"], CHAT[3]["content"]]
+
+
+def test_strict_stores_nothing_of_a_file_with_a_fault(here: Path) -> None:
+    """`--strict` stops at the first fault, before anything of the file is stored."""
+    write_lines(here / "bad.jsonl", [CHAT[0], '{"role": "stranger"}', "{broken"])
+
+    result = run("import", "bad.jsonl", "--strict")
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0].startswith("bad.jsonl:2: role: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert read("sessions") == []
+
+
+def test_a_bad_session_id_in_a_file_is_refused_there(here: Path) -> None:
+    """An object whose `session_id` is no id is malformed like anything else, and `--strict` finds it before storing."""
+    bad, good = {"session_id": "a\x07b", "messages": CHAT}, {"session_id": "fine", "messages": CHAT}
+    write_lines(here / "ids.jsonl", [json.dumps(bad), json.dumps(good)])
+
+    assert run("import", "ids.jsonl", "--strict").exit_code == 1
+    assert read("sessions") == []
+    assert run("import", "ids.jsonl").exit_code == 1
+    assert [info["session"] for info in read("sessions")] == ["fine"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(CHAT),
+        json.dumps(CHAT, indent=2),
+        json.dumps({"messages": CHAT}),
+        "\n".join(map(json.dumps, CHAT)),
+        "\ufeff" + json.dumps(CHAT),
+    ],
+    ids=["list", "indented", "object", "lines", "byte order mark"],
+)
+def test_every_shape_is_recognised_on_standard_input(here: Path, body: str) -> None:
+    """A list of messages, an object that has them, and JSON lines are told apart by what they hold."""
+    result = run("import", "-", "--session", "piped", given=body.encode())
+
+    assert result.exit_code == 0, result.output
+    assert len(texts("piped")) == 4
+
+
+def test_conversations_of_one_file_become_sessions_of_their_own(here: Path) -> None:
+    """A list of messages on each line: a session per line, named after file and line."""
+    write_lines(here / "many.jsonl", [json.dumps(CHAT), json.dumps(CHAT[:1])])
+    (here / "nested.json").write_text(json.dumps([CHAT, {"messages": CHAT[:1], "session_id": "named"}]))
+
+    run("import", "many.jsonl", "nested.json")
+
+    counted = {info["session"]: info["entries"] for info in read("sessions")}
+    assert counted == {"many-1": 4, "many-2": 1, "nested-1": 4, "named": 1}
+
+
+# --- out of a session
+
+
+def test_an_export_comes_back_whole(chat: str, here: Path) -> None:
+    """Exported, imported into another store and exported again it is the same, and a second import adds nothing."""
+    run("export", chat, "-o", "out.json")
+    other = ("--store", "sqlite:///other.db")
+
+    first, second = read("import", "out.json", *other), read("import", "out.json", *other)
+
+    assert (first[0]["sessions"][0]["added"], second[0]["sessions"][0]["added"]) == (4, 0)
+    one, two = read("export", chat), read("export", chat, *other)
+    assert one["entries"] == two["entries"]
+
+
+def test_messages_come_out_as_they_went_in(chat: str) -> None:
+    """`--format openai` gives the provider's own messages."""
+    assert json.loads(run("export", chat, "--format", "openai").stdout) == CHAT
+
+
+def test_an_export_that_does_not_hold_together_is_refused(chat: str, here: Path) -> None:
+    """A gap in an export is told, and nothing of it is stored."""
+    export = read("export", chat)
+    del export["entries"][1]
+    (here / "gap.json").write_text(json.dumps(export))
+
+    result = run("import", "gap.json", "--session", "gap")
+
+    assert result.exit_code == 1
+    assert "entry 2 is missing" in result.stderr
+    assert [info["session"] for info in read("sessions")] == ["chat"]

@@ -1,0 +1,435 @@
+"""What holds when many threads and processes use one store at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from palimpsest import Closed, Conflict, Memory, Session
+from processes import PATIENCE, Process, integrity, run, together, whole_turns
+from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
+
+Start = Callable[[str, Path], Process]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def memory(path: Path) -> Iterator[Memory]:
+    """A store that other processes open, too."""
+    with Memory.open(path) as memory:
+        yield memory
+
+
+@pytest.fixture
+def statements(memory: Memory) -> Iterator[list[str]]:
+    """Every statement that the memory's connection runs from now on."""
+    seen: list[str] = []
+    memory.store._db.set_trace_callback(seen.append)
+    yield seen
+    memory.store._db.set_trace_callback(None)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start processes that are ended with the test, however it goes."""
+    with contextlib.ExitStack() as started:
+        yield lambda mode, path: started.enter_context(Process(mode, path))
+
+
+def commits(statements: list[str]) -> int:
+    return statements.count("COMMIT")
+
+
+def at_once(work: Callable[[int], object], count: int) -> None:
+    """Run `work` in so many threads that begin together; what one of them raises is raised here."""
+    barrier, faults = threading.Barrier(count), []
+
+    def run_one(number: int) -> None:
+        barrier.wait(PATIENCE)
+        try:
+            work(number)
+        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
+            faults.append(fault)
+
+    threads = [threading.Thread(target=run_one, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a writer hangs"
+    if faults:
+        raise faults[0]
+
+
+# --- many writers
+
+
+def test_two_processes_of_four_threads_lose_and_mix_nothing(path: Path) -> None:
+    """200 turns by 2 processes of 4 threads: each is there once, in one piece, with its calls and results linked."""
+    acknowledged = together([Process("threads", path, name, 4, 25) for name in ("one", "two")])
+
+    with Memory.open(path) as memory:
+        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
+    assert len(found) == 200
+    assert set(found.values()) == {1}
+    assert integrity(path) == "ok"
+
+
+def test_the_order_of_one_thread_is_the_order_of_the_log(path: Path) -> None:
+    """What one thread adds is in the log in the order in which it was added, whoever else writes."""
+    together([Process("threads", path, name, 2, 10) for name in ("one", "two")])
+
+    with Memory.open(path) as memory:
+        order = list(whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN))
+    for thread in ("one.0.", "one.1.", "two.0.", "two.1."):
+        own = [label for label in order if label.startswith(thread)]
+        assert own == [f"{thread}{number}" for number in range(10)]
+
+
+def test_eight_processes_open_a_new_file_at_once(path: Path) -> None:
+    """Whoever is first makes the tables; every one of the others opens the same store and writes to it."""
+    names = [str(number) for number in range(8)]
+
+    said = together([Process("first", path, name) for name in names])
+
+    with Memory.open(path) as memory:
+        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+    assert said == [[name] for name in names]
+    assert sorted(found) == names
+    assert integrity(path) == "ok"
+
+
+def test_a_key_that_two_processes_use_adds_once(path: Path) -> None:
+    """Of two processes that add the same batch under the same key one adds it, and both get the same entries."""
+    one, two = together([Process("keyed", path, 30) for _ in range(2)])
+
+    with Memory.open(path) as memory:
+        entries = memory.session(SESSION).entries()
+    assert one == two
+    assert len({id for ids in one for id in ids}) == 30 * ENTRIES_A_TURN
+    assert set(whole_turns(entries, ENTRIES_A_TURN).values()) == {1}
+    assert len(entries) == 30 * ENTRIES_A_TURN
+
+
+def test_a_conflict_in_a_shared_commit_fails_alone(path: Path, memory: Memory) -> None:
+    """Of many threads whose adds share a commit, one with a conflicting key fails, and the others are stored."""
+    session = memory.session(SESSION)
+    session.add(turn("0"), key="key")
+    refused = []
+
+    def work(number: int) -> None:
+        try:
+            session.add(turn(str(number)), key="key" if number == 7 else None)
+        except Conflict:
+            refused.append(number)
+
+    with held(path):
+        gate = threading.Thread(target=at_once, args=(work, 16))
+        gate.start()
+    gate.join(PATIENCE)
+
+    assert refused == [7]
+    assert len(session.entries()) == 16 * ENTRIES_A_TURN
+
+
+# --- few commits
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep the database locked against writing, as another process's write would."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")
+        db.close()
+
+
+def test_threads_that_write_at_once_share_commits(path: Path, memory: Memory, statements: list[str]) -> None:
+    """Adds that wait while another is written are committed together: fewer commits than adds, none lost."""
+    started = threading.Semaphore(0)
+
+    def work(number: int) -> None:
+        started.release()
+        memory.session(SESSION).add(turn(str(number)))
+
+    with held(path):
+        crowd = threading.Thread(target=at_once, args=(work, 32))
+        crowd.start()
+        for _ in range(32):
+            assert started.acquire(timeout=PATIENCE)
+    crowd.join(PATIENCE)
+
+    assert len(whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)) == 32
+    assert 0 < commits(statements) < 32
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda session: session.add_user_message("one"),
+        lambda session: session.add(turn("one")),
+        lambda session: session.add({"role": "user", "content": "one"}, key="key"),
+        lambda session: session.add(turn("one"), key="key"),
+        lambda session: session.add_tool_call("look", {"at": 1}),
+        lambda session: session.add_context("text", name="notes.md"),
+    ],
+    ids=["message", "batch", "keyed message", "keyed batch", "call", "context"],
+)
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_add_is_exactly_one_commit(
+    memory: Memory, statements: list[str], add: Callable[[Session], object], existing: bool
+) -> None:
+    """Whatever is added, to a new session or a known one, is one transaction and one commit."""
+    session = memory.session(SESSION)
+    if existing:
+        session.add_user_message("before")
+        statements.clear()
+
+    add(session)
+
+    assert commits(statements) == 1
+    assert sum(statement.startswith("BEGIN") for statement in statements) == 1
+
+
+def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[str]) -> None:
+    """All adds of an atomic turn are one commit, beside the one that stores the counts of its texts."""
+    with memory.session(SESSION).turn(atomic=True) as session:
+        for number in range(5):
+            session.add(turn(str(number)))
+        assert commits(statements) == 0
+        assert memory.session(SESSION).entries() == []
+
+    inserting = [statement for statement in statements if statement.startswith("INSERT INTO entry")]
+    assert len(inserting) == 30
+    assert {entry.revision for entry in session.entries()} == {1}
+
+
+def test_a_context_in_the_steady_state_commits_nothing(memory: Memory, statements: list[str]) -> None:
+    """While all fits, `context` after each add reads and writes nothing."""
+    session = memory.session(SESSION, max_tokens=100_000)
+    for number in range(3):
+        session.add(turn(str(number)))
+        statements.clear()
+
+        session.context()
+
+        assert not [s for s in statements if s.startswith(("BEGIN", "COMMIT", "INSERT", "UPDATE", "DELETE"))]
+
+
+# --- cuts
+
+
+def test_two_processes_that_cut_at_once_make_one_cut(path: Path, memory: Memory, start: Start) -> None:
+    """Two processes make a context of a session that is due for a cut: both are valid, and one cut is stored."""
+    session = budgeted(memory)
+    others = [start("contexts", path) for _ in range(2)]
+    for other in others:
+        assert other.hear() == "ready"
+    for cuts in range(1, 9):
+        for number in range(12):
+            session.add(turn(f"{cuts}.{number}"))
+        for other in others:
+            other.tell()
+
+        given = [other.hear() for other in others]
+
+        records = [record.cut for record in session.history() if record.kind == "cut"]
+        assert [cut.epoch for cut in records] == list(range(1, cuts + 1))
+        for context in given:
+            assert context["problems"] == []
+            assert context["tokens"] <= BUDGET
+            assert context["epoch"] == cuts
+    for other in others:
+        other.tell("")
+        other.end()
+
+
+# --- turns
+
+
+def test_holders_of_a_turn_go_one_after_the_other(path: Path) -> None:
+    """Between the first and the last add of a turn there is no add of another process's turn."""
+    together([Process("turns", path, name, 15) for name in ("one", "two")])
+
+    with Memory.open(path) as memory:
+        texts = [entry.text for entry in memory.session(SESSION).entries()]
+    assert len(texts) == 60
+    for begin, end in zip(texts[::2], texts[1::2], strict=True):
+        assert begin.startswith("begin")
+        assert end == begin.replace("begin", "end")
+
+
+def test_a_turn_waits_for_another_process_to_end_its_own(path: Path, memory: Memory, start: Start) -> None:
+    """While another process holds a turn `turn()` waits; it begins when that one has ended."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
+    steps: SimpleQueue[str] = SimpleQueue()
+
+    async def sleep(seconds: float) -> None:
+        steps.put("waits")
+        time.sleep(seconds)
+
+    def work(number: int) -> None:
+        with memory.session(SESSION).turn() as session:
+            session.add_user_message("begin own")
+            steps.put("begins")
+
+    memory._core.runner.sleep = sleep
+    own = threading.Thread(target=at_once, args=(work, 1))
+    own.start()
+
+    assert steps.get(timeout=PATIENCE) == "waits"
+    holder.tell()
+    assert holder.end() == ["done"]
+    own.join(PATIENCE)
+    texts = [entry.text for entry in memory.session(SESSION).entries()]
+    assert texts == ["begin held", "end held", "begin own"]
+
+
+def test_a_turn_that_never_ends_holds_nobody_up_for_ever(path: Path, memory: Memory, start: Start) -> None:
+    """After five seconds of waiting `turn()` goes on without the lease: it is advice, correctness rests elsewhere."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
+    waited = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    memory._core.runner.sleep = sleep
+    with memory.session(SESSION).turn() as session:
+        session.add_user_message("begin own")
+
+    assert 5 <= sum(waited) < 6
+    holder.kill()
+    assert [entry.text for entry in session.entries()] == ["begin held", "begin own"]
+
+
+def test_a_plain_add_does_not_wait_for_a_turn(path: Path, memory: Memory, statements: list[str], start: Start) -> None:
+    """A plain add is stored while another process holds a turn, without so much as a look at its lease."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
+
+    memory.session(SESSION).add_user_message("plain")
+
+    assert not [statement for statement in statements if "lease" in statement]
+    holder.tell()
+    assert holder.end() == ["done"]
+    texts = [entry.text for entry in memory.session(SESSION).entries()]
+    assert texts == ["begin held", "plain", "end held"]
+
+
+def test_adds_inside_a_turn_are_durable_at_once(path: Path, memory: Memory, start: Start) -> None:
+    """Another process sees what a turn has added before the turn ends, and a kill in it loses none of that."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
+
+    assert [entry.text for entry in memory.session(SESSION).entries()] == ["begin held"]
+    holder.kill()
+    assert [entry.text for entry in memory.session(SESSION).entries()] == ["begin held"]
+
+
+def add_and_fail(session: Session) -> None:
+    session.add(turn("one"))
+    raise ZeroDivisionError
+
+
+def test_an_atomic_turn_that_raises_stores_nothing(memory: Memory) -> None:
+    """An exception inside `turn(atomic=True)` comes out as it is, and nothing of the turn is stored."""
+    session = memory.session(SESSION)
+
+    with pytest.raises(ZeroDivisionError), session.turn(atomic=True):
+        add_and_fail(session)
+
+    assert session.entries() == []
+    assert memory.sessions() == []
+    session.add_user_message("later")
+    assert [entry.text for entry in session.entries()] == ["later"]
+
+
+def test_a_turn_that_raises_keeps_what_it_added(memory: Memory) -> None:
+    """An exception inside a plain turn comes out as it is; what was added before it stays, and the turn is over."""
+    session = memory.session(SESSION)
+
+    with pytest.raises(ZeroDivisionError), session.turn():
+        add_and_fail(session)
+
+    assert len(session.entries()) == ENTRIES_A_TURN
+    with session.turn():
+        session.add_user_message("next")
+
+
+def test_atomic_turns_at_once_do_not_interleave(memory: Memory) -> None:
+    """The adds of one atomic turn are neighbours in the log, however many threads write."""
+
+    def work(number: int) -> None:
+        with memory.session(SESSION).turn(atomic=True) as session:
+            for message in turn(str(number)):
+                session.add(message)
+
+    at_once(work, 8)
+
+    found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+    assert sorted(found) == [str(number) for number in range(8)]
+
+
+# --- fork and close
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_is_refused_and_the_parent_goes_on(path: Path) -> None:
+    """In a child of the process that opened the memory every use raises ForkedProcess; the parent is unharmed."""
+    *child, parent = run("fork", path)
+
+    assert child == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed"]
+    assert parent == ["before the fork", "after the fork"]
+    assert integrity(path) == "ok"
+
+
+def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:
+    """Threads that write while the memory closes end with Closed, none hangs, and what was acknowledged is there."""
+    memory = Memory.open(path)
+    acknowledged, faults, busy = [], [], threading.Semaphore(0)
+
+    def work(thread: int) -> None:
+        session = memory.session(SESSION)
+        number = 0
+        while True:
+            try:
+                session.add(turn(f"{thread}.{number}"))
+            except Closed as closed:
+                faults.append(closed)
+                return
+            acknowledged.append(f"{thread}.{number}")
+            busy.release()
+            number += 1
+
+    crowd = threading.Thread(target=at_once, args=(work, 4))
+    crowd.start()
+    for _ in range(20):
+        assert busy.acquire(timeout=PATIENCE)
+    memory.close()
+    crowd.join(PATIENCE)
+
+    assert not crowd.is_alive()
+    assert len(faults) == 4
+    with Memory.open(path) as again:
+        found = whole_turns(again.session(SESSION).entries(), ENTRIES_A_TURN)
+    assert set(acknowledged) <= set(found)
+    assert integrity(path) == "ok"

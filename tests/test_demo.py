@@ -1,0 +1,98 @@
+"""The demonstration: its figures are those of the library, and it says what it promises to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import read, run
+from palimpsest import Memory
+from palimpsest.cli import demo, scenario
+from palimpsest.cli.replay import Bill, Tokens, common_prefix
+from palimpsest.models import find_model
+from palimpsest.tokens import encoding
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Any]:
+    figures: dict[str, Any] = read("demo")
+    return figures
+
+
+def test_everything_but_sending_everything_fits(figures: dict[str, Any]) -> None:
+    """The windows and Palimpsest stay within the budget in every call."""
+    fits = {name: way["fits_budget"] for name, way in figures["ways"].items()}
+
+    assert fits == {"send everything": False, "slide by message": True, "slide by turn": True, "Palimpsest": True}
+
+
+def test_palimpsest_is_the_cheapest(figures: dict[str, Any]) -> None:
+    """At the same budget its calls cost less than any window's, and most of what it sends is cached."""
+    costs = {name: way["usd_per_call"] for name, way in figures["ways"].items()}
+
+    assert min(costs, key=lambda name: costs[name]) == "Palimpsest"
+    assert figures["ways"]["Palimpsest"]["cached_share"] > 0.85
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    """The table of the README is the demonstration's, figure for figure."""
+    model = find_model("gpt-4o")
+    assert model is not None
+    page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
+
+    for cells in demo.rows(demo.run(8_000, "gpt-4o", lambda _: None), model, 8_000):
+        assert f"| {' | '.join(cells)} |" in page
+
+
+def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
+    """What the customer said in turn 3 has left the context, and the log has it."""
+    fact = figures["early_fact"]
+
+    assert fact["turn"] == 3
+    assert (fact["in_context"], fact["in_log"]) == (False, True)
+
+
+def test_its_tokens_are_those_that_the_library_counts() -> None:
+    """The demonstration's own measure of a request is `context.tokens`, call by call."""
+    tools = scenario.tools()
+    bill = Bill("any", Tokens(encoding("o200k_base"), tools))
+    with Memory.open("memory://") as memory:
+        chat = memory.session("demo", model="gpt-4o", max_tokens=4_000)
+        for turn in scenario.conversation()[:25]:
+            chat.add(turn)
+            context = chat.context(system=scenario.SYSTEM, tools=tools)
+
+            assert bill.call(context.messages)[0] == context.tokens
+
+
+def test_a_common_prefix_ends_inside_a_message() -> None:
+    """Tokens count as cached up to the first that differs, wherever it is."""
+    one, other = [(1, 2, 3), (4, 5)], [(1, 2, 3), (4, 6), (5,)]
+
+    assert common_prefix(one, other) == 4
+    assert common_prefix(one, [*one, (7,)]) == 5
+    assert common_prefix([], one) == 0
+
+
+def test_a_cache_begins_at_1024_tokens_in_steps_of_128() -> None:
+    """What is common counts as the provider documents it: not below 1,024, and in whole steps."""
+    bill = Bill("any", Tokens(encoding("o200k_base"), ()))
+    short, long = [{"role": "user", "content": " word" * 900}], [{"role": "user", "content": " word" * 1_200}]
+
+    bill.call(short)
+    assert bill.call(short)[1] == 0
+    bill.call(long)
+    assert bill.call(long)[1] == 1_152
+
+
+def test_it_prints_a_line_a_turn_and_one_table() -> None:
+    """Piped it shows turn after turn what is sent, where it cuts, and then what that costs."""
+    printed = run("demo", "--budget", "12000").stdout.splitlines()
+
+    assert sum(line.startswith("turn ") for line in printed) == len(scenario.conversation())
+    assert any("<< cut (high water)" in line for line in printed)
+    assert sum(line.startswith(("Palimpsest", "send everything", "slide by")) for line in printed) == 4
+    assert any("exceeds the budget of 12,000 tokens: send everything" in line for line in printed)
+    assert any("session.entry(" in line for line in printed)

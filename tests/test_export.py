@@ -1,0 +1,140 @@
+"""What export and import promise, one rule a test, on both embedded stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Conflict, Memory, Session, Text
+from palimpsest.testing import FakeClock
+from writer import quarters, turn
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
+    """An empty store whose clock stands still."""
+    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
+    with Memory.open(where, clock=clock) as memory:
+        yield memory
+
+
+def texts(entries: list) -> list[str]:
+    return [entry.text for entry in entries]
+
+
+def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
+    """A session that has been cut several times."""
+    session = memory.session(name, max_tokens=200, counter=quarters, **options)
+    for number in range(20):
+        session.add(turn(str(number)))
+        session.context()
+    return session
+
+
+def without_time(data: dict) -> dict:
+    return {name: value for name, value in data.items() if name != "exported_at"}
+
+
+def filled(memory: Memory) -> Session:
+    """A session with everything in it that an export can hold."""
+    session = cut_session(memory)
+    session.add_context("text", name="notes.md")
+    session.add_assistant_message([Text(text="one"), Text(text="two")])
+    session.add_tool_call("look", {}, call_id="open")
+    session.add_user_message("next", metadata={"a": [1, None]}, importance=0.5, pinned=True)
+    session.erase([1, 9])
+    session.pin(120)
+    session.record_usage(10, 5)
+    return session
+
+
+def test_an_export_is_plain_json_and_comes_back_equal(memory: Memory, clock: FakeClock) -> None:
+    """Export, import into another store, export: equal but for `exported_at`, and so is the next context."""
+    session = filled(memory)
+    data = json.loads(json.dumps(session.export()))
+    assert data == session.export()
+    clock.advance(60)
+
+    with Memory.open("memory://", clock=clock) as other:
+        assert other.import_session(data) == "one"
+        copy = other.session("one", max_tokens=200, counter=quarters)
+
+        assert without_time(copy.export()) == without_time(data)
+        assert copy.context().messages == session.context().messages
+        assert copy.stats() == session.stats()
+
+
+def test_an_imported_session_goes_on(memory: Memory, clock: FakeClock) -> None:
+    """After an import the log continues: seqs, open calls and ids that were there are known."""
+    filled(memory)
+    memory.import_session(memory.session("one").export(), session_id="two")
+    copy = memory.session("two", counter=quarters)
+
+    assert copy.add_tool_result(None, "at last", call_id="open").answers == 123
+    assert copy.entries()[-1].seq == 125
+    assert memory.session("one").entries()[-1].seq == 124
+
+
+def test_an_import_does_not_overwrite(memory: Memory) -> None:
+    """Where the session is there, an import raises Conflict unless it is told what to do, and changes nothing."""
+    session = memory.session("one")
+    session.add(turn("1"))
+    data = session.export()
+    session.add(turn("2"))
+
+    with pytest.raises(Conflict):
+        memory.import_session(data)
+
+    assert len(session.entries()) == 12
+
+
+def test_an_import_may_replace(memory: Memory) -> None:
+    """With "replace" the session is what the export says and nothing else, in one step."""
+    session = memory.session("one")
+    session.add(turn("1"))
+    data = session.export()
+    session.add(turn("2"))
+
+    memory.import_session(data, on_conflict="replace")
+
+    assert without_time(session.export()) == without_time(data)
+
+
+def test_an_import_may_merge(memory: Memory) -> None:
+    """With "merge" the entries that are not there are appended, with ids and times; those that are stay as they are."""
+    session, other = memory.session("one"), memory.session("two")
+    shared = session.add(turn("shared"))
+    memory.import_session(session.export(), session_id="two")
+    session.add(turn("here"))
+    there = other.add(turn("there"))
+
+    memory.import_session(other.export(), session_id="one", on_conflict="merge")
+    memory.import_session(other.export(), session_id="one", on_conflict="merge")
+
+    entries = session.entries()
+    assert len(entries) == 18
+    assert [entry.id for entry in entries[:6]] == [entry.id for entry in shared]
+    assert [entry.id for entry in entries[12:]] == [entry.id for entry in there]
+    assert entries[12].at == there[0].at
+    assert entries[15].answers == 14
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "replace", "merge"])
+def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: Any) -> None:
+    """Where there is no such session, all three ways store the export under its id or the one given."""
+    session = memory.session("one")
+    session.add(turn("1"))
+
+    assert memory.import_session(session.export(), session_id="two", on_conflict=on_conflict) == "two"
+
+    assert [info.session for info in memory.sessions()] == ["one", "two"]
+    assert texts(memory.session("two").entries()) == texts(session.entries())

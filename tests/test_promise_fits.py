@@ -1,0 +1,197 @@
+"""Promise 1, fits: a context never exceeds its budget, or says with the figures why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest.context import Context
+from palimpsest.entries import Entry
+from palimpsest.errors import BudgetImpossible, ConfigError
+from palimpsest.facade import Session
+from palimpsest.log import SessionKey
+from palimpsest.memory import Memory
+from palimpsest.tokens import encoding
+from worlds import STORES, world
+
+pytestmark = pytest.mark.parametrize("kind", STORES)
+law = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+budgets = st.integers(0, 60) | st.integers(0, 400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fits")
+
+
+def newest_human(entries: Sequence[Entry], now: int) -> Entry | None:
+    """The newest human message, unless it says nothing or has expired: then a context need not show it."""
+    newest = next((entry for entry in reversed(entries) if entry.is_human), None)
+    if newest is None or not newest.content:
+        return None
+    expired = newest.expires_at is not None and newest.expires_at.timestamp() * 1e6 <= now
+    return None if expired else newest
+
+
+def stored(memory: Memory) -> tuple[Any, list[Any]]:
+    """Head and records of the session: what a call may not have changed."""
+    key = SessionKey(memory.tenant, "s")
+    store: Any = memory.store
+    return store._head(key), store._records(key, 0, None)
+
+
+def attempt(session: Session, memory: Memory, **call: Any) -> Context | None:
+    """Return the context, or None where it is impossible, which must be proven by figures and change nothing."""
+    before = stored(memory)
+    try:
+        return session.context(**call)
+    except BudgetImpossible as error:
+        refusal = error
+    assert refusal.needed > refusal.available
+    assert sum(refusal.parts.values()) > 0
+    assert stored(memory) == before
+    return None
+
+
+@law
+@given(log=strategies.logs(), budget=budgets, requests=st.lists(strategies.requests, min_size=1, max_size=3))
+def test_every_context_fits_its_budget_less_the_reserve(
+    kind: str, folder: Path, log: list[Any], budget: int, requests: list[dict[str, Any]]
+) -> None:
+    """Whatever the log and whatever a call brings, what is sent costs at most the budget less the reserve."""
+    with world(kind, folder, max_tokens=budget) as w:
+        for part in (log[: len(log) // 2], log[len(log) // 2 :]):
+            w.play(part)
+            for request in requests:
+                ctx = attempt(w.session, w.memory, **request)
+                if ctx is None:
+                    continue
+                assert ctx.tokens <= budget - (request["reserve"] or 0)
+                assert ctx.tokens >= rules.honest(ctx.messages, strategies.WORDS.count)
+                assert ctx.problems == ()
+
+
+@law
+@given(log=strategies.logs(), budget=budgets, seconds=st.sampled_from([0, 0, 60]))
+def test_the_newest_human_message_is_in_every_context(
+    kind: str, folder: Path, log: list[Any], budget: int, seconds: int
+) -> None:
+    """Whatever a cut takes away, the newest human message stays, whole and unaltered."""
+    with world(kind, folder, max_tokens=budget) as w:
+        w.play(log)
+        w.clock.advance(seconds)
+        wanted = newest_human(w.session.entries(), w.clock.now)
+
+        ctx = attempt(w.session, w.memory)
+
+        if ctx is not None and wanted is not None:
+            assert rules.shows(ctx.messages, wanted)
+
+
+@law
+@given(log=strategies.logs(), most=st.integers(0, 12), budget=st.none() | budgets)
+def test_max_messages_bounds_the_log_and_keeps_the_newest_human_message(
+    kind: str, folder: Path, log: list[Any], most: int, budget: int | None
+) -> None:
+    """No more provider messages of the log than `max_messages`, the newest human one among them."""
+    with world(kind, folder, max_messages=most, max_tokens=budget) as w:
+        w.play(log)
+        wanted = newest_human(w.session.entries(), w.clock.now)
+
+        ctx = attempt(w.session, w.memory, system="be kind")
+
+        if ctx is not None:
+            assert len(ctx.messages) - 1 <= most
+            assert wanted is None or rules.shows(ctx.messages, wanted)
+
+
+@settings(law, max_examples=25)
+@given(log=strategies.logs(), budget=st.integers(0, 1500), request=strategies.requests)
+def test_a_context_fits_by_the_real_encoding_too(
+    kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
+) -> None:
+    """Counted by the model's own encoding, with three tokens around each message, the context fits as well."""
+    with world(kind, folder, model="gpt-4o", counter=None, max_tokens=budget) as w:
+        w.play(log)
+
+        ctx = attempt(w.session, w.memory, **request)
+
+        if ctx is not None:
+            assert ctx.tokens <= budget - (request["reserve"] or 0)
+            count = encoding("o200k_base").count
+            assert ctx.tokens >= rules.honest(ctx.messages, count, per_message=4) + 3
+
+
+@law
+@given(log=strategies.logs(most=6), own=budgets, other=budgets)
+def test_a_budget_of_the_call_binds_and_stores_nothing(
+    kind: str, folder: Path, log: list[Any], own: int, other: int
+) -> None:
+    """A call with another budget than the session's fits that one, and commits no cut."""
+    with world(kind, folder, max_tokens=own) as w:
+        w.play(log)
+        before = stored(w.memory)
+
+        ctx = attempt(w.session, w.memory, max_tokens=other)
+
+        if ctx is not None:
+            assert ctx.tokens <= other
+            assert other == own or stored(w.memory) == before
+
+
+@law
+@given(log=strategies.logs(), budget=budgets, oversize=st.sampled_from(["drop", "error", "keep_newest"]))
+def test_other_ways_with_an_oversized_turn_fit_or_say_that_they_do_not(
+    kind: str, folder: Path, log: list[Any], budget: int, oversize: str
+) -> None:
+    """`drop` and `error` keep the bound; `keep_newest` may exceed it, and the context's problems say so."""
+    with world(kind, folder, max_tokens=budget, oversize=oversize) as w:
+        w.play(log)
+
+        ctx = attempt(w.session, w.memory)
+
+        if ctx is not None:
+            assert (ctx.tokens > budget) == (ctx.problems == ("over_budget",))
+            assert ctx.tokens <= budget or oversize == "keep_newest"
+
+
+@law
+@given(log=strategies.logs(), budget=st.integers(1, 300), gap=st.sampled_from(["stop", "skip"]))
+def test_an_exact_walk_fits_too(kind: str, folder: Path, log: list[Any], budget: int, gap: str) -> None:
+    """The short-term strategy that walks anew at each call keeps the same bound, and commits nothing."""
+    strategy = {"memory_strategy_id": "max_tokens", "memory_max_tokens": budget, "gap": gap}
+    with world(kind, folder, short_term=[strategy]) as w:
+        w.play(log)
+        before = stored(w.memory)
+
+        ctx = attempt(w.session, w.memory, system="be kind")
+
+        assert ctx is None or ctx.tokens <= budget
+        assert stored(w.memory) == before
+
+
+@pytest.mark.parametrize("own", [-1, 0, 1])
+@pytest.mark.filterwarnings("ignore:short_term.*memory_max_tokens is 0")
+def test_a_strategy_of_no_room_keeps_the_session_within_its_budget(kind: str, folder: Path, own: int) -> None:
+    """Where not even the system text fits, a strategy that includes no interaction raises all the same."""
+    with world(kind, folder, short_term=[{"memory_max_tokens": own}], max_tokens=1) as w:
+        w.session.add_user_message("hello")
+
+        with pytest.raises(BudgetImpossible) as refusal:
+            w.session.context(system="be kind")
+
+        assert (refusal.value.needed, refusal.value.available, refusal.value.parts["system"]) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "100"])
+def test_a_budget_is_a_whole_number(kind: str, folder: Path, value: Any) -> None:
+    """A budget that is no whole number of at least 0 is refused by name before anything is read."""
+    with world(kind, folder) as w, pytest.raises(ConfigError, match="max_tokens"):
+        w.session.context(max_tokens=value)

@@ -1,0 +1,281 @@
+"""Promise 3, stable: within an epoch the earlier context's log messages are a prefix of the later one's."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest.context import Context
+from palimpsest.errors import BudgetImpossible
+from palimpsest.facade import Session
+from worlds import STORES, World, world
+
+pytestmark = pytest.mark.parametrize("kind", STORES)
+law = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stable")
+
+
+def attempt(session: Session, **call: Any) -> Context | None:
+    try:
+        return session.context(**call)
+    except BudgetImpossible:
+        return None
+
+
+def head_of(ctx: Context, system: str | None) -> list[bytes]:
+    """What a cut has put before the log: pins and open human messages."""
+    return rules.packed(ctx.messages[1 if system else 0 : ctx.head_messages])
+
+
+def law_holds(contexts: list[tuple[Context, str | None]]) -> None:
+    """Assert the law of stable prefixes over all pairs of contexts of one epoch, and that changes are named."""
+    for i, (earlier, system) in enumerate(contexts):
+        for later, later_system in contexts[i + 1 :]:
+            if earlier.epoch is not None and earlier.epoch == later.epoch:
+                assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
+                assert head_of(earlier, system) == head_of(later, later_system)
+    for (before, _), (after, _) in itertools.pairwise(contexts):
+        if before.epoch != after.epoch:
+            assert after.report.epoch_reason
+
+
+@law
+@given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
+def test_contexts_of_one_epoch_begin_alike(
+    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
+) -> None:
+    """With entries added, time passing, and system, tools and reserve changing between calls, prefixes stay."""
+    with world(kind, folder, max_tokens=budget) as w:
+        contexts = []
+        for operation in log:
+            w.play([operation])
+            w.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
+            request = data.draw(strategies.requests, label="request")
+            ctx = attempt(w.session, **request)
+            if ctx is not None:
+                contexts.append((ctx, request["system"]))
+
+        law_holds(contexts)
+
+
+@law
+@given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
+def test_pins_and_usage_between_calls_leave_the_prefix(
+    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
+) -> None:
+    """Pinning, unpinning and reported usage change nothing that was sent until a cut, which says so."""
+    with world(kind, folder, max_tokens=budget) as w:
+        contexts = []
+        for operation in log:
+            w.play([operation])
+            seqs = [entry.seq for entry in w.session.entries()]
+            what = data.draw(st.sampled_from(["nothing", "pin", "unpin", "usage"]), label="between")
+            if what == "usage":
+                w.session.record_usage(100, 10)
+            elif what != "nothing" and seqs:
+                getattr(w.session, what)(data.draw(st.sampled_from(seqs), label="entry"))
+            ctx = attempt(w.session)
+            if ctx is not None:
+                contexts.append((ctx, None))
+
+        law_holds(contexts)
+
+
+@law
+@given(log=strategies.logs(most=20), budget=st.integers(30, 200), conditions=st.booleans())
+def test_two_views_with_conditions_do_not_disturb_each_other(
+    kind: str, folder: Path, log: list[Any], budget: int, conditions: bool
+) -> None:
+    """Each view of a session has cuts of its own, and the law holds in each of them."""
+    options: dict[str, Any] = {"conditions": ["message.tokens < 60"]} if conditions else {}
+    with world(kind, folder, max_tokens=budget, **options) as w:
+        small = w.memory.session("s", **{**w.options, "max_tokens": max(budget // 3, 10), "view": "small"})
+        for session in (w.session, small):
+            contexts = []
+            for operation in log:
+                w.play([operation])
+                ctx = attempt(session)
+                if ctx is not None:
+                    contexts.append((ctx, None))
+            law_holds(contexts)
+
+
+@law
+@given(data=st.data(), log=strategies.logs(), budget=st.integers(15, 200))
+def test_a_change_of_epoch_has_a_record(
+    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
+) -> None:
+    """Between two contexts of different epochs the history holds a cut, an erasure or a clear, with its reason."""
+    with world(kind, folder, max_tokens=budget) as w:
+        before: Context | None = None
+        for operation in log:
+            w.play([operation])
+            if data.draw(st.integers(0, 5), label="erase") == 0:
+                w.session.erase(data.draw(st.sampled_from([entry.seq for entry in w.session.entries()])))
+            ctx = attempt(w.session)
+            if ctx is None:
+                continue
+            if before is not None and before.epoch != ctx.epoch:
+                since = [record for record in w.session.history() if before.revision < record.revision <= ctx.revision]
+                assert any(record.kind in ("cut", "erase", "clear") and record.reason for record in since)
+            before = ctx
+
+
+def test_an_erasure_is_the_reason_of_the_next_context(kind: str, folder: Path) -> None:
+    """The first context after an erasure begins a new epoch and says that erasure is why."""
+    with world(kind, folder, max_tokens=1000) as w:
+        w.session.add_user_message("one")
+        secret = w.session.add_assistant_message("secret")
+        w.session.add_user_message("two")
+        before = w.session.context()
+
+        w.session.erase([secret.id])
+        after = w.session.context()
+
+        assert after.epoch != before.epoch
+        assert after.report.epoch_reason == "erasure"
+        assert not w.session.context().report.new_cut
+
+
+@law
+@given(log=strategies.logs(), budget=st.integers(15, 200), request=strategies.requests)
+def test_another_program_is_given_the_same_context(
+    kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
+) -> None:
+    """A context is a function of what is stored: another object on the same store gives the same messages."""
+    with world(kind, folder, max_tokens=budget) as w:
+        for operation in log:
+            w.play([operation])
+            here = attempt(w.session, **request)
+        if not log:
+            return
+
+        with w.elsewhere() as other:
+            there = attempt(other, **request)
+
+        assert (here is None) == (there is None)
+        if here is not None and there is not None:
+            assert rules.packed(here.messages) == rules.packed(there.messages)
+            assert (here.epoch, here.tokens, here.revision) == (there.epoch, there.tokens, there.revision)
+
+
+@law
+@given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
+def test_a_past_revision_gives_what_was_sent_then(
+    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
+) -> None:
+    """`context(at=ctx.revision)` rebuilds every message, however much was added and cut since."""
+    with world(kind, folder, max_tokens=budget) as w:
+        sent: list[tuple[Context, dict[str, Any]]] = []
+        for operation in log:
+            w.play([operation])
+            request = data.draw(strategies.requests, label="request")
+            ctx = attempt(w.session, **request)
+            if ctx is not None and ctx.epoch is not None and ctx.revision:
+                sent.append((ctx, request))
+
+        for ctx, request in sent:
+            again = w.session.context(at=ctx.revision, **request)
+            assert rules.packed(again.messages) == rules.packed(ctx.messages)
+            assert again.revision == ctx.revision
+
+
+def test_what_a_cut_has_put_ahead_expires_and_is_superseded_too(kind: str, folder: Path) -> None:
+    """Pinned entries before the window leave the context when they expire or a newer version comes, and it says why."""
+    with world(kind, folder, max_tokens=60) as w:
+        soon = datetime.fromtimestamp(w.clock.now // 1_000_000 + 100, UTC)
+        w.session.add_context("old text", name="a.py", pinned=True)
+        w.session.add_assistant_message("for a while", pinned=True, expires_at=soon)
+        for i in range(30):
+            w.session.add_user_message(f"question {i} about a thing")
+            w.session.add_assistant_message(f"answer {i}")
+        before = w.session.context()
+        assert before.report.pinned == (1, 2)
+
+        w.session.add_context("new text", name="a.py")
+        newer = w.session.context()
+        w.clock.advance(100)
+        later = w.session.context()
+
+        assert any("old text" in message["content"] for message in before.messages)
+        assert not any("old text" in message["content"] for message in newer.messages)
+        assert newer.report.epoch_reason == "a newer version of a file context"
+        assert any("for a while" in message["content"] for message in newer.messages)
+        assert not any("for a while" in message["content"] for message in later.messages)
+        assert later.report.epoch_reason == "expiry"
+
+
+def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> None:
+    """Calling again without a change in between gives equal bytes, the same epoch and the same revision."""
+    with world(kind, folder, max_tokens=40) as w:
+        for i in range(30):
+            w.session.add_user_message(f"question {i} about a thing")
+            w.session.add_assistant_message(f"answer {i}")
+
+        one, two = w.session.context(), w.session.context()
+
+        assert one.prefix == two.prefix
+        assert (one.epoch, one.revision) == (two.epoch, two.revision)
+
+
+@law
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=20, max_size=150),
+    budget=st.integers(120, 400),
+    low=st.sampled_from([0.2, 0.35, 0.5]),
+)
+def test_cuts_are_deep(kind: str, folder: Path, sizes: list[int], budget: int, low: float) -> None:
+    """From one cut to the next the log grows by at least the way from low to high water, never by one turn."""
+    with world(kind, folder, max_tokens=budget, low_water=low) as w:
+        for size in sizes:
+            w.session.add_user_message("word " * size)
+            w.session.add_assistant_message("fine")
+            ctx = w.session.context()
+            assert ctx.budget is not None
+
+        cuts = [record for record in w.session.history() if record.kind == "cut"]
+
+        assert len(cuts) <= sum(size + 1 for size in sizes) / (ctx.budget.room - ctx.budget.low_water)
+
+
+def grow(w: World, turns: int) -> int:
+    """Append so many turns with tools, a context after each; return how many tokens that were."""
+    tokens = 0
+    for i in range(turns):
+        w.session.add_user_message(f"human{i} " + "word " * (i * 7 % 13))
+        if i % 3:
+            w.session.add_tool_call("find", {"n": i}, call_id=f"c{i}")
+            w.session.add_tool_result(None, "result " * (5 + i * 11 % 60), call_id=f"c{i}")
+            w.session.context(system="be kind")
+        w.session.add_assistant_message("fine " * (1 + i % 5))
+        w.session.context(system="be kind")
+    w.session.count()
+    tokens += w.session.stats().total_tokens
+    return tokens
+
+
+def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: Path) -> None:
+    """600 turns with tools: at most one cut for each way from low to high water, and an erasure adds one epoch."""
+    with world(kind, folder, max_tokens=1000) as w:
+        tokens = grow(w, 600)
+        ctx = w.session.context(system="be kind")
+        assert ctx.budget is not None
+        w.session.erase([ctx.report.last_seq])
+
+        cuts = [record for record in w.session.history() if record.kind == "cut"]
+
+        assert len(cuts) <= tokens / (ctx.budget.room - ctx.budget.low_water)
+        assert len(cuts) > 5
+        assert w.session.stats().epoch == len(cuts) + 1

@@ -1,0 +1,179 @@
+"""Promise 2, valid: a provider accepts every context, and a broken log is repaired there and never in the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest.errors import BudgetImpossible
+from worlds import STORES, world
+
+pytestmark = pytest.mark.parametrize("kind", STORES)
+law = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("valid")
+
+
+@law
+@given(log=strategies.logs(), budget=st.none() | st.integers(0, 300), request=strategies.requests)
+def test_a_context_breaks_no_rule_of_chat_completions(
+    kind: str, folder: Path, log: list[Any], budget: int | None, request: dict[str, Any]
+) -> None:
+    """After every operation the context is valid, shows no half of a group, and leaves the log as it was."""
+    with world(kind, folder, max_tokens=budget) as w:
+        for operation in log:
+            w.play([operation])
+            before = w.session.entries()
+
+            try:
+                ctx = w.session.context(**request)
+            except BudgetImpossible:
+                ctx = None
+
+            entries = w.session.entries()
+            assert [rules_free(entry) for entry in entries] == [rules_free(entry) for entry in before]
+            if ctx is not None:
+                assert rules.faults(ctx.messages) == []
+                assert rules.half_groups(ctx.messages, entries) == []
+
+
+def rules_free(entry: Any) -> dict[str, Any]:
+    """The entry without its stored count, which a context may add."""
+    return {field: getattr(entry, field) for field in entry.__struct_fields__ if field != "tokens"}
+
+
+@law
+@given(
+    log=strategies.logs(),
+    budget=st.none() | st.integers(20, 300),
+    conditions=st.lists(
+        st.sampled_from(
+            [
+                "message.kind != 'tool_result' or message.content_length < 40",
+                "message.role != 'assistant' or message.tokens > 3",
+                "interaction.age < 3",
+                "not message.has_tool_calls",
+            ]
+        ),
+        min_size=1,
+        max_size=2,
+        unique=True,
+    ),
+)
+def test_what_conditions_leave_is_valid(
+    kind: str, folder: Path, log: list[Any], budget: int | None, conditions: list[str]
+) -> None:
+    """Conditions take whole pairs of call and result, so that what stays is accepted."""
+    with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
+        for operation in log:
+            w.play([operation])
+            try:
+                ctx = w.session.context()
+            except BudgetImpossible:
+                continue
+            assert rules.faults(ctx.messages) == []
+
+
+@law
+@given(log=strategies.logs(), budget=st.none() | st.integers(20, 300), data=st.data())
+def test_what_erasure_leaves_is_valid(
+    kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
+) -> None:
+    """However much of the log is erased, the context stays valid and shows nothing of what is gone."""
+    with world(kind, folder, max_tokens=budget) as w:
+        w.play(log)
+        seqs = [entry.seq for entry in w.session.entries()]
+        gone = data.draw(st.lists(st.sampled_from(seqs), unique=True)) if seqs else []
+        w.session.erase(gone)
+
+        try:
+            ctx = w.session.context()
+        except BudgetImpossible:
+            return
+
+        assert rules.faults(ctx.messages) == []
+        tombstones = w.session.entries()
+        assert all(entry.erased and not entry.content for entry in tombstones if entry.seq in gone)
+
+
+@law
+@given(log=strategies.logs(), data=st.data())
+def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], data: st.DataObject) -> None:
+    """Pinning any entries, then cutting, shows the pinned ones with their whole group, and valid."""
+    with world(kind, folder, max_tokens=data.draw(st.integers(30, 300))) as w:
+        w.play(log)
+        seqs = [entry.seq for entry in w.session.entries()]
+        w.session.pin(*(data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=3)) if seqs else ()))
+        for _ in range(2):
+            try:
+                ctx = w.session.context()
+            except BudgetImpossible:
+                return
+            entries = w.session.entries()
+            assert rules.faults(ctx.messages) == []
+            assert rules.half_groups(ctx.messages, entries) == []
+            w.play(strategies.numbered(log, start=1000))
+
+
+@law
+@given(log=strategies.logs(), budget=st.none() | st.integers(30, 300), data=st.data())
+def test_no_context_shows_what_has_expired_or_was_superseded(
+    kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
+) -> None:
+    """An expired entry, pinned or not, is in no context; of a named context only the newest version is."""
+    with world(kind, folder, max_tokens=budget) as w:
+        for operation in log:
+            w.play([operation])
+            w.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
+            try:
+                ctx = w.session.context()
+            except BudgetImpossible:
+                continue
+            newest = {entry.name: entry.seq for entry in w.session.entries() if entry.kind == "context"}
+            for entry in shown_entries(ctx):
+                assert entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > w.clock.now
+                assert entry.kind != "context" or newest[entry.name] == entry.seq
+
+
+def shown_entries(ctx: Any) -> list[Any]:
+    """The entries that the context was made of."""
+    return [item.shown.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
+
+
+def test_a_crash_between_call_and_result_is_repaired_in_the_context_alone(kind: str, folder: Path) -> None:
+    """A call whose result never came gets a stand-in result in the context, once a message has overtaken it."""
+    with world(kind, folder) as w:
+        w.session.add_user_message("find it")
+        w.session.add_tool_call("find", {}, call_id="c")
+        w.session.add_user_message("are you there?")
+
+        ctx = w.session.context()
+
+        assert [message["role"] for message in ctx.messages] == ["user", "assistant", "tool", "user"]
+        assert ctx.report.repaired == ("c",)
+        assert [entry.kind for entry in w.session.entries()] == ["message", "tool_call", "message"]
+
+
+def test_an_open_group_is_held_back_until_it_is_answered(kind: str, folder: Path) -> None:
+    """A call that may still be answered is reported as pending, and shown with its result when that is there."""
+    with world(kind, folder) as w:
+        w.session.add_user_message("find it")
+        w.session.add_tool_call("find", {}, call_id="c")
+
+        before = w.session.context()
+        w.session.add_tool_result(None, "here", call_id="c")
+        after = w.session.context()
+
+        assert before.pending == ("c",)
+        assert [message["role"] for message in before.messages] == ["user"]
+        assert [message["role"] for message in after.messages] == ["user", "assistant", "tool"]
+        assert after.pending == ()

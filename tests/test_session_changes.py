@@ -1,0 +1,409 @@
+"""What the verbs of a session and a memory promise, one rule a test, on both embedded stores: changing and telling."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import EntryNotFound, Memory, Session
+from palimpsest.testing import FakeClock
+from processes import remains
+from writer import quarters, turn
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
+    """An empty store whose clock stands still."""
+    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
+    with Memory.open(where, clock=clock) as memory:
+        yield memory
+
+
+@pytest.fixture
+def session(memory: Memory) -> Session:
+    return memory.session("one", counter=quarters)
+
+
+def texts(entries: list) -> list[str]:
+    return [entry.text for entry in entries]
+
+
+def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
+    """A session that has been cut several times."""
+    session = memory.session(name, max_tokens=200, counter=quarters, **options)
+    for number in range(20):
+        session.add(turn(str(number)))
+        session.context()
+    return session
+
+
+# --- pins
+
+
+def test_a_pinned_entry_survives_every_cut(memory: Memory) -> None:
+    """A pinned entry is in every context, in its place until a cut passes it and in front from then on."""
+    session = memory.session("one", max_tokens=200, counter=quarters)
+    session.add_user_message("remember me", pinned=True)
+    session.add_assistant_message("I will")
+    session.add(turn("soon"))
+    session.pin(3)
+
+    for number in range(20):
+        session.add(turn(str(number)))
+        given = session.context()
+        assert [message["content"] for message in given.messages[:2]].count("remember me") == 1
+        assert "question soon" in str(given.messages)
+
+    assert "I will" not in str(given.messages)
+    assert given.report.pinned == (1, 3)
+
+
+def test_unpinning_acts_from_the_next_cut_on(memory: Memory) -> None:
+    """After `unpin` the entry stays where it is shown until the next cut, which may leave it out."""
+    session = cut_session(memory)
+    session.pin(1)
+    while "question 0" not in str(session.context().messages):
+        session.add(turn("more"))
+    session.unpin(1)
+    epoch = session.stats().epoch
+
+    assert "question 0" in str(session.context().messages)
+    while session.stats().epoch == epoch:
+        session.add(turn("more"))
+        session.context()
+    assert "question 0" not in str(session.context().messages)
+
+
+def test_pins_are_by_id_or_seq_and_all_or_none(session: Session) -> None:
+    """`pin` takes ids and seqs; where one is unknown none is pinned; pinning twice is pinning once."""
+    first, *_ = session.add(turn("1"))
+
+    session.pin(first.id, 6)
+    session.pin(6)
+    assert session.stats().pinned == 2
+    with pytest.raises(EntryNotFound):
+        session.pin(2, 99)
+    assert session.stats().pinned == 2
+    session.unpin(1, 6)
+    assert session.stats().pinned == 0
+
+
+# --- erasing
+
+
+def test_an_erased_entry_leaves_a_tombstone(session: Session) -> None:
+    """Erasing keeps id, place, kind and time of the entry, and nothing of its content, name or metadata."""
+    before = session.add_user_message("secret", name="ann", metadata={"a": 1}, pinned=True)
+
+    assert session.erase([before.id]) == 1
+
+    after = session.entry(before.id)
+    assert (after.id, after.seq, after.kind, after.at, after.erased) == (before.id, 1, "message", before.at, True)
+    assert (after.text, after.name, after.metadata) == ("", None, None)
+    assert session.stats().pinned == 0
+    assert session.active_entries() == []
+
+
+def test_erasing_is_counted_once(session: Session) -> None:
+    """`erase` returns how many it erased: an entry named twice or erased already does not count."""
+    session.add(turn("1"))
+
+    assert session.erase([1, 1, session.entry(1).id]) == 1
+    assert session.erase([1]) == 0
+    assert session.erase([]) == 0
+    assert session.erase("2") == 1
+
+
+def test_erasing_is_all_or_nothing(session: Session) -> None:
+    """Where one of the entries does not exist, none is erased."""
+    session.add(turn("1"))
+
+    with pytest.raises(EntryNotFound):
+        session.erase([1, 99])
+
+    assert session.stats().erased_entries == 0
+
+
+def test_what_is_erased_is_in_no_context_and_starts_an_epoch(session: Session) -> None:
+    """The next context is without the text, valid, and of a new epoch with the reason."""
+    session.add(turn("1"))
+    session.add(turn("2"))
+    before = session.context()
+
+    session.erase([3])  # the right one of two parallel calls
+
+    after = session.context()
+    assert after.epoch == before.epoch + 1
+    assert "1-right" in str(before.messages)
+    assert "1-right" not in str(after.messages)
+    assert "1-left" in str(after.messages)
+    assert "question 2" in str(after.messages)
+
+
+@pytest.mark.parametrize("verb", ["erase", "clear", "delete_session", "sweep"])
+def test_what_is_destroyed_is_in_no_byte_of_the_file(tmp_path: Path, verb: str, clock: FakeClock) -> None:
+    """After erase, clear, delete and sweep no byte of the database or its journal holds text, name, arguments, data."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, clock=clock) as memory:
+        session = memory.session("one", counter=quarters)
+        session.add_user_message("kept words")
+        expiry = session.entry(1).created_at.replace(year=2100)
+        said = session.add_user_message(
+            "sesame " * 3000, name="sesame", metadata={"sesame": "sesame"}, expires_at=expiry
+        )
+        call = session.add_tool_call("sesame", {"sesame": 1}, call_id="sesame")
+        result = session.add_tool_result("sesame", "sesame")
+        session.stats()
+        session.context()
+        assert b"sesame" in remains(path)
+
+        if verb == "erase":
+            session.erase([said.id, call.id, result.id])
+        elif verb == "clear":
+            session.clear()
+        elif verb == "delete_session":
+            memory.delete_session("one")
+        else:
+            session.erase([call.id, result.id])
+            clock.advance(80 * 366 * 86400)
+            memory.sweep()
+
+        assert b"sesame" not in remains(path)
+    assert b"sesame" not in remains(path)
+    assert (b"kept words" in remains(path)) is (verb in ("erase", "sweep"))
+
+
+def test_erased_text_leaves_the_export(session: Session) -> None:
+    """An export holds tombstones for what was erased, and none of its text."""
+    session.add_user_message("sesame")
+    session.add_assistant_message("fine")
+    session.erase([1])
+
+    data = session.export()
+
+    assert "sesame" not in json.dumps(data)
+    assert [each["seq"] for each in data["tombstones"]] == [1]
+    assert [each["content"] for each in data["entries"]] == ["fine"]
+
+
+# --- clearing
+
+
+def test_clearing_destroys_all_and_the_session_goes_on(session: Session) -> None:
+    """`clear` returns how many entries there were; seqs go on where they were, and nothing earlier is left."""
+    session.add(turn("1"))
+    session.pin(1)
+    session.erase([2])
+    epoch = session.stats().epoch
+
+    assert session.clear() == 5
+
+    assert session.entries() == []
+    assert session.context().messages == []
+    stats = session.stats()
+    assert (stats.total_entries, stats.erased_entries, stats.total_tokens, stats.interactions) == (0, 0, 0, 0)
+    assert (stats.pinned, stats.epoch) == (0, epoch + 1)
+    assert session.add_user_message("new").seq == 7
+    assert len(session.context().messages) == 1
+    assert [record.kind for record in session.history()] == ["clear"]
+
+
+def test_clearing_nothing_does_nothing(memory: Memory, session: Session) -> None:
+    """Clearing an empty or unknown session returns 0, tells nobody and makes no session."""
+    told = []
+    memory.on("session:cleared", lambda name, facts: told.append(name))
+
+    assert session.clear() == 0
+    assert memory.sessions() == []
+    session.add_user_message("hello")
+    session.clear()
+    revision = session.stats().revision
+    assert session.clear() == 0
+    assert session.stats().revision == revision
+    assert told == ["one"]
+
+
+# --- events
+
+
+def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
+    """Each event comes once, with the session and its facts, when the store has it already."""
+    heard: list[tuple[str, str]] = []
+    session = memory.session("one", max_tokens=200, counter=quarters)
+
+    def listen(event: str) -> None:
+        def handler(name: str, facts: dict) -> None:
+            heard.append((event, name))
+            assert facts
+            if event == "entry:added":
+                assert memory.session(name).entry(facts["entry"].id) == facts["entry"]
+            elif event == "erased":
+                assert facts["seqs"] == (1,)
+                assert session.entry(1).erased
+            elif event == "cut":
+                assert facts["epoch"] == session.stats().epoch
+
+        memory.on(event, handler)
+
+    for event in ("entry:added", "cut", "evicted", "erased", "session:cleared", "session:imported", "usage:recorded"):
+        listen(event)
+    session.add(turn("1"))
+    session.record_usage(5)
+    session.erase([1])
+    assert heard == [("entry:added", "one")] * 6 + [("usage:recorded", "one"), ("erased", "one")]
+    heard.clear()
+    while session.stats().epoch == 1:
+        session.add(turn("more"))
+        session.context()
+    assert {event for event, _ in heard} == {"entry:added", "cut", "evicted"}
+    heard.clear()
+    memory.import_session(session.export(), session_id="two")
+    session.clear()
+    assert heard == [("session:imported", "two"), ("session:cleared", "one")]
+
+
+def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Session) -> None:
+    """`turn:ended` comes once a turn, with what `end_turn` returns: entries added, calls open, entries counted."""
+    heard = []
+    memory.on("turn:ended", lambda name, facts: heard.append(facts))
+
+    with session.turn():
+        session.add_user_message("look")
+        session.add_tool_call("look", {}, call_id="open")
+
+    assert heard == [{"added": 2, "open_calls": ("open",), "counted": 2}]
+
+
+def test_nobody_is_told_of_what_added_nothing(memory: Memory, session: Session) -> None:
+    """A repeated key or context adds nothing, and `entry:added` does not come."""
+    session.add(turn("1"), key="key")
+    session.add_context("text", name="notes.md")
+    heard = []
+    memory.on("entry:added", lambda name, facts: heard.append(name))
+
+    session.add(turn("1"), key="key")
+    session.add_context("text", name="notes.md")
+
+    assert heard == []
+
+
+def test_a_handler_can_be_taken_back(memory: Memory, session: Session) -> None:
+    """What `on` returns stops that handler and no other; calling it twice is fine."""
+    heard: list[str] = []
+    stop = memory.on("entry:added", lambda name, facts: heard.append("first"))
+    memory.on("entry:added", lambda name, facts: heard.append("second"))
+    session.add_user_message("one")
+
+    stop()
+    stop()
+    session.add_user_message("two")
+
+    assert heard == ["first", "second", "second"]
+
+
+def test_a_handler_that_raises_is_logged_and_breaks_nothing(
+    memory: Memory, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The add goes through, the other handlers are called, and the log names the event and the session."""
+    heard = []
+    memory.on("entry:added", lambda name, facts: 1 // 0)
+    memory.on("entry:added", lambda name, facts: heard.append(name))
+
+    with caplog.at_level(logging.ERROR, logger="palimpsest"):
+        session.add_user_message("private words")
+
+    assert texts(session.entries()) == ["private words"]
+    assert heard == ["one"]
+    assert "entry:added" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "private words" not in caplog.text
+
+
+# --- tenants, listings, views
+
+
+def test_tenants_never_see_each_other(tmp_path: Path) -> None:
+    """Two tenants of one file with a session of the same id: neither sees, changes or deletes anything of the other."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, tenant="a") as one, Memory.open(path, tenant="b") as two:
+        mine = one.session("same").add_user_message("mine")
+        one.session("same").add({"role": "user", "content": "keyed"}, key="key")
+
+        assert two.sessions() == []
+        assert two.session("same").entries() == []
+        with pytest.raises(EntryNotFound):
+            two.session("same").entry(mine.id)
+        assert two.delete_session("same") is False
+        assert two.session("same").clear() == 0
+        two.session("same").add({"role": "user", "content": "other"}, key="key")
+
+        assert texts(one.session("same").entries()) == ["mine", "keyed"]
+        assert texts(two.session("same").entries()) == ["other"]
+
+
+@pytest.mark.parametrize("pair", [("a/b", "a_b"), ("a", "A"), ("é", "e\u0301"), ("a'b", 'a"b'), ("%", "*")])
+def test_ids_that_differ_never_share_storage(memory: Memory, pair: tuple[str, str]) -> None:
+    """Session ids are compared character by character, whatever characters they hold."""
+    for name in pair:
+        memory.session(name).add_user_message(name)
+
+    assert [texts(memory.session(name).entries()) for name in pair] == [[name] for name in pair]
+    assert [info.session for info in memory.sessions()] == sorted(pair)
+
+
+def test_sessions_are_listed_in_pages(memory: Memory, clock: FakeClock) -> None:
+    """`sessions` lists by id what follows `after`, at most `limit`, with figures and times."""
+    for name in ("c", "a", "b"):
+        memory.session(name).add(turn("1"))
+        clock.advance(1)
+    memory.session("a").erase([1])
+
+    first, second = memory.sessions(limit=2)
+
+    assert (first.session, second.session) == ("a", "b")
+    assert (first.entries, first.revision, first.epoch) == (5, 2, 1)
+    assert first.created < first.updated == clock()
+    assert [info.session for info in memory.sessions(after="a")] == ["b", "c"]
+    assert memory.sessions(after="c") == []
+
+
+def test_a_deleted_session_is_gone(memory: Memory) -> None:
+    """`delete_session` says whether there was one; a session of that id begins anew."""
+    session = cut_session(memory)
+
+    assert memory.delete_session("one") is True
+    assert memory.delete_session("one") is False
+    assert memory.sessions() == []
+    assert session.entries() == []
+    assert session.history() == []
+    assert session.add_user_message("new").seq == 1
+    assert session.stats().total_tokens == quarters("new")
+
+
+def test_views_have_budgets_and_cuts_of_their_own(memory: Memory) -> None:
+    """Two views of one log are cut independently: a small one never moves what the large one shows."""
+    large = memory.session("one", max_tokens=2000, counter=quarters)
+    small = memory.session("one", max_tokens=100, counter=quarters, view="small")
+    before: list = []
+    for number in range(20):
+        large.add(turn(str(number)))
+        assert small.context().tokens <= 100
+        given = large.context()
+        assert given.messages[: len(before)] == before
+        before = given.messages
+
+    cuts = [record.view for record in large.history()]
+    assert set(cuts) == {"small"}
+    assert len(large.active_entries()) == 120
+    assert len(small.active_entries()) < 30
+    assert large.context(view="small", max_tokens=100).messages == small.context().messages

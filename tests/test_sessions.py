@@ -1,0 +1,415 @@
+"""What the verbs of a session promise, one rule a test, on both embedded stores: adding, reading, counting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import EntryNotFound, Memory, Session, Text
+from palimpsest.testing import FakeClock
+from writer import quarters, turn
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
+    """An empty store whose clock stands still."""
+    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
+    with Memory.open(where, clock=clock) as memory:
+        yield memory
+
+
+@pytest.fixture
+def session(memory: Memory) -> Session:
+    return memory.session("one", counter=quarters)
+
+
+def texts(entries: list) -> list[str]:
+    return [entry.text for entry in entries]
+
+
+# --- adding
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind", "role"),
+    [
+        ("add_user_message", "message", "user"),
+        ("add_assistant_message", "message", "assistant"),
+        ("add_system_message", "message", "system"),
+    ],
+)
+def test_a_message_is_stored_with_its_role(session: Session, verb: str, kind: str, role: str) -> None:
+    """A message verb stores text under its role and returns the entry that `entry` gives back."""
+    added = getattr(session, verb)("hello", name="ann", metadata={"tags": ["x"]})
+
+    assert (added.kind, added.role, added.text, added.name) == (kind, role, "hello", "ann")
+    assert added.metadata == {"tags": ["x"]}
+    assert added.seq == 1
+    assert session.entry(added.id) == added
+
+
+def test_a_message_may_be_a_list_of_parts(session: Session) -> None:
+    """Content is text or parts; the text of parts is their lines."""
+    added = session.add_user_message([Text(text="one"), Text(text="two")])
+
+    assert added.content == (Text(text="one"), Text(text="two"))
+    assert session.entry(1).text == "one\ntwo"
+
+
+def test_an_entry_keeps_the_time_of_writing(session: Session, clock: FakeClock) -> None:
+    """`created_at` is the memory's clock when the entry was added, in UTC."""
+    added = session.add_user_message("hello")
+
+    assert added.created_at == datetime.fromtimestamp(clock() / 1e6, UTC)
+    assert added.created_at.tzinfo is UTC
+
+
+def test_changing_what_was_given_or_returned_changes_nothing_stored(session: Session) -> None:
+    """Entries go in and come out as values."""
+    metadata = {"tags": ["x"]}
+    added = session.add_user_message("hello", metadata=metadata)
+    metadata["tags"].append("given")
+    added.metadata["tags"].append("returned")
+    session.entry(1).metadata["tags"].append("read")
+
+    assert session.entry(1).metadata == {"tags": ["x"]}
+
+
+def test_a_result_answers_the_call_of_its_id(session: Session) -> None:
+    """A result with an id answers that open call, whichever came first, and takes over its tool's name."""
+    first = session.add_tool_call("look", {"at": 1}, call_id="a")
+    second = session.add_tool_call("look", '{"at": 2}', call_id="b")
+
+    late, early = session.add_tool_result(None, "two", call_id="b"), session.add_tool_result(None, "one", call_id="a")
+
+    assert (late.answers, early.answers) == (second.seq, first.seq)
+    assert early.name == "look"
+    assert {entry.group for entry in session.entries()} == {first.seq}
+
+
+def test_a_result_without_an_id_answers_the_oldest_open_call_of_its_tool(session: Session) -> None:
+    """A result that names only its tool answers the first call of that tool that has no result yet."""
+    session.add_tool_call("find", {})
+    first, second = session.add_tool_call("look", 1), session.add_tool_call("look", 2)
+
+    answers = [session.add_tool_result("look", "x").answers for _ in range(2)]
+
+    assert answers == [first.seq, second.seq]
+
+
+def test_a_call_gets_an_id_of_its_own(session: Session) -> None:
+    """Without `call_id` each call is given one that no other call has."""
+    ids = {session.add_tool_call("look", {}).call_id for _ in range(20)}
+
+    assert len(ids) == 20
+    assert all(ids)
+
+
+@pytest.mark.parametrize(("given", "stored"), [("plain", "plain"), ({"a": [1, None]}, '{"a": [1, null]}'), (7, "7")])
+def test_output_is_text_or_json(session: Session, given: Any, stored: str) -> None:
+    """A result's output is kept as it is where it is text, else as JSON text."""
+    assert session.add_tool_result("look", given).text == stored
+
+
+@pytest.mark.parametrize("status", ["success", "error", "unknown", "pending", "denied"])
+def test_a_status_is_a_field(session: Session, status: Any) -> None:
+    """A result carries the status that it was given; unknown is the default."""
+    assert session.add_tool_result("look", "x", status=status).status == status
+    assert session.entry(1).status == status
+    assert session.add_tool_result("look", "error!").status == "unknown"
+
+
+def test_statuses_of_a_batch_go_to_the_results_they_name(session: Session) -> None:
+    """`add(statuses=…)` sets the status of results by call id, and metadata goes to every entry."""
+    added = session.add(turn("1"), statuses={"1-left": "error"}, metadata={"run": 1})
+
+    assert {e.call_id: e.status for e in added if e.kind == "tool_result"} == {"1-left": "error", "1-right": None}
+    assert all(entry.metadata == {"run": 1} for entry in added)
+
+
+def test_a_message_may_be_added_without_a_list(session: Session) -> None:
+    """`add` takes one message as well as a list, and an empty list adds nothing."""
+    assert texts(list(session.add({"role": "user", "content": "alone"}))) == ["alone"]
+    assert session.add([]) == ()
+    assert session.stats().revision == 1
+
+
+def test_a_key_makes_an_add_idempotent(session: Session) -> None:
+    """The same batch under the same key again adds nothing and returns the entries that are there."""
+    first = session.add(turn("1"), key="run 1")
+    session.add_user_message("between")
+
+    again = session.add(turn("1"), key="run 1")
+
+    assert [entry.id for entry in again] == [entry.id for entry in first]
+    assert len(session.entries()) == 7
+
+
+def test_without_a_key_the_same_text_is_added_again(session: Session) -> None:
+    """Content is never identity."""
+    one, two = session.add_user_message("ok"), session.add_user_message("ok")
+
+    assert one.id != two.id
+    assert texts(session.entries()) == ["ok", "ok"]
+
+
+def test_the_same_context_again_adds_nothing(session: Session) -> None:
+    """A context of the same name and text is not stored twice, even after a new text was and it came back."""
+    first = session.add_context("one", name="notes.md")
+
+    assert session.add_context("one", name="notes.md") == first
+    assert session.add_context("one", name="other.md").seq == 2
+    second = session.add_context("two", name="notes.md")
+    third = session.add_context("one", name="notes.md")
+    assert [first.seq, second.seq, third.seq] == [1, 3, 4]
+
+
+def test_a_new_text_supersedes_the_context_of_its_name(session: Session) -> None:
+    """Contexts and active entries show the newest text of a name; the log keeps all of them."""
+    session.add_user_message("read it")
+    session.add_context("old text", name="notes.md")
+    session.context()
+    session.add_context("new text", name="notes.md")
+
+    shown = str(session.context().messages)
+
+    assert "new text" in shown
+    assert "old text" not in shown
+    assert texts(session.active_entries()) == ["read it", "new text"]
+    assert texts(session.entries()) == ["read it", "old text", "new text"]
+
+
+def test_an_open_call_can_be_resolved(session: Session) -> None:
+    """`resolve` adds a result for a call whose process died; from then on its group is shown."""
+    session.add_user_message("look")
+    session.add_tool_call("look", {}, call_id="lost")
+    assert session.context().pending == ("lost",)
+    assert session.stats().open_calls == ("lost",)
+
+    closing = session.resolve("lost", status="error")
+
+    assert (closing.kind, closing.status, closing.answers) == ("tool_result", "error", 2)
+    assert session.context().pending == ()
+    assert session.stats().open_calls == ()
+    with pytest.raises(EntryNotFound):
+        session.resolve("lost")
+
+
+# --- reading
+
+
+def test_entries_are_the_log_in_order(session: Session) -> None:
+    """`entries` gives all of the log, oldest first; `after` leaves out up to a seq, `limit` bounds the number."""
+    for number in range(1, 8):
+        session.add_user_message(str(number))
+
+    assert texts(session.entries()) == list("1234567")
+    assert texts(session.entries(after=2, limit=3)) == ["3", "4", "5"]
+    assert session.entries(after=7) == []
+    assert session.entries(limit=0) == []
+
+
+def test_an_entry_is_found_by_id_seq_and_its_number_as_text(session: Session) -> None:
+    """`entry` takes an id, a seq, or the number as a note in a context gives it."""
+    session.add_user_message("one")
+    two = session.add_user_message("two")
+
+    assert session.entry(two.id) == session.entry(2) == session.entry("2") == two
+
+
+def test_nothing_is_read_of_a_session_that_nobody_has_written_to(memory: Memory, session: Session) -> None:
+    """An unknown session is empty, not an error, and reading does not make it."""
+    assert session.entries() == []
+    assert session.active_entries() == []
+    assert session.interactions() == []
+    assert session.history() == []
+    assert session.context().messages == []
+    stats = session.stats()
+    assert (stats.total_entries, stats.total_tokens, stats.revision, stats.created_at) == (0, 0, 0, None)
+    assert memory.sessions() == []
+
+
+def test_interactions_are_a_human_message_and_what_follows(session: Session) -> None:
+    """The preamble has index -1 and is never open; an interaction is open until it has its final answer."""
+    session.add_system_message("be brief")
+    session.add(turn("0"))
+    session.add_user_message("first of two")
+    session.add_user_message("second of two")
+
+    found = session.interactions()
+
+    assert [(each.index, len(each.entries), each.open) for each in found] == [
+        (-1, 1, False),
+        (0, 6, False),
+        (1, 1, True),
+        (2, 1, True),
+    ]
+    session.add_assistant_message("done")
+    assert [each.open for each in session.interactions()] == [False, False, True, False]
+
+
+def test_an_interaction_with_an_unanswered_call_is_open(session: Session) -> None:
+    """An interaction ends with the model's answer only where every call in it has a result."""
+    session.add_user_message("look")
+    session.add_tool_call("look", {}, call_id="a")
+    session.add_assistant_message("I looked")
+
+    assert session.interactions()[0].open
+    session.add_tool_result(None, "late", call_id="a")
+    session.add_assistant_message("now I know")
+    assert not session.interactions()[0].open
+
+
+def test_active_entries_are_what_the_newest_cut_keeps(memory: Memory) -> None:
+    """After a cut the active entries are those that its context shows, and the log still has all."""
+    session = memory.session("one", max_tokens=200, counter=quarters)
+    for number in range(20):
+        session.add(turn(str(number)))
+    context = session.context()
+
+    active = session.active_entries()
+
+    assert context.report.left_out
+    assert [entry.seq for entry in active] == list(range(active[0].seq, 121))
+    assert active[0].seq == context.report.first_seq
+    assert len(session.entries()) == 120
+
+
+def test_the_figures_of_stats_add_up(memory: Memory) -> None:
+    """Total entries are active plus compressed, whatever was cut, erased or cleared; tokens are counted once each."""
+    session = memory.session("one", max_tokens=200, counter=quarters)
+    for number in range(20):
+        session.add(turn(str(number)))
+        session.context()
+    session.erase([1, 2, 120])
+    session.pin(119)
+
+    stats = session.stats()
+
+    active = session.active_entries()
+    assert (stats.total_entries, stats.erased_entries, stats.summaries) == (117, 3, 0)
+    assert stats.active_entries == len(active) > 0
+    assert stats.compressed_entries > 0
+    assert stats.total_entries == stats.active_entries + stats.compressed_entries
+    assert stats.active_tokens == sum(entry.tokens for entry in active)
+    assert stats.total_tokens == sum(entry.tokens for entry in session.entries() if not entry.erased)
+    assert (stats.interactions, stats.pinned) == (20, 1)
+
+
+def test_counting_counts_each_entry_once(memory: Memory) -> None:
+    """`count` says how many entries had no count yet; a second call and other verbs count none of them again."""
+    asked: list[str] = []
+
+    def counter(text: str) -> int:
+        asked.append(text)
+        return 1
+
+    session = memory.session("one", counter=counter)
+    session.add(turn("1"))
+
+    assert session.count() == 6
+    assert session.count() == 0
+    before = len(asked)
+    assert session.stats().total_tokens >= 6
+    assert len(asked) == before
+
+
+def test_history_tells_what_changed_the_view(session: Session, clock: FakeClock) -> None:
+    """Pins, erasures and cuts leave records, oldest first, with revision, time and reason."""
+    session.add(turn("1"))
+    session.pin(1)
+    clock.advance(5)
+    session.erase([2], reason="asked for")
+
+    records = session.history()
+
+    assert [(record.kind, record.revision, record.seqs) for record in records] == [("pin", 2, (1,)), ("erase", 3, (2,))]
+    assert records[1].reason == "asked for"
+    assert records[1].at - records[0].at == 5_000_000
+
+
+# --- usage
+
+
+def test_usage_is_kept_and_summed(session: Session) -> None:
+    """`record_usage` keeps the last call's figures and the totals of all calls."""
+    session.add_user_message("hello")
+    session.record_usage(100, 20, cached_tokens=80)
+    usage = session.record_usage(50, 5)
+
+    assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (50, 5, 0)
+    assert (usage.calls, usage.total_input, usage.total_output, usage.total_cached) == (2, 150, 25, 80)
+    assert session.stats().usage == usage
+
+
+def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> None:
+    """For a model without a public tokenizer the learned ratio holds from the next cut on, and not before."""
+    session = memory.session("one", model="claude-sonnet-4-5", max_tokens=2000)
+    session.add(turn("0"))
+    sent = session.context()
+    assert sent.budget.factor == pytest.approx(1.15)
+
+    session.record_usage(sent.counted * 2)
+    assert session.context().budget.factor == pytest.approx(1.15)
+    while session.stats().epoch == 0:
+        session.add(turn("more") * 4)
+        given = session.context()
+
+    assert given.budget.factor == pytest.approx(2.0)
+    assert given.tokens <= 2000
+    assert given.tokens == pytest.approx(given.counted * 2, abs=1)
+
+
+def test_reported_usage_never_scales_an_exact_counter(memory: Memory) -> None:
+    """Where the model's tokenizer is public, reported usage changes no budget."""
+    session = memory.session("one", model="gpt-4o", max_tokens=1000)
+    session.add(turn("0"))
+    session.record_usage(session.context().counted * 3)
+    while session.stats().epoch == 0:
+        session.add(turn("more") * 4)
+        given = session.context()
+
+    assert given.budget.factor == 1.0
+
+
+# --- expiry
+
+
+def test_what_has_expired_is_in_no_context(session: Session, clock: FakeClock) -> None:
+    """An entry is expired when its time has come, to the second: no context or active entry shows it from then on."""
+    session.add_user_message("stays")
+    session.add_assistant_message("goes", expires_at=datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(seconds=60))
+
+    clock.advance(59)
+    assert "goes" in str(session.context().messages)
+    clock.advance(1)
+
+    assert "goes" not in str(session.context().messages)
+    assert texts(session.active_entries()) == ["stays"]
+    assert texts(session.entries()) == ["stays", "goes"]
+
+
+def test_sweeping_destroys_what_has_expired(memory: Memory, session: Session, clock: FakeClock) -> None:
+    """`sweep` makes tombstones of expired entries in every session, says how many, and finds none a second time."""
+    soon = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(seconds=60)
+    session.add_user_message("stays", expires_at=soon + timedelta(days=1))
+    session.add_assistant_message("goes", expires_at=soon)
+    memory.session("two").add_user_message("goes, too", expires_at=soon)
+
+    assert memory.sweep() == 0
+    clock.advance(60)
+    assert memory.sweep() == 2
+    assert memory.sweep() == 0
+
+    assert [(entry.text, entry.erased) for entry in session.entries()] == [("stays", False), ("", True)]
+    assert session.history()[-1].reason == "expiry"
+    assert session.stats().erased_entries == 1

@@ -1,0 +1,372 @@
+"""What happens where the disk is full, where nothing may be written, and where the file is not what it should be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from processes import can_be_anybody, integrity, run
+from writer import SESSION, quarters, turn
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits and users")
+
+
+def filled(path: Path, *, turns: int = 3, sessions: tuple[str, ...] = (SESSION,)) -> list[str]:
+    """Make a store with some turns in each session and return the texts of the first."""
+    with Memory.open(path) as memory:
+        for name in sessions:
+            for number in range(turns):
+                memory.session(name).add(turn(f"{name}.{number}"))
+        return [entry.text for entry in memory.session(sessions[0]).entries()]
+
+
+# --- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not can_be_anybody() or not shutil.which("mount"):
+        pytest.skip("only root can mount a small disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def stuff(place: Path) -> Path:
+    """Fill the disk to the last byte and return the file that does."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return ballast
+
+
+def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None:
+    """On a full disk an add raises StoreUnavailable and stores nothing; what was there can be read."""
+    path = small_disk / "log.db"
+    with Memory.open(path) as memory:
+        session = memory.session(SESSION)
+        session.add(turn("before"))
+        before = session.entries()
+        stuff(small_disk)
+
+        with pytest.raises(StoreUnavailable, match=r"full.*nothing was written; make room and try again"):
+            session.add([{"role": "user", "content": "x" * 4000}] * 300)
+
+        assert session.entries() == before
+        assert integrity(path) == "ok"
+
+
+def test_a_write_works_once_there_is_room_again(small_disk: Path) -> None:
+    """After room was made the same open session writes on, and another reader finds all of it."""
+    path = small_disk / "log.db"
+    with Memory.open(path) as memory:
+        session = memory.session(SESSION)
+        ballast = stuff(small_disk)
+        with pytest.raises(StoreUnavailable):
+            session.add([{"role": "user", "content": "x" * 4000}] * 300)
+
+        ballast.unlink()
+        session.add(turn("after"))
+
+        with Memory.open(path, readonly=True) as other:
+            assert len(other.session(SESSION).entries()) == 6
+    assert integrity(path) == "ok"
+
+
+def test_a_full_disk_refuses_a_new_store(small_disk: Path) -> None:
+    """Opening a new store on a full disk raises StoreUnavailable; with room the same path opens."""
+    ballast = stuff(small_disk)
+
+    with pytest.raises(StoreUnavailable):
+        Memory.open(small_disk / "log.db")
+
+    ballast.unlink()
+    with Memory.open(small_disk / "log.db") as memory:
+        memory.session(SESSION).add(turn("after"))
+        assert memory.session(SESSION).stats().total_entries == 6
+
+
+@posix
+def test_a_file_that_may_not_grow_refuses_a_write_and_loses_nothing(tmp_path: Path) -> None:
+    """Where the system limits a file's size a write raises StoreUnavailable, and works again beyond the limit."""
+    error, intact = run("limited", tmp_path / "log.db")
+
+    assert error[0] == "StoreUnavailable"
+    assert "disk" in error[1]
+    assert intact is True
+    assert integrity(tmp_path / "log.db") == "ok"
+
+
+# --- where nothing may be written
+
+
+@pytest.fixture
+def shelf() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own are private."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    yield place
+    place.chmod(0o755)
+    shutil.rmtree(place)
+
+
+def tried(path: Path, how: str) -> dict:
+    """What opening, reading and writing gave or raised in a process of somebody whom permissions bind."""
+    outcome = run("attempt", path, how)[0]
+    if outcome.get("error") == "PermissionError":
+        pytest.skip(f"no other user can be had here: {outcome['text']}")
+    return outcome
+
+
+@posix
+@pytest.mark.parametrize("how", ["file", "folder"])
+def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) -> None:
+    """A file or a folder without permission to write gives StoreUnavailable that says so; the content stays."""
+    path = shelf / "log.db"
+    filled(path)
+    path.chmod(0o444)
+    if how == "folder":
+        shelf.chmod(0o555)
+    before = path.read_bytes()
+
+    outcome = tried(path, "writable")
+
+    assert "written" not in outcome
+    assert outcome["error"] == "StoreUnavailable"
+    assert str(path) in outcome["text"]
+    assert any(word in outcome["text"] for word in ("cannot be written", "permissions"))
+    assert path.read_bytes() == before
+
+
+@posix
+def test_a_new_file_in_a_folder_that_may_not_be_written_is_refused(shelf: Path) -> None:
+    """Opening a new store where nothing may be created gives StoreUnavailable that names the path."""
+    shelf.chmod(0o555)
+
+    outcome = tried(shelf / "inner" / "log.db", "writable")
+
+    assert outcome["error"] == "StoreUnavailable"
+    assert "ermission" in outcome["text"]
+
+
+def test_a_readonly_memory_reads_and_refuses_to_write(tmp_path: Path) -> None:
+    """With `readonly=True` everything can be read, and every write raises StoreUnavailable that says why."""
+    path = tmp_path / "log.db"
+    texts = filled(path)
+    before = path.read_bytes()
+
+    with Memory.open(path, readonly=True) as memory:
+        session = memory.session(SESSION)
+        first = session.entries()[0]
+        assert [entry.text for entry in session.entries()] == texts
+        for write in (
+            lambda: session.add_user_message("no"),
+            lambda: session.add(turn("no"), key="key"),
+            lambda: session.pin(first.id),
+            lambda: session.erase([first.id]),
+            session.clear,
+            lambda: session.record_usage(1),
+            lambda: memory.delete_session(SESSION),
+            memory.sweep,
+            lambda: memory.import_session(session.export(), session_id="copy"),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"read-?only|cannot be written"):
+                write()
+        assert [entry.text for entry in session.entries()] == texts
+
+    assert path.read_bytes() == before
+
+
+def test_a_readonly_memory_computes_contexts_and_stores_none_of_them(tmp_path: Path) -> None:
+    """A cut that is due is made for the caller and not stored, with that reason; no count is written back."""
+    path = tmp_path / "log.db"
+    filled(path, turns=40)
+    before = path.read_bytes()
+
+    with Memory.open(path, readonly=True) as memory:
+        session = memory.session(SESSION, max_tokens=600, counter=quarters)
+        given = session.context()
+        stats = session.stats()
+
+        assert given.tokens <= 600
+        assert given.epoch is None
+        assert "read-only" in given.report.notes
+        assert session.context().messages == given.messages
+        assert stats.epoch == 0
+        assert session.history() == []
+
+    assert path.read_bytes() == before
+
+
+def test_readonly_does_not_make_a_store(tmp_path: Path) -> None:
+    """With `readonly=True` a file that does not exist is StoreUnavailable, and none comes to be."""
+    with pytest.raises(StoreUnavailable):
+        Memory.open(tmp_path / "none" / "log.db", readonly=True)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- files that are not what they should be
+
+
+def text_file(path: Path) -> None:
+    path.write_bytes(b"Dear diary, this is no database at all.\n" * 100)
+
+
+def other_program(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE photo(name TEXT)")
+
+
+def other_version(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version=1")
+
+
+def other_owner(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA application_id=1234")
+
+
+def cut_short(path: Path) -> None:
+    filled(path, turns=40)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def beheaded(path: Path) -> None:
+    filled(path)
+    with path.open("r+b") as file:
+        file.write(b"\0" * 100)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (text_file, "no database of ours"),
+        (other_program, "another program"),
+        (other_version, "another program"),
+        (other_owner, "another program"),
+        (cut_short, "damaged"),
+        (beheaded, "no database of ours"),
+    ],
+)
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_file_of_another_kind_is_refused_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None], says: str, readonly: bool
+) -> None:
+    """What is no Palimpsest store raises StoreCorrupt that says what it is, and no byte of it changes."""
+    path = tmp_path / "log.db"
+    make(path)
+    before = path.read_bytes()
+
+    with pytest.raises(StoreCorrupt, match=says) as caught:
+        Memory.open(path, readonly=readonly)
+
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == before
+    if not readonly:  # SQLite itself leaves an empty journal where it may only read
+        assert [file.name for file in tmp_path.iterdir()] == ["log.db"]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_newer_store_is_refused_by_its_number(tmp_path: Path, readonly: bool) -> None:
+    """A store of a newer schema raises StoreTooNew with both numbers, and no byte of it changes."""
+    path = tmp_path / "log.db"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version=999")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreTooNew, match=r"999.*upgrade") as caught:
+        Memory.open(path, readonly=readonly)
+
+    assert caught.value.found == 999
+    assert caught.value.known < 999
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE entry SET body = CAST('{' || substr(body, 3) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
+        ("UPDATE entry SET body = CAST(x'ff' || substr(body, 2) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
+        ("UPDATE entry SET body = CAST(body || x'ff' AS TEXT) WHERE pos = (1 << 32) + 2", "damaged"),
+        ("UPDATE session SET head = substr(head, 1, 20) WHERE number = 1", "session 'broken'"),
+        ("UPDATE session SET head = x'00ff' WHERE number = 1", "session 'broken'"),
+    ],
+)
+def test_a_damaged_session_is_named_and_others_can_be_read(tmp_path: Path, statement: str, says: str) -> None:
+    """Damage inside one session raises StoreCorrupt that names it; the other sessions are as before."""
+    path = tmp_path / "log.db"
+    filled(path, sessions=("broken", "sound"))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(statement)
+        db.commit()
+
+    with Memory.open(path) as memory:
+        with pytest.raises(StoreCorrupt, match=says):
+            memory.session("broken").context()
+        with pytest.raises(StoreCorrupt):
+            memory.session("broken").export()
+        assert len(memory.session("sound").context().messages) == 15
+        memory.session("sound").add(turn("more"))
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    """A record that cannot be read raises StoreCorrupt; the entries can still be read."""
+    path = tmp_path / "log.db"
+    texts = filled(path)
+    with Memory.open(path) as memory:
+        memory.session(SESSION).pin(1)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE record SET body = x'7b7b'")
+        db.commit()
+
+    with Memory.open(path) as memory:
+        with pytest.raises(StoreCorrupt, match="record"):
+            memory.session(SESSION).history()
+        assert [entry.text for entry in memory.session(SESSION).entries()] == texts
+
+
+@pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_flipped_bits_raise_nothing_but_our_errors(tmp_path: Path, flips: int) -> None:
+    """A bit flipped anywhere in the file is either without effect on reading or raises an error of ours."""
+    path, sound = tmp_path / "log.db", tmp_path / "sound.db"
+    filled(sound, turns=8, sessions=("one", "two"))
+    original, dice, refused = sound.read_bytes(), random.Random(7), 0
+    for _ in range(flips):
+        damaged = bytearray(original)
+        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        path.write_bytes(damaged)
+
+        try:
+            with Memory.open(path) as memory:
+                for info in memory.sessions():
+                    session = memory.session(info.session)
+                    session.entries()
+                    session.context()
+                    session.history()
+        except PalimpsestError:
+            refused += 1
+        for rest in tmp_path.glob("log.db*"):
+            rest.unlink()
+    assert refused

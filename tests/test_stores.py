@@ -1,0 +1,51 @@
+"""The contract of every store, applied to those in the package; and what needs no pytest to be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palimpsest.runners import Inline
+from palimpsest.stores import open_store
+from palimpsest.testing import StoreConformance, StoreFactory
+
+
+class TestMemoryStore(StoreConformance):
+    """`memory://` keeps the contract."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: open_store("memory://", Inline(), clock=clock)
+
+
+class TestSQLiteStore(StoreConformance):
+    """`sqlite:///` keeps the contract."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        return lambda clock: open_store(tmp_path / "a.db", Inline(), clock=clock)
+
+
+def test_the_contract_is_imported_without_pytest() -> None:
+    """A program without pytest may import the public helpers for tests."""
+    code = "import sys; sys.modules['pytest'] = None; from palimpsest.testing import FakeClock, StoreConformance"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_rule_that_is_broken_fails_its_test(tmp_path: Path) -> None:
+    """The contract can fail: a store that forgets what it was given does not pass."""
+    clockwork = TestSQLiteStore()
+
+    with pytest.raises(AssertionError):
+        clockwork.test_an_item_has_a_version_that_each_put_raises(
+            lambda clock: forgetful(open_store(tmp_path / "b.db", Inline(), clock=clock))
+        )
+
+
+def forgetful(store):
+    """The store, whose items are never found."""
+    store._get_item = lambda *_: None
+    return store

@@ -1,0 +1,240 @@
+"""The memory store is the model of the SQLite store: the same calls give the same answers and the same errors."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+import strategies
+from palimpsest.entries import Entry
+from palimpsest.errors import PalimpsestError
+from palimpsest.log import Change, Cut, SessionKey, Usage
+from palimpsest.runners import Inline, drive
+from palimpsest.stores import Dump, Store, open_store
+from palimpsest.testing import FakeClock
+
+TENANTS = st.sampled_from(["t", "u"])
+KEYS = st.builds(SessionKey, TENANTS, st.sampled_from(["a", "b"]))
+IDS = st.sampled_from([f"0190163d-8694-739b-aea5-966c26f8ad{n:02x}" for n in range(12)] + ["plain", "Ünï"])
+NAMES = st.sampled_from(["k", "l", "m"])
+SEQS = st.integers(-1, 12) | st.sampled_from([2**32, 2**32 + 1, 2**40])
+COUNTERS = st.sampled_from(["words", "letters"])
+BOUNDS = st.none() | SEQS
+METADATA = st.none() | st.dictionaries(st.sampled_from(["erased", "tags"]), strategies.json_values)
+EXPIRIES = st.none() | st.integers(0, 30).map(lambda seconds: datetime.fromtimestamp(1_700_000_000 + seconds, UTC))
+numbers = itertools.count(1)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Entry:
+    """An entry of any kind with an id of few, so that ids come again."""
+    kind, role = draw(
+        st.sampled_from(
+            [
+                ("message", "user"),
+                ("message", "assistant"),
+                ("message", "system"),
+                ("tool_call", "assistant"),
+                ("tool_result", "tool"),
+                ("context", "user"),
+            ]
+        )
+    )
+    return Entry(
+        id=draw(IDS),
+        kind=kind,
+        role=role,
+        content=draw(strategies.texts(30) | strategies.parts()),
+        name=draw(st.none() | NAMES),
+        call_id=draw(st.none() | NAMES),
+        pinned=draw(st.booleans()),
+        metadata=draw(METADATA),
+        expires_at=draw(EXPIRIES),
+    )
+
+
+class TwoStores(RuleBasedStateMachine):
+    """Every rule asks both stores; the file is closed and opened again in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.clock = FakeClock()
+        self.model = open_store("memory://", Inline(), clock=self.clock)
+        self.file = self.opened()
+
+    def opened(self) -> Store:
+        return open_store(self.folder / "model.db", Inline(), clock=self.clock, synchronous="NORMAL")
+
+    def both(self, ask: Callable[[Store], Any]) -> Any:
+        """Return the answer of both stores, which must be the same, or the same kind of error."""
+        wanted, found = answer(ask, self.model), answer(ask, self.file)
+        assert found == wanted
+        return wanted
+
+    @initialize()
+    def begin(self) -> None:
+        self.both(lambda store: store.sessions("t"))
+
+    @rule(
+        key=KEYS,
+        batch=st.lists(entries(), max_size=4, unique_by=lambda entry: entry.id),
+        expect=st.none() | st.integers(0, 3),
+    )
+    def append(self, key: SessionKey, batch: list[Entry], expect: int | None) -> None:
+        self.both(lambda store: store.append(key, batch, check_ids=True, expect=expect))
+
+    @rule(key=KEYS, batch=st.lists(entries(), min_size=1, max_size=3))
+    def append_new(self, key: SessionKey, batch: list[Entry]) -> None:
+        named = [replace(entry, id=f"new {next(numbers)}") for entry in batch]
+        self.both(lambda store: store.append(key, named))
+
+    @rule(
+        key=KEYS,
+        after=SEQS,
+        before=BOUNDS,
+        limit=st.none() | st.integers(0, 4),
+        newest_first=st.booleans(),
+        counter=st.none() | COUNTERS,
+        uncounted=st.booleans(),
+    )
+    def read(self, key: SessionKey, **how: Any) -> None:
+        how["uncounted"] = how["uncounted"] and how["counter"] is not None
+        self.both(lambda store: store.read(key, **how))
+
+    @rule(key=KEYS, seqs=st.lists(SEQS, max_size=4), ids=st.lists(IDS, max_size=3), counter=st.none() | COUNTERS)
+    def fetch(self, key: SessionKey, seqs: list[int], ids: list[str], counter: str | None) -> None:
+        self.both(lambda store: store.fetch(key, seqs, ids, counter=counter))
+
+    @rule(
+        key=KEYS,
+        kind=st.sampled_from(["cut", "erase", "erase", "clear", "pin", "usage"]),
+        seqs=st.sets(st.integers(1, 12), max_size=3),
+        unpin=st.booleans(),
+        start=st.integers(1, 12),
+        view=st.sampled_from(["main", "small"]),
+        revision=st.none() | st.integers(0, 5),
+        epoch=st.none() | st.integers(0, 3),
+    )
+    def compact(
+        self,
+        key: SessionKey,
+        kind: Any,
+        seqs: set[int],
+        unpin: bool,
+        start: int,
+        view: str,
+        revision: int | None,
+        epoch: int | None,
+    ) -> None:
+        there = {entry.seq for entry in drive(self.model.read(key)) if not entry.erased}
+        cut = Cut(start=start) if kind == "cut" else None
+        usage = Usage(input_tokens=start) if kind == "usage" else None
+        change = Change(
+            kind=kind, reason="r", view=view, cut=cut, seqs=tuple(sorted(seqs & there)), unpin=unpin, usage=usage
+        )
+        self.both(lambda store: store.compact(key, change, expect_revision=revision, expect_epoch=epoch))
+
+    @rule(key=KEYS, counter=COUNTERS, counts=st.dictionaries(SEQS, st.integers(0, 99), max_size=4))
+    def count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
+        self.both(lambda store: store.count(key, counter, counts))
+
+    @rule(key=KEYS, to=KEYS, over=st.booleans())
+    def load(self, key: SessionKey, to: SessionKey, over: bool) -> None:
+        head = drive(self.model.head(key))
+        if head is not None:
+            records = tuple(drive(self.model.records(key)))
+            dump = Dump(head=head, entries=tuple(drive(self.model.read(key))), records=records)
+            self.both(lambda store: store.load(to, dump, replace=over))
+
+    @rule(key=KEYS)
+    def delete(self, key: SessionKey) -> None:
+        self.both(lambda store: store.delete(key))
+
+    @rule(
+        tenant=TENANTS,
+        namespace=NAMES,
+        key=NAMES,
+        value=st.binary(max_size=5),
+        seconds=st.none() | st.integers(0, 20),
+        expect=st.none() | st.integers(0, 2),
+    )
+    def put_item(
+        self, tenant: str, namespace: str, key: str, value: bytes, seconds: int | None, expect: int | None
+    ) -> None:
+        expires = None if seconds is None else self.clock.now + seconds * 1_000_000
+        self.both(lambda store: store.put_item(tenant, namespace, key, value, expires=expires, expect=expect))
+
+    @rule(tenant=TENANTS, namespace=NAMES, key=NAMES)
+    def delete_item(self, tenant: str, namespace: str, key: str) -> None:
+        self.both(lambda store: store.delete_item(tenant, namespace, key))
+
+    @rule(
+        tenant=TENANTS,
+        name=NAMES,
+        holder=NAMES,
+        seconds=st.sampled_from([0, 5, 10.5]),
+        fence=st.none() | st.integers(1, 4),
+    )
+    def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> None:
+        self.both(lambda store: store.lease(tenant, name, holder, seconds, fence=fence))
+
+    @rule(seconds=st.sampled_from([0.000001, 4, 11]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule()
+    def sweep(self) -> None:
+        self.both(lambda store: store.sweep(self.clock.now))
+
+    @rule()
+    def reopen(self) -> None:
+        drive(self.file.close())
+        self.file = self.opened()
+
+    @invariant()
+    def everything_is_the_same(self) -> None:
+        for tenant in ("t", "u"):
+            for one in self.both(lambda store, tenant=tenant: store.sessions(tenant)):
+                key = SessionKey(tenant, one.session)
+                self.both(lambda store, key=key: store.head(key))
+                self.both(lambda store, key=key: store.read(key, counter="words"))
+                self.both(lambda store, key=key: store.records(key))
+                self.both(lambda store, key=key: store.tally(key, "words", after=1))
+            for namespace in ("k", "l", "m"):
+                self.both(lambda store, t=tenant, n=namespace: store.list_items(t, n))
+                self.both(lambda store, t=tenant, n=namespace: store.get_item(t, n, "k"))
+
+    def teardown(self) -> None:
+        drive(self.file.close())
+        drive(self.model.close())
+        shutil.rmtree(self.folder)
+
+
+def answer(ask: Callable[[Store], Any], store: Store) -> Any:
+    """What the store answers, or the kind of error that it raises."""
+    try:
+        return drive(ask(store))
+    except PalimpsestError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(40, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_the_file_store_behaves_as_the_memory_store(examples: int, steps: int) -> None:
+    """Whatever is asked in whatever order, with the file opened anew in between, both stores answer alike."""
+    run_state_machine_as_test(
+        TwoStores, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    )

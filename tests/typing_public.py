@@ -1,0 +1,111 @@
+"""What type checkers know of the public names. Never run: `mypy --strict` reads it with the other helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, assert_type
+
+from palimpsest import (
+    AsyncMemory,
+    AsyncSession,
+    Budget,
+    BudgetImpossible,
+    ConfigError,
+    Context,
+    Entry,
+    Interaction,
+    MaxTokens,
+    Memory,
+    PalimpsestError,
+    Report,
+    Session,
+    Stats,
+    Text,
+    TurnEnd,
+)
+
+
+def synchronous() -> None:
+    """A program without an event loop."""
+    with Memory.open("sqlite:///agent.db", tenant="acme", synchronous="NORMAL") as memory:
+        assert_type(memory, Memory)
+        session = memory.session("one", model="gpt-4o", max_tokens=8000, short_term=[MaxTokens()])
+        assert_type(session, Session)
+        assert_type(session.id, str)
+        assert_type(session.add_user_message("hello"), Entry)
+        assert_type(session.add_user_message([Text(text="hello")]), Entry)
+        assert_type(session.add_tool_call("look", {"at": 1}), Entry)
+        assert_type(session.add({"role": "user", "content": "hello"}, key="k"), tuple[Entry, ...])
+        assert_type(session.entries(after=1, limit=2), list[Entry])
+        assert_type(session.entry(1), Entry)
+        assert_type(session.entry("id"), Entry)
+        assert_type(session.interactions(), list[Interaction])
+        assert_type(session.stats(), Stats)
+        assert_type(session.erase(["id", 2]), int)
+        assert_type(session.clear(), int)
+        assert_type(session.export(), dict[str, Any])
+        assert_type(memory.import_session({}, on_conflict="merge"), str)
+        assert_type(memory.on("cut", handler), Callable[[], None])
+        context = session.context(system="be brief", tools=[{"type": "function"}])
+        assert_type(context, Context)
+        assert_type(context.messages, list[dict[str, Any]])
+        assert_type(context.budget, Budget | None)
+        assert_type(context.tokens, int)
+        assert_type(context.report, Report)
+        assert_type(context.request(), dict[str, Any])
+        with session.turn(atomic=True) as turn:
+            assert_type(turn, Session)
+            assert_type(turn.end_turn(), TurnEnd)
+
+
+async def asynchronous() -> None:
+    """A program with an event loop."""
+    async with AsyncMemory.open("memory://") as memory:
+        assert_type(memory, AsyncMemory)
+        session = memory.session("one")
+        assert_type(session, AsyncSession)
+        assert_type(await session.add_user_message("hello"), Entry)
+        assert_type(await session.context(), Context)
+        assert_type(await session.stats(), Stats)
+        async with session.turn() as turn:
+            assert_type(turn, AsyncSession)
+            assert_type(await turn.end_turn(), TurnEnd)
+
+
+async def awaited(session: str, facts: dict[str, Any]) -> None:
+    """An event handler that is a coroutine."""
+
+
+def handler(session: str, facts: dict[str, Any]) -> None:
+    """An event handler that is a function."""
+
+
+def handlers(memory: Memory) -> None:
+    """Both kinds may listen."""
+    memory.on("entry:added", handler)
+    memory.on("entry:added", awaited)
+
+
+def facts(entry: Entry, impossible: BudgetImpossible, wrong: ConfigError) -> None:
+    """Records and errors carry typed facts."""
+    assert_type(entry.seq, int)
+    assert_type(entry.text, str)
+    assert_type(entry.created_at, datetime)
+    assert_type(entry.metadata, dict[str, Any] | None)
+    assert_type(impossible.needed, int)
+    assert_type(wrong.nearest, str | None)
+
+
+def refused(session: Session, entry: Entry) -> None:
+    """What a type checker refuses; without its error, mypy reports the comment as unused."""
+    session.add_user_message("hello", importnace=1)  # type: ignore[call-arg]
+    session.add_tool_result("look", 1, status="fine")  # type: ignore[arg-type]
+    session.context("be brief")  # type: ignore[call-arg]
+    entry.text = "changed"  # type: ignore[misc]
+    entry.seq = 2  # type: ignore[misc]
+
+
+def roots(error: ConfigError) -> tuple[PalimpsestError, ValueError]:
+    """An error is of our root and of the builtin that fits."""
+    return error, error

@@ -1,0 +1,51 @@
+"""Opened memories for tests: in this process, or in a real file of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import strategies
+from palimpsest.facade import Session
+from palimpsest.memory import Memory
+from palimpsest.testing import FakeClock
+
+STORES = ("memory", "sqlite")
+_numbers = itertools.count()
+
+
+class World:
+    """A store with one session in it, its clock, and where it lives."""
+
+    def __init__(self, memory: Memory, clock: FakeClock, where: str | Path, options: dict[str, Any]) -> None:
+        self.memory, self.clock, self.where, self.options = memory, clock, where, options
+        self.session: Session = memory.session("s", **options)
+
+    def play(self, log: Sequence[strategies.Operation]) -> Session:
+        """Do every operation of the log, then return the session."""
+        for operation in log:
+            strategies.perform(self.session, operation, self.clock.now)
+        return self.session
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Session]:
+        """The same session as another program sees it: a store of its own where there is a file, else a new object."""
+        if isinstance(self.where, str):
+            yield self.memory.session("s", **self.options)
+            return
+        with Memory.open(self.where, clock=self.clock, synchronous="NORMAL") as other:
+            yield other.session("s", **self.options)
+
+
+@contextmanager
+def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
+    """Open a new and empty store of this kind with a session of these options."""
+    clock = FakeClock()
+    options.setdefault("counter", strategies.WORDS)
+    where: str | Path = "memory://" if kind == "memory" else folder / f"{next(_numbers)}.db"
+    durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
+    with Memory.open(where, clock=clock, **durability) as memory:
+        yield World(memory, clock, where, options)

@@ -1,0 +1,270 @@
+"""A process of its own that tests start, watch and kill: `python writer.py MODE FILE [ARGUMENT ...]`.
+
+It says on standard output, one JSON value a line, what the library has acknowledged, and never before that.
+Where a mode waits for others it says "ready" and goes on when a line comes in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from palimpsest import Closed, ForkedProcess, Memory, PalimpsestError, Session
+from palimpsest.formats import find_format
+
+SESSION = "writer"
+NOBODY = 65534
+"""The user who owns nothing."""
+BUDGET = 200
+"""Tokens of the contexts that this process makes: a cut every few turns."""
+
+
+def quarters(text: str) -> int:
+    """Count a token for every four characters: needs no vocabulary, so a process starts quickly."""
+    return -(-len(text) // 4)
+
+
+def turn(label: str) -> list[dict[str, Any]]:
+    """Return one turn as provider messages: question, two parallel calls, two results, answer."""
+    calls = [
+        {"id": f"{label}-{side}", "type": "function", "function": {"name": "look", "arguments": f'{{"at": "{label}"}}'}}
+        for side in ("left", "right")
+    ]
+    return [
+        {"role": "user", "content": f"question {label}"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": f"{label}-left", "content": f"left {label}"},
+        {"role": "tool", "tool_call_id": f"{label}-right", "content": f"right {label}"},
+        {"role": "assistant", "content": f"answer {label}"},
+    ]
+
+
+ENTRIES_A_TURN = 6
+"""A turn's messages as entries: the assistant message with two calls is two of them."""
+
+
+def labels(path: str) -> itertools.count[int]:
+    """Return numbers that this process alone uses for its turns: they go on where the log ends."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        return itertools.count(sum(info.revision for info in memory.sessions()) + 1)
+
+
+def say(value: object) -> None:
+    """Write one line and let it out at once."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def meet() -> None:
+    """Say that this process is ready and wait for the others."""
+    say("ready")
+    sys.stdin.readline()
+
+
+def budgeted(memory: Memory) -> Session:
+    """Return the session with a budget that a few turns fill."""
+    return memory.session(SESSION, max_tokens=BUDGET, counter=quarters)
+
+
+# --- until it is killed
+
+
+def append(path: str) -> None:
+    """Add turn after turn; say each when `add` has returned."""
+    numbers = labels(path)
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        for number in numbers:
+            session.add(turn(str(number)))
+            say(number)
+
+
+def context(path: str) -> None:
+    """Add a turn, make a context, say what it was; a cut is committed every few turns."""
+    numbers = labels(path)
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = budgeted(memory)
+        for number in numbers:
+            session.add(turn(str(number)))
+            given = session.context()
+            say({"turn": number, "revision": given.revision, "epoch": given.epoch, "hash": given.prefix.hash})
+
+
+def erase(path: str) -> None:
+    """Add a turn and erase its question again; clear the session every eighth time. Say each step."""
+    numbers = labels(path)
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        for number in numbers:
+            question = session.add(turn(str(number)))[0]
+            say(["added", number])
+            session.erase([question.id])
+            say(["erased", number])
+            if number % 8 == 0:
+                session.clear()
+                say(["cleared", number])
+
+
+# --- with others
+
+
+def threads(path: str, name: str, count: str, turns: str) -> None:
+    """Add turns from several threads at once."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        spoken = threading.Lock()
+
+        def work(thread: int) -> None:
+            session = memory.session(SESSION)
+            for number in range(int(turns)):
+                label = f"{name}.{thread}.{number}"
+                session.add(turn(label))
+                with spoken:
+                    say(label)
+
+        meet()
+        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(int(count))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def first(path: str, name: str) -> None:
+    """Open a file that may not exist yet and add one turn."""
+    meet()
+    with Memory.open(f"sqlite:///{path}") as memory:
+        memory.session(SESSION).add(turn(name))
+        say(name)
+
+
+def contexts(path: str) -> None:
+    """Make a context whenever a line comes in; say what it was."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = budgeted(memory)
+        say("ready")
+        while sys.stdin.readline().strip():
+            given = session.context()
+            problems = [*given.problems, *map(str, find_format("openai").validate(given.messages))]
+            say({"epoch": given.epoch, "tokens": given.tokens, "problems": problems, "notes": given.report.notes})
+
+
+def turns(path: str, name: str, count: str) -> None:
+    """Hold `turn()` several times; mark where each begins and ends."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        meet()
+        for _ in range(int(count)):
+            with session.turn():
+                session.add_user_message(f"begin {name}")
+                session.add_assistant_message(f"end {name}")
+        say("done")
+
+
+def hold(path: str) -> None:
+    """Hold `turn()` until a line comes in."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        with session.turn():
+            session.add_user_message("begin held")
+            meet()
+            session.add_assistant_message("end held")
+        say("done")
+
+
+def keyed(path: str, count: str) -> None:
+    """Add batches under keys that another process uses, too; say the ids that came back."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        meet()
+        for number in range(int(count)):
+            say([entry.id for entry in session.add(turn(str(number)), key=f"key {number}")])
+
+
+def fork(path: str) -> None:
+    """Fork with an open memory: the child says what every try raises, the parent goes on."""
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        session.add_user_message("before the fork")
+        child = os.fork()
+        if child == 0:
+            for attempt in (lambda: session.add_user_message("child"), session.entries, session.context):
+                say(raised(attempt))
+            memory.close()
+            say(raised(session.entries))
+            os._exit(0)
+        os.waitpid(child, 0)
+        session.add_user_message("after the fork")
+        say([entry.text for entry in session.entries()])
+
+
+def raised(attempt: Callable[[], object]) -> str | None:
+    """Return the name of the error that `attempt` raises, None for none."""
+    try:
+        attempt()
+    except (ForkedProcess, Closed) as error:
+        return type(error).__name__
+    return None
+
+
+# --- where something is missing
+
+
+def limited(path: str) -> None:
+    """Write until the file may not grow any further, then make room and write again."""
+    import resource
+
+    with Memory.open(f"sqlite:///{path}") as memory:
+        session = memory.session(SESSION)
+        session.add(turn("before"))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+        try:
+            while True:
+                session.add_user_message("x" * 50_000)
+        except PalimpsestError as error:
+            say([type(error).__name__, str(error)])
+        full = [entry.text for entry in session.entries()]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        session.add_user_message("after")
+        say(full == [entry.text for entry in session.entries()][:-1])
+
+
+def attempt(path: str, readonly: str) -> None:
+    """Open, read, write, as a user whom permissions bind; say what each gave or raised."""
+    with tempfile.TemporaryDirectory() as folder, Memory.open(Path(folder, "warm.db")) as memory:
+        memory.session(SESSION).add(turn("warm"))  # nobody may not import what is still missing
+    outcome: dict[str, Any] = {}
+    try:
+        become_nobody()
+        with Memory.open(f"sqlite:///{path}", readonly=readonly == "readonly") as memory:
+            session = memory.session(SESSION)
+            outcome["read"] = [entry.text for entry in session.entries()]
+            session.add_user_message("may I?")
+            outcome["written"] = True
+    except (PalimpsestError, PermissionError) as error:
+        outcome["error"], outcome["text"] = type(error).__name__, str(error)
+    say(outcome)
+
+
+def become_nobody() -> None:
+    """Give up the rights of root: they would let everything through."""
+    if sys.platform != "win32" and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+MODES: dict[str, Callable[..., None]] = {
+    mode.__name__: mode
+    for mode in (append, context, erase, threads, first, contexts, turns, hold, keyed, fork, limited, attempt)
+}
+
+if __name__ == "__main__":
+    MODES[sys.argv[1]](*sys.argv[2:])
