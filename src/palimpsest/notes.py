@@ -101,7 +101,9 @@ def is_empty(entry: Entry) -> bool:
     elif any(not isinstance(part, Text | Reasoning) or part.text for part in entry.content):
         return False
     native = entry.native
-    return native is None or not native.keep or not any(native.keep.get(key) for key in SPEAKING)
+    if entry.role != "assistant" or native is None or not native.keep:
+        return True
+    return not any(native.keep.get(key) for key in SPEAKING)
 
 
 def _json(value: object) -> str:

@@ -56,7 +56,8 @@ class AsyncSession(Writer):
 
         Evicted, masked and clamped entries come back whole. Raises EntryNotFound.
         """
-        seqs, ids = ((), (id,)) if isinstance(id, str) and not id.isdecimal() else ((int(id),), ())
+        numbered = isinstance(id, int) or (isinstance(id, str) and id.isdecimal())
+        seqs, ids = ((int(id),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
         found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
         if not found:
             raise EntryNotFound(self.id, id)
@@ -151,7 +152,7 @@ class AsyncSession(Writer):
         for name, value in (
             ("input_tokens", input_tokens),
             ("output_tokens", output_tokens),
-            ("cached", cached_tokens),
+            ("cached_tokens", cached_tokens),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(name, value, "a whole number of at least 0")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.entries import Entry, Part, Role, Status, check, check_json, derived_ids, new_ids
-from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
 from palimpsest.lease import TurnLease
 from palimpsest.log import digest
@@ -191,6 +191,8 @@ class Writer:
         """
         batch = [messages] if isinstance(messages, Mapping) else messages
         entries = find_format(format or self._options.format).decode(batch, "messages")
+        if statuses is not None and not isinstance(statuses, Mapping):
+            raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
@@ -224,7 +226,7 @@ class Writer:
     ) -> Entry:
         entry = Entry(
             role=role,
-            content=content if isinstance(content, str) else tuple(content),
+            content=tuple(content) if isinstance(content, Sequence) and not isinstance(content, str) else content,
             name=name,
             metadata=metadata,
             importance=importance,
@@ -243,7 +245,8 @@ class Writer:
                 check(entry, where)
         if not entries:
             return ()
-        ids = new_ids(len(entries), self._memory.clock() // 1000) if key is None else derived_ids(key, len(entries))
+        now = self._memory.clock() // 1000
+        ids = new_ids(len(entries), now) if key is None else await self._keyed_ids(key, len(entries))
         stamped = [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
         admitted = self._memory.privacy.admit(stamped)
         if self._buffer is None:
@@ -251,6 +254,14 @@ class Writer:
         self._buffer.entries.extend(admitted)
         self._buffer.given_ids |= key is not None
         return tuple(admitted)
+
+    async def _keyed_ids(self, key: str, count: int) -> list[str]:
+        """The ids of a batch under `key`. Raises Conflict where the key has named a shorter or longer batch."""
+        *ids, beyond = derived_ids(key, count + 1)
+        known = await self._store.fetch(self._options.key, ids=[*ids, beyond])
+        if known and (len(known) != count or any(entry.id == beyond for entry in known)):
+            raise Conflict(f"key {key!r}", "has named another batch already; a key names one batch for good")
+        return ids
 
     async def _commit(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store one batch, keep the turn's lease alive, tell who asked to be told."""

@@ -127,6 +127,8 @@ class SQLiteStore(BlockingStore):
             yield
         except sqlite3.Error as cause:
             raise _ours(self.url, cause) from cause
+        except UnicodeDecodeError as cause:  # the driver cannot even read the text of SQLite's complaint
+            raise StoreCorrupt(self.url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
         except OSError as cause:
             if isinstance(cause, PalimpsestError):
                 raise
@@ -521,7 +523,7 @@ class SQLiteStore(BlockingStore):
         with self._writing() as db:
             swept = db.execute("DELETE FROM item WHERE expires <= ?", (now,)).rowcount
             due: dict[int, list[int]] = {}
-            for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ?", (now,)).fetchall():
+            for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ? ORDER BY pos", (now,)).fetchall():
                 due.setdefault(pos >> 32, []).append(pos & 0xFFFFFFFF)
             for number, seqs in due.items():
                 id, head_body = db.execute("SELECT id, head FROM session WHERE number = ?", (number,)).fetchone()
@@ -568,7 +570,9 @@ def _text(id: bytes | str) -> str:
 
 
 def _expiry(entry: Entry) -> int | None:
-    return int(entry.expires_at.timestamp() * 1_000_000) if entry.expires_at is not None else None
+    if entry.expires_at is None or entry.erased:  # a tombstone has nothing left to sweep
+        return None
+    return int(entry.expires_at.timestamp() * 1_000_000)
 
 
 def _live(row: tuple[str, bytes, int, int | None] | None, now: int) -> Item | None:
