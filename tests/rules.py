@@ -37,7 +37,7 @@ def faults(messages: Sequence[Message]) -> list[str]:
             waiting = {call.get("id"): i for call in calls}
         elif "tool_calls" in message and calls is not None:
             found.append(f"{i}: an empty list of calls")
-        elif not content and not (role == "assistant" and (message.get("refusal") or message.get("audio"))):
+        elif says_nothing(content) and not (role == "assistant" and (message.get("refusal") or message.get("audio"))):
             found.append(f"{i}: {role} says nothing")
     if waiting:
         found.append(f"the end: no result of {sorted(waiting)}")
@@ -58,6 +58,14 @@ def _calling(i: int, role: str | None, calls: Sequence[Message]) -> list[str]:
     if not all(call.get(call.get("type", ""), {}).get("name") for call in calls):
         found.append(f"{i}: a call without a tool's name")
     return found
+
+
+def says_nothing(content: Any) -> bool:
+    """Whether content, a message's or an entry's, holds neither text nor any other part."""
+    if not content or isinstance(content, str):
+        return not content
+    texts = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
+    return all(text == "" for text in texts)
 
 
 def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0) -> int:

@@ -209,7 +209,7 @@ def calling(**call: Any) -> list[dict]:
     unknown_format=(add([USER], format="antropic"), ConfigError, "format", "'antropic'", "openai"),
     empty_key=(add([USER], key=""), InvalidEntry, "key", "names this batch"),
     key_type=(add([USER], key=7), InvalidEntry, "key", "7"),
-    key_again=(add([USER, USER], key="known"), Conflict, "other content", "used once"),
+    key_again=(add(turn("3"), key="known"), Conflict, "other content", "used once"),
     key_again_longer=(
         add([*turn("2"), USER], key="known"),
         Conflict,

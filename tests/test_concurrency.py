@@ -284,7 +284,7 @@ def test_a_turn_waits_for_another_process_to_end_its_own(path: Path, memory: Mem
 
     async def sleep(seconds: float) -> None:
         steps.put("waits")
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 (driven without an event loop)
 
     def work(number: int) -> None:
         with memory.session(SESSION).turn() as session:

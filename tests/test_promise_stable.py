@@ -19,7 +19,7 @@ from palimpsest.facade import Session
 from worlds import STORES, World, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,14 @@ def test_two_views_with_conditions_do_not_disturb_each_other(
     options: dict[str, Any] = {"conditions": ["message.tokens < 60"]} if conditions else {}
     with world(kind, folder, max_tokens=budget, **options) as w:
         small = w.memory.session("s", **{**w.options, "max_tokens": max(budget // 3, 10), "view": "small"})
-        for session in (w.session, small):
-            contexts = []
-            for operation in log:
-                w.play([operation])
+        given: dict[str, list[tuple[Context, str | None]]] = {"main": [], "small": []}
+        for operation in log:
+            w.play([operation])
+            for name, session in (("main", w.session), ("small", small)):
                 ctx = attempt(session)
                 if ctx is not None:
-                    contexts.append((ctx, None))
+                    given[name].append((ctx, None))
+        for contexts in given.values():
             law_holds(contexts)
 
 

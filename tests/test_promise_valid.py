@@ -15,7 +15,7 @@ from palimpsest.errors import BudgetImpossible
 from worlds import STORES, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,26 @@ def test_no_context_shows_what_has_expired_or_was_superseded(
             for entry in shown_entries(ctx):
                 assert entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > w.clock.now
                 assert entry.kind != "context" or newest[entry.name] == entry.seq
+
+
+def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Path) -> None:
+    """A strategy that walks anew at each call leaves out the same as the window does."""
+    with world(kind, folder, short_term=[{"memory_max_tokens": 1000}]) as w:
+        w.play(
+            [
+                strategies.Say("user", "hello"),
+                strategies.Background("a.py", "old text"),
+                strategies.Say("assistant", "for a while", expires=50),
+                strategies.Background("a.py", "new text"),
+            ]
+        )
+        w.clock.advance(60)
+
+        text = str(w.session.context().messages)
+
+        assert "new text" in text
+        assert "old text" not in text
+        assert "for a while" not in text
 
 
 def shown_entries(ctx: Any) -> list[Any]:
