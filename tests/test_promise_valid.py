@@ -166,7 +166,7 @@ def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Pa
 
 def shown_entries(ctx: Any) -> list[Any]:
     """The entries that the context was made of."""
-    return [item.shown.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
+    return [item.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
 
 
 def test_a_crash_between_call_and_result_is_repaired_in_the_context_alone(kind: str, folder: Path) -> None:

@@ -7,12 +7,11 @@ the view is given without being stored. Nothing but a view's configured budget c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_fixed, resolve
-from palimpsest.compaction import Plan, Room, Snapshot
 from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
@@ -24,10 +23,11 @@ from palimpsest.stores import Store
 from palimpsest.window import Group, Meter, Window, look
 
 if TYPE_CHECKING:
+    from palimpsest.compaction import Plan, Room
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """What one call of `context` asks for."""
 
     system: str | None = None
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     dry_run: bool = False
 
 
-class _State(NamedTuple):
+class _State(msgspec.Struct, frozen=True):
     """What was read under one cut, and what it shows."""
 
     head: Head
@@ -159,6 +159,8 @@ class Assembly:
 
     async def _recut(self, state: _State, reason: str | None) -> tuple[_State, str | None, Plan | None]:
         """Cut to low water, or only leave out what is stale where the rest fits."""
+        from palimpsest.compaction import Room  # with its kin only where a cut is due
+
         cut = msgspec.structs.replace(
             state.cut,
             gone=_gone(state),
@@ -201,6 +203,7 @@ class Assembly:
         return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
 
     def _plan(self, state: _State, target: Room | None, strategy: MaxTokens | None = None) -> Plan:
+        from palimpsest.compaction import Room, Snapshot
         from palimpsest.compaction.ladder import nothing, plan
 
         budget = state.budget
@@ -215,9 +218,9 @@ class Assembly:
                     pinned = set(state.head.pinned)
                     groups = [*state.before, *state.window.groups]
                     own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
-                room = room._replace(tokens=own if room.tokens is None else min(own, room.tokens))
+                room = msgspec.structs.replace(room, tokens=own if room.tokens is None else min(own, room.tokens))
         if target is not None and room.messages is not None:
-            target = target._replace(messages=max(int(room.messages * self.options.low_water), 1))
+            target = msgspec.structs.replace(target, messages=max(int(room.messages * self.options.low_water), 1))
         first = state.entries[0] if state.entries else None
         snapshot = Snapshot(
             groups=state.window.groups,
@@ -265,7 +268,7 @@ class Assembly:
         static = [rule for _, rules in self.rules for rule in rules if not rule.condition.dynamic]
         conditions = [] if self.options.exact else static
         window = look(entries, cut, self.meter, now=self.now, conditions=conditions, newest=newest)
-        window = window._replace(stale=[*ahead.stale, *window.stale])
+        window = msgspec.structs.replace(window, stale=[*ahead.stale, *window.stale])
         return _State(head, cut, budget, fixed, entries, more, ahead.groups, window)
 
     # --- budget and outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -112,7 +112,7 @@ def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:
         raise BudgetImpossible(fixed.tokens, room + fixed.tokens, {**parts, "reserve": reserve})
 
 
-class Fixed(NamedTuple):
+class Fixed(msgspec.Struct, frozen=True):
     """What a call brings itself: system text and tools, with their cost in counted tokens."""
 
     system: str | None

@@ -13,9 +13,9 @@ import msgspec
 
 from palimpsest.budget import Budget, Fixed, measure
 from palimpsest.errors import InvalidContext
-from palimpsest.formats import Format, Message, Shown
+from palimpsest.formats import Format, Message
 from palimpsest.log import Clamp, Cut, Head
-from palimpsest.window import Group, Meter, Window, fill
+from palimpsest.window import Group, Item, Meter, Window, fill
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class Prefix(NamedTuple):
     hash: str
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     """How a context's cut came about: what `Context` needs beside the window."""
 
     cut: Cut
@@ -198,10 +198,10 @@ class Context:
 
 def rendered(group: Group, fmt: Format) -> list[Message]:
     """The group's provider messages, without text that no provider takes."""
-    shown = [item.shown for item in group.items]
-    messages = fmt.render(shown)
-    if any(one.entry.lone for one in shown):
-        return [_scrubbed(message) for message in messages]
+    messages = fmt.render(group.items)
+    for item in group.items:
+        if item.entry.lone:
+            return [_scrubbed(message) for message in messages]
     return messages
 
 
@@ -228,9 +228,9 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
     if before > 0:
         left.insert(0, LeftOut(first, cut.start - 1, before, "evicted to the archive"))
     left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
-    forms: dict[str, list[Shown]] = {}
+    forms: dict[str, list[Item]] = {}
     for item in items:
-        forms.setdefault(item.form, []).append(item.shown)
+        forms.setdefault(item.form, []).append(item)
     turns = {group.turn for group in everything if group.turn}
     warnings = []
     if context.budget is None:
@@ -243,9 +243,9 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
         last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,
         pinned=tuple(seq for seq in cut.pins if seq < cut.start),
         anchors=cut.anchors,
-        masked=tuple(shown.entry.seq for shown in forms.get("masked", ())),
-        clamped=tuple(shown.entry.seq for shown in forms.get("clamped", ())),
-        repaired=tuple(shown.entry.call_id or str(shown.entry.answers) for shown in forms.get("placeholder", ())),
+        masked=tuple(item.entry.seq for item in forms.get("masked", ())),
+        clamped=tuple(item.entry.seq for item in forms.get("clamped", ())),
+        repaired=tuple(item.entry.call_id or str(item.entry.answers) for item in forms.get("placeholder", ())),
         pending=context.pending,
         left_out=tuple(left),
         epoch_reason=outcome.reason or outcome.head.epoch_reason or None,

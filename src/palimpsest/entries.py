@@ -4,8 +4,6 @@ An entry is immutable. Its text never changes; what became of it (evicted, cover
 the records in `palimpsest.log`. The links at the end of `Entry` are written once, when it is appended.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -227,12 +225,12 @@ def new_ids(count: int, now_ms: int) -> list[str]:
 
     The 12 bits after the time count within the batch, so that ids of one batch sort as its entries do.
     """
-    noise = os.urandom(8 * count)
+    noise = os.urandom(8 * count).hex()
     stamp = f"{now_ms & 0xFFFFFFFFFFFF:012x}"
     prefix = f"{stamp[:8]}-{stamp[8:]}-7"
     ids = []
     for i in range(count):
-        tail = noise[8 * i : 8 * i + 8].hex()
+        tail = noise[16 * i : 16 * i + 16]
         ids.append(f"{prefix}{i & 0xFFF:03x}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}")
     return ids if count <= 0x1000 else sorted(ids)
 

@@ -16,8 +16,6 @@ How an entry is linked, by what the head says is open:
 The open group closes when its last call is answered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

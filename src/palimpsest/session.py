@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from palimpsest.options import Options
 
 
-class TurnEnd(NamedTuple):
+class TurnEnd(msgspec.Struct, frozen=True):
     """What `end_turn` found: entries added since the turn began, calls still open, entries counted ahead."""
 
     added: int
@@ -117,7 +119,7 @@ class AsyncSession(Writer):
             raise ConfigError("system", system, "text, or None")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
         assembly = Assembly(self._store, self._options, call, self._memory.clock())
-        context = await assembly.context()
+        context = await self._memory.runner.whole(assembly.context)
         await self._tell(assembly, context)
         self._last = context
         return context
@@ -280,7 +282,7 @@ class AsyncSession(Writer):
         counted = await self.count() if self._store.writable else 0
         end = TurnEnd(self._added, open_calls(await self._reader.head()), counted)
         await self._release()
-        await self._memory.observers.emit("turn:ended", self.id, end._asdict(), self._memory.runner.wait)
+        await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
         self._added = 0
         return end
 

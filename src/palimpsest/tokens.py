@@ -12,6 +12,7 @@ neither whitespace nor digits (more than `UNBROKEN_LIMIT`).
 
 from __future__ import annotations
 
+from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -78,13 +79,11 @@ class Encoding:
     overhead = True
 
     def __init__(self, name: str, *, load: Callable[[], Tokenizer] | None = None) -> None:
-        from threading import Lock
-
         if load is None and name not in ENCODINGS:
             raise ConfigError("encoding", name, ", ".join(ENCODINGS), nearest=nearest(name, ENCODINGS))
         self.name = name
         self._load = load or (lambda: _load(name))
-        self._lock = Lock()
+        self._lock = allocate_lock()
         self._tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:

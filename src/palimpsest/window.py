@@ -6,8 +6,10 @@ time, not of counts, not of what is in memory. That is what keeps the prefix of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from palimpsest.entries import Audio, Entry, File, Image
 from palimpsest.formats import Format, Shown
@@ -51,6 +53,8 @@ class Meter:
         self.counted: dict[int, int] = {}
         self.guessed = False
         self._bounds = counter if isinstance(counter, Encoding) else None
+        self.overhead: Callable[[Entry], int] = fmt.overhead if counter.overhead else _nothing
+        """What the provider adds to an entry: nothing where the counter is a plain function of the user."""
 
     def cost(self, entry: Entry) -> int:
         """Tokens of an entry shown as it is, with its provider's overhead."""
@@ -71,10 +75,6 @@ class Meter:
             self.counted[entry.seq] = tokens
         return tokens
 
-    def overhead(self, entry: Entry) -> int:
-        """What the provider adds to the entry: nothing where the counter is a plain function of the user."""
-        return self.format.overhead(entry) if self.counter.overhead else 0
-
     def note(self, entry: Entry, note: str, known: int) -> int:
         """Cost of one of our own one-line notes in the entry's place; `known` is its count in OpenAI's encodings."""
         return (known if self._bounds is not None else self.counter.count(note)) + self.overhead(entry)
@@ -84,6 +84,10 @@ class Meter:
             return self.texts(entry)
         self.guessed = True
         return sum(map(self._bounds.upper_bound, counted_texts(entry)))
+
+
+def _nothing(_: Entry) -> int:
+    return 0
 
 
 def media_tokens(entry: Entry, model: Model | None) -> int:
@@ -120,12 +124,11 @@ def _decoded(data: str) -> bytes:
         return b""
 
 
-class Item(NamedTuple):
-    """One entry of a group with its cost; `form` says how it is shown."""
+class Item(Shown, frozen=True, gc=False):
+    """One entry of a group as it is shown, with its cost; `form` says how."""
 
-    shown: Shown
-    cost: int
-    form: str  # "whole", "masked", "clamped", "data", "placeholder"
+    cost: int = 0
+    form: str = "whole"  # or "masked", "clamped", "data", "placeholder"
 
 
 class Group:
@@ -142,7 +145,7 @@ class Group:
         self.pinned = False
 
 
-class Window(NamedTuple):
+class Window(msgspec.Struct, frozen=True):
     """What a cut shows of the entries given: groups oldest first, and what it does not show, with the reason."""
 
     groups: list[Group]
@@ -173,6 +176,7 @@ def look(
     clamps = {clamp.seq: clamp for clamp in cut.clamps}
     newest = {} if newest is None else newest
     pins = frozenset(cut.pins)
+    special = pins.union(gone, clamps)
     last = entries[-1].group if entries else 0
     i, count = 0, len(entries)
     while i < count:
@@ -183,10 +187,10 @@ def look(
         while i < count and entries[i].group == seq:
             members.append(entries[i])
             i += 1
-        if len(members) == 1 and entry.kind == "message":
-            kept = members if not entry.erased else []
-        else:
-            kept = [member for member in members if not member.erased]
+        if len(members) == 1 and _is_plain(entry) and entry.seq not in special and not conditions:
+            groups.append(_whole(Group(seq, entry.turn, members), meter))
+            continue
+        kept = [member for member in members if not member.erased]
         if gone and not gone.isdisjoint(member.seq for member in kept):
             kept = without(kept, gone & {member.seq for member in kept}, left_out, "left out by the cut")
         if conditions:
@@ -218,15 +222,9 @@ def fill(
     """Decide how each entry of a closed group is shown, and what the group costs."""
     members = group.entries
     items: list[Item] = []
-    if len(members) == 1:
-        entry = members[0]
-        if entry.kind == "message" and not clamps:  # by far the most frequent: plain text, shown whole
-            if (not entry.content or type(entry.content) is tuple) and is_empty(entry):
-                _leave(left_out, entry, "empty")
-            else:
-                items.append(Item(Shown(entry), meter.cost(entry), "whole"))
-            group.items, group.cost, group.messages = items, items[0].cost if items else 0, len(items)
-            return
+    if len(members) == 1 and _is_plain(members[0]) and members[0].seq not in clamps:
+        _whole(group, meter)
+        return
     calls = {entry.seq for entry in members if entry.kind == "tool_call"}
     answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
     for entry in members:
@@ -236,33 +234,45 @@ def fill(
         elif native:
             if entry.seq < mask and not group.pinned and len(entry.text) > MASK_OVER:
                 note = mask_note(entry)
-                items.append(Item(Shown(entry, note), meter.note(entry, note, mask_tokens(entry.seq)), "masked"))
+                items.append(Item(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked"))
             else:
-                items.append(Item(Shown(entry), meter.cost(entry), "whole"))
+                items.append(Item(entry, cost=meter.cost(entry)))
         elif entry.kind == "tool_result" and entry.answers and not entry.late:
             _leave(left_out, entry, "its call was erased")
         elif entry.kind in ("tool_result", "context", "summary"):
-            items.append(Item(Shown(entry, data=True), meter.cost(entry), "data"))
+            items.append(Item(entry, data=True, cost=meter.cost(entry), form="data"))
         elif entry.kind == "message" and is_empty(entry) and not any(other.continues for other in members):
             _leave(left_out, entry, "empty")
         else:
-            items.append(Item(Shown(entry), meter.cost(entry), "whole"))
+            items.append(Item(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
         stand_in = Entry(
             kind="tool_result", role="tool", content=NO_RESULT, answers=seq, call_id=_call_id(members, seq)
         )
         cost = meter.note(stand_in, NO_RESULT, NO_RESULT_TOKENS)
-        items.append(Item(Shown(stand_in), cost, "placeholder"))
+        items.append(Item(stand_in, cost=cost, form="placeholder"))
     group.items = items
-    group.cost = sum(item.cost for item in items)
+    group.cost = sum([item.cost for item in items])
     spoken = bool(calls)
-    group.messages = spoken + sum(item.shown.entry.kind not in ("tool_call", "message") or not spoken for item in items)
+    group.messages = spoken + sum([item.entry.kind not in ("tool_call", "message") or not spoken for item in items])
+
+
+def _is_plain(entry: Entry) -> bool:
+    """Whether this is a message of text alone, as most are: by itself it is shown whole, whatever the time."""
+    return entry.kind == "message" and type(entry.content) is str and entry.content != "" and entry.expires_at is None
+
+
+def _whole(group: Group, meter: Meter) -> Group:
+    """Show the group's one entry as it is."""
+    item = Item(group.entries[0], cost=meter.cost(group.entries[0]))
+    group.items, group.cost, group.messages = [item], item.cost, 1
+    return group
 
 
 def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> Item:
     text = clamp_text(entry, clamp)
     data = entry.kind in ("tool_result", "context", "summary") and not native
-    return Item(Shown(entry, text, data), clamp.tokens + meter.overhead(entry), "clamped")
+    return Item(entry, text, data, clamp.tokens + meter.overhead(entry), "clamped")
 
 
 def clamp_text(entry: Entry, clamp: Clamp) -> str:

@@ -7,7 +7,9 @@ need no summarizer are in `palimpsest.compaction.ladder`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
+
+import msgspec
 
 from palimpsest.log import Cut
 from palimpsest.window import Group, Meter
@@ -16,7 +18,7 @@ Oversize = Literal["clamp", "drop", "error", "keep_newest"]
 OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
 
 
-class Room(NamedTuple):
+class Room(msgspec.Struct, frozen=True):
     """How much of the log may be shown, in tokens and in provider messages (None: no limit)."""
 
     tokens: int | None
@@ -29,7 +31,7 @@ class Room(NamedTuple):
         return self.messages is None or messages <= self.messages
 
 
-class Snapshot(NamedTuple):
+class Snapshot(msgspec.Struct, frozen=True):
     """What a strategy may look at.
 
     `groups` are shown as if every old result were whole, oldest first; `partial` says that the first of
@@ -54,7 +56,7 @@ class Snapshot(NamedTuple):
     oversize: Oversize
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """What to do: the next cut, the groups it shows (after its head), what it saves, and why.
 
     `over` says that the plan exceeds the room on purpose (`oversize: keep_newest`).

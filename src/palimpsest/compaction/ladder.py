@@ -36,7 +36,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def nothing(snapshot: Snapshot) -> Plan:
     """Return the cut that shows no interaction at all: only system and pinned entries."""
     empty = _Ladder(snapshot)
-    empty.given = snapshot._replace(target=Room(-1, None))
+    empty.given = msgspec.structs.replace(snapshot, target=Room(-1, None))
     empty.rungs.append("evict")
     return empty.finish(over=False)
 
@@ -164,7 +164,7 @@ class _Ladder:
         """Shorten every item of the group that costs more than `limit`, but never a human or system message."""
         changed = False
         for item in group.items:
-            entry = item.shown.entry
+            entry = item.entry
             if group.pinned or item.cost <= limit or item.form in ("placeholder", "masked") or not _may_clamp(entry):
                 continue
             clamp = _clamp(entry, limit, self.meter)
@@ -223,7 +223,7 @@ class _Ladder:
         found: list[Group] = []
         for interaction in reversed(_interactions(self.groups)):
             items = interaction[-1].items
-            final = items[-1].shown.entry if items else None
+            final = items[-1].entry if items else None
             if final is not None and final.kind == "message" and final.role == "assistant":
                 break
             found.extend(group for group in interaction if group.seq == group.turn)

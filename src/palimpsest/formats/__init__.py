@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from palimpsest.entries import Entry
 from palimpsest.registry import Registry
@@ -11,7 +13,7 @@ from palimpsest.registry import Registry
 Message = dict[str, Any]
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True):
     """A rule of the provider that a list of messages breaks: which message, which rule, and its source."""
 
     message: int
@@ -22,7 +24,7 @@ class Problem(NamedTuple):
         return f"messages[{self.message}]: {self.rule} ({self.source})"
 
 
-class Shown(NamedTuple):
+class Shown(msgspec.Struct, frozen=True, gc=False):
     """One entry as a context shows it. `text` replaces its content; None shows the content as it is.
 
     `data` shows it as a plain user message (late results, background) whatever its kind.

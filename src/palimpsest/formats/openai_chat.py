@@ -90,6 +90,9 @@ class OpenAIChat:
         Calls of one group become one assistant message, its results follow, then what is only data.
         """
         if len(group) == 1:
+            shown, entry = group[0], group[0].entry
+            if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
+                return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
             return [_message(group)]
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
         rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
@@ -324,7 +327,7 @@ def _decode_part(part: Any, where: str) -> Part:
 
 def _message(run: Sequence[Shown]) -> Message:
     """The provider message of entries that belong to one: a message and the calls that continue it."""
-    entry, text, data = run[0]
+    entry, text, data = run[0].entry, run[0].text, run[0].data
     native = entry.native if entry.native is not None and entry.native.format == NAME and not data else None
     if data:
         return {"role": "user", "content": text if text is not None else shown_text(entry)}
@@ -364,7 +367,7 @@ def _spoken(run: Sequence[Shown]) -> Message:
 
 
 def _call(shown: Shown) -> Message:
-    entry, text, _ = shown
+    entry, text = shown.entry, shown.text
     if entry.native is not None and entry.native.call is not None and entry.native.format == NAME and text is None:
         return dict(entry.native.call)
     return {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
+from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +69,74 @@ class _Append:
         self.done = self.claimed = self.withdrawn = False
 
 
+# Three contexts that every operation enters: as classes, for a generator costs a microsecond each time.
+
+
+class _Translated:
+    """Turns the driver's errors into ours: one place, the cause kept."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
+        if isinstance(cause, sqlite3.Error):
+            raise _ours(self._url, cause) from cause
+        if isinstance(cause, UnicodeDecodeError):  # the driver cannot even read the text of SQLite's complaint
+            raise StoreCorrupt(self._url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
+        if isinstance(cause, OSError) and not isinstance(cause, PalimpsestError):
+            raise StoreUnavailable(self._url, f"{cause.strerror or cause}: {cause.filename}") from cause
+
+
+class _Reading(_Translated):
+    """Holds the store's lock and gives its connection. Raises Closed where it was closed meanwhile."""
+
+    def __init__(self, store: SQLiteStore, db: sqlite3.Connection, lock: LockType) -> None:
+        super().__init__(store.url)
+        self._store, self._db, self._lock = store, db, lock
+
+    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]
+        self._lock.acquire()
+        try:
+            self._store.check_open()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._db
+
+    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+        self._lock.release()
+        if cause is not None:
+            super().__exit__(kind, cause, trace)
+
+
+class _Transaction:
+    """Commits, or takes all of it back where something was raised, the commit's own failure included."""
+
+    def __init__(self, db: sqlite3.Connection, numbers: dict[SessionKey, int]) -> None:
+        self._db, self._numbers = db, numbers
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
+        if cause is not None:
+            self._undo()
+            return
+        try:
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        if self._db.in_transaction:  # a full disk has rolled back already
+            self._db.execute("ROLLBACK")
+        self._numbers.clear()
+
+
 class SQLiteStore(BlockingStore):
     """One connection, one lock; every operation one transaction."""
 
@@ -92,16 +160,19 @@ class SQLiteStore(BlockingStore):
         super().__init__(runner, **options)
         self.url, self.path, self.writable = url, path, not readonly
         self._synchronous = synchronous.upper()
-        self._lock = threading.Lock()
-        self._claim = threading.Lock()
+        self._lock = allocate_lock()
+        self._claim = allocate_lock()
         self._waiting: deque[_Append] = deque()
         self._numbers: dict[SessionKey, int] = {}
+        self._translated = _Translated(url)
         self._db = self._open(busy_seconds)
+        self._reading = _Reading(self, self._db, self._lock)
+        self._transaction = _Transaction(self._db, self._numbers)
 
     # --- opening, errors, transactions
 
     def _open(self, busy_seconds: float) -> sqlite3.Connection:
-        with self._translated():
+        with self._translated:
             if self.writable and (parent := os.path.dirname(self.path)):
                 os.makedirs(parent, exist_ok=True)
             if self.writable:
@@ -121,44 +192,11 @@ class SQLiteStore(BlockingStore):
             return db
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Turn the driver's errors into ours: one place, the cause kept."""
-        try:
-            yield
-        except sqlite3.Error as cause:
-            raise _ours(self.url, cause) from cause
-        except UnicodeDecodeError as cause:  # the driver cannot even read the text of SQLite's complaint
-            raise StoreCorrupt(self.url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
-        except OSError as cause:
-            if isinstance(cause, PalimpsestError):
-                raise
-            raise StoreUnavailable(self.url, f"{cause.strerror or cause}: {cause.filename}") from cause
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._translated():
-            self.check_open()
-            yield self._db
-
-    @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._translated():
+        with self._lock, self._translated:
             self.check_open()
-            with self._transaction():
+            with self._transaction:
                 yield self._db
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:  # a full disk has rolled back already
-                db.execute("ROLLBACK")
-            self._numbers.clear()
-            raise
 
     def check_open(self) -> None:
         """Raise Closed where another thread has closed the store while this one waited."""
@@ -198,7 +236,7 @@ class SQLiteStore(BlockingStore):
         self._db.execute("UPDATE session SET head = ? WHERE number = ?", (_encode(head), number))
 
     def _head(self, key: SessionKey) -> Head | None:
-        with self._reading():
+        with self._reading:
             found = self._find(key)
             return found[1] if found else None
 
@@ -248,9 +286,9 @@ class SQLiteStore(BlockingStore):
             for request in batch:
                 request.claimed = True
         try:
-            with self._translated():
+            with self._translated:
                 self.check_open()
-                with self._transaction():
+                with self._transaction:
                     for request in batch:
                         try:
                             request.result = self._write(request)
@@ -302,7 +340,7 @@ class SQLiteStore(BlockingStore):
         counter: str | None,
         uncounted: bool,
     ) -> list[Entry]:
-        with self._reading() as db:
+        with self._reading as db:
             number = self._numbers.get(key)
             if number is None:
                 found = self._find(key)
@@ -329,7 +367,7 @@ class SQLiteStore(BlockingStore):
         return self._entries(rows)
 
     def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
-        with self._reading() as db:
+        with self._reading as db:
             found = self._find(key)
             if found is None:
                 return []
@@ -342,7 +380,7 @@ class SQLiteStore(BlockingStore):
             return [entries[seq] for seq in sorted(entries)]
 
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
-        with self._reading() as db:
+        with self._reading as db:
             found = self._find(key)
             if found is None:
                 return []
@@ -357,7 +395,7 @@ class SQLiteStore(BlockingStore):
             raise StoreCorrupt(self.url, f"a record of session {session!r} cannot be read ({cause})") from cause
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
-        with self._reading() as db:
+        with self._reading as db:
             sql = "SELECT id, head FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
             return [info(id, self._head_in(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
 
@@ -397,7 +435,7 @@ class SQLiteStore(BlockingStore):
 
     def _forget_journal(self) -> None:
         """Move what was overwritten out of the write-ahead log; a reader may delay that, which is no error."""
-        with self._reading() as db:
+        with self._reading as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
@@ -431,7 +469,7 @@ class SQLiteStore(BlockingStore):
     # --- counts
 
     def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
-        with self._lock, self._translated():
+        with self._lock, self._translated:
             self.check_open()
             found = self._find(key)
             if found is None or not self.writable:
@@ -440,7 +478,7 @@ class SQLiteStore(BlockingStore):
             # A lost count is counted again, so it need not wait for the disk; the next append's commit takes it along.
             self._db.execute("PRAGMA synchronous=NORMAL")
             try:
-                with self._transaction():
+                with self._transaction:
                     self._db.executemany(
                         "INSERT OR REPLACE INTO tokens "
                         "SELECT ?, pos, ? FROM entry WHERE pos = ? AND (instr(body, ?) = 0 "
@@ -451,7 +489,7 @@ class SQLiteStore(BlockingStore):
                 self._db.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]:
-        with self._reading() as db:
+        with self._reading as db:
             found = self._find(key)
             if found is None:
                 return 0, 0
@@ -463,7 +501,7 @@ class SQLiteStore(BlockingStore):
     # --- items and leases
 
     def _get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        with self._reading() as db:
+        with self._reading as db:
             sql = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? AND key = ?"
             row = db.execute(sql, (tenant, namespace, key)).fetchone()
             return _live(row, self._clock())
@@ -495,7 +533,7 @@ class SQLiteStore(BlockingStore):
             return db.execute(sql, (tenant, namespace, key, self._clock())).rowcount > 0
 
     def _list_items(self, tenant: str, namespace: str) -> list[Item]:
-        with self._reading() as db:
+        with self._reading as db:
             sql = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? ORDER BY place"
             now = self._clock()
             return [item for row in db.execute(sql, (tenant, namespace)) if (item := _live(row, now)) is not None]
@@ -550,12 +588,12 @@ def _place(number: int, seq: int) -> int:
 
 def _key(id: str) -> bytes | str:
     """The stored form of an id: 16 bytes where it is a UUID in its usual spelling, else the text itself."""
-    if len(id) == 36:
+    if len(id) == 36 and id[8] == id[13] == id[18] == id[23] == "-" and id == id.lower():
         try:
             raw = bytes.fromhex(id.replace("-", ""))
         except ValueError:
             return id
-        if len(raw) == 16 and _text(raw) == id:
+        if len(raw) == 16:
             return raw
     return id
 
