@@ -210,16 +210,6 @@ def calling(**call: Any) -> list[dict]:
     empty_key=(add([USER], key=""), InvalidEntry, "key", "names this batch"),
     key_type=(add([USER], key=7), InvalidEntry, "key", "7"),
     key_again=(add(turn("3"), key="known"), Conflict, "other content", "used once"),
-    key_again_longer=(
-        add([*turn("2"), USER], key="known"),
-        Conflict,
-        "another batch",
-    ),
-    key_again_shorter=(
-        add(turn("2")[:1], key="known"),
-        Conflict,
-        "another batch",
-    ),
 )
 def test_malformed_messages_are_refused_whole(memory: Memory, path: Path, case: Case) -> None:
     """A malformed message is an InvalidEntry that names its place; nothing of its batch is stored."""

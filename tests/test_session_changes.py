@@ -273,7 +273,7 @@ def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
 
 
 def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Session) -> None:
-    """`turn:ended` comes once a turn, with what `end_turn` returns: entries added, calls open, entries counted."""
+    """`turn:ended` comes once a turn, with what `end_turn` returns: entries added and calls open."""
     heard = []
     memory.on("turn:ended", lambda name, facts: heard.append(facts))
 
@@ -281,7 +281,7 @@ def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Sess
         session.add_user_message("look")
         session.add_tool_call("look", {}, call_id="open")
 
-    assert heard == [{"added": 2, "open_calls": ("open",), "counted": 2}]
+    assert heard == [{"added": 2, "open_calls": ("open",)}]
 
 
 def test_nobody_is_told_of_what_added_nothing(memory: Memory, session: Session) -> None:

@@ -413,3 +413,14 @@ def test_sweeping_destroys_what_has_expired(memory: Memory, session: Session, cl
     assert [(entry.text, entry.erased) for entry in session.entries()] == [("stays", False), ("", True)]
     assert session.history()[-1].reason == "expiry"
     assert session.stats().erased_entries == 1
+
+
+def test_a_list_that_grows_under_one_key_adds_what_is_new(session: Session) -> None:
+    """Under one key a batch is added once; grown, only its new end is added; its beginning alone adds nothing."""
+    said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    more = {"role": "user", "content": "three"}
+
+    for batch in (said, said, [*said, more], said[:1]):
+        session.add(batch, key="run-7")
+
+    assert [entry.text for entry in session.entries()] == ["one", "two", "three"]

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """What `end_turn` found: entries added since the turn began, calls still open, entries counted ahead."""
+    """What `end_turn` found: how many entries were added since the turn began, and ids of calls still open."""
 
     added: int
     open_calls: tuple[str, ...]
-    counted: int
 
 
 class AsyncSession(Writer):
@@ -272,15 +271,14 @@ class AsyncSession(Writer):
             await self._release()
 
     async def end_turn(self) -> TurnEnd:
-        """Say that a run of the model is over: commit what an atomic turn gathered, count what was added.
+        """Say that a run of the model is over: commit what an atomic turn gathered, give back the turn's lease.
 
-        Counting here keeps it out of the next `context`. Returns what was added and which calls are open.
+        Returns what was added and which calls are open.
         """
         buffer, self._buffer = self._buffer, None
         if buffer is not None and buffer.entries:
             await self._commit(buffer.entries, given_ids=buffer.given_ids)
-        counted = await self.count() if self._store.writable else 0
-        end = TurnEnd(self._added, open_calls(await self._reader.head()), counted)
+        end = TurnEnd(self._added, open_calls(await self._reader.head()))
         await self._release()
         await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
         self._added = 0

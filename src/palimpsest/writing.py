@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.entries import Entry, Part, Role, Status, check, check_json, derived_ids, new_ids
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry, shorten
+from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
 from palimpsest.lease import TurnLease
 from palimpsest.log import digest
@@ -184,10 +184,11 @@ class Writer:
         """Append provider messages as one atomic batch and return their entries.
 
         `messages` is one message or a list of them in `format` (default: the session's). With `key` the
-        batch is idempotent: the ids derive from it, so that adding the same again adds nothing, and adding
-        something else under it raises Conflict. `statuses` gives results a status by call id; `metadata` is
-        kept with every entry of the batch. Raises InvalidEntry naming the place of what is malformed; then
-        nothing of the batch is stored.
+        batch is idempotent, since its ids derive from the key: adding it again adds nothing, adding it grown
+        adds what is new at its end (so a list of messages that grows can be added whole after every step),
+        and other content at any place raises Conflict. `statuses` gives results a status by call id;
+        `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
+        malformed; then nothing of the batch is stored.
         """
         batch = [messages] if isinstance(messages, Mapping) else messages
         entries = find_format(format or self._options.format).decode(batch, "messages")
@@ -246,7 +247,7 @@ class Writer:
         if not entries:
             return ()
         now = self._memory.clock() // 1000
-        ids = new_ids(len(entries), now) if key is None else await self._keyed_ids(key, len(entries))
+        ids = new_ids(len(entries), now) if key is None else derived_ids(key, len(entries))
         stamped = [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
         admitted = self._memory.privacy.admit(stamped)
         if self._buffer is None:
@@ -254,14 +255,6 @@ class Writer:
         self._buffer.entries.extend(admitted)
         self._buffer.given_ids |= key is not None
         return tuple(admitted)
-
-    async def _keyed_ids(self, key: str, count: int) -> list[str]:
-        """The ids of a batch under `key`. Raises Conflict where the key has named a shorter or longer batch."""
-        *ids, beyond = derived_ids(key, count + 1)
-        known = await self._store.fetch(self._options.key, ids=[*ids, beyond])
-        if known and (len(known) != count or any(entry.id == beyond for entry in known)):
-            raise Conflict(f"key {key!r}", "has named another batch already; a key names one batch for good")
-        return ids
 
     async def _commit(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store one batch, keep the turn's lease alive, tell who asked to be told."""
