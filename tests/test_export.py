@@ -98,15 +98,22 @@ def test_an_import_does_not_overwrite(memory: Memory) -> None:
 
 
 def test_an_import_may_replace(memory: Memory) -> None:
-    """With "replace" the session is what the export says and nothing else, in one step."""
+    """With "replace" the session is what the export says, in one step, and begins a new epoch."""
     session = memory.session("one")
     session.add(turn("1"))
     data = session.export()
     session.add(turn("2"))
 
+    before = session.context()
     memory.import_session(data, on_conflict="replace")
 
-    assert without_time(session.export()) == without_time(data)
+    export, given = without_time(session.export()), without_time(data)
+    moved = {name: export["head"].pop(name) for name in ("revision", "epoch", "epoch_reason")}
+    for name in moved:
+        given["head"].pop(name)
+    assert export == given
+    assert moved["epoch"] > before.epoch
+    assert session.context().report.epoch_reason == "import"
 
 
 def test_an_import_may_merge(memory: Memory) -> None:

@@ -206,7 +206,8 @@ def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
     context = session.context()
 
     assert (context.epoch, context.report.epoch_reason) == (None, "an exact walk")
-    assert session.stats().revision == before and session.history() == []
+    assert session.stats().revision == before
+    assert session.history() == []
 
 
 def test_low_water_keeps_the_window_until_it_is_full(memory: Memory) -> None:
@@ -218,7 +219,8 @@ def test_low_water_keeps_the_window_until_it_is_full(memory: Memory) -> None:
         epochs.append(session.context().epoch)
 
     runs = [len(list(run)) for _, run in itertools.groupby(epochs)]
-    assert epochs[-1] >= 4 and min(runs[:-1]) >= 6
+    assert epochs[-1] >= 4
+    assert min(runs[:-1]) >= 6
 
 
 # --- conditions

@@ -14,7 +14,8 @@ from palimpsest.entries import Entry, pack, unpack
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, apply, link, tombstone
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, BlockingStore, Dump, Item, SessionInfo, expected, info, unknown_only
+from palimpsest.stores import Appended, Dump, Item, SessionInfo, expected, info, replaced, unknown_only
+from palimpsest.stores.blocking import BlockingStore
 
 
 class _Session:
@@ -175,13 +176,15 @@ class MemoryStore(BlockingStore):
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._lock:
-            if key in self._logs and not replace:
+            before = self._logs.get(key)
+            if before is not None and not replace:
                 raise Conflict(
                     f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'"
                 )
             session = _Session()
             session.put(dump.entries)
-            session.head, session.records = dump.head, list(dump.records)
+            session.head = replaced(before.head, dump.head) if before is not None else dump.head
+            session.records = list(dump.records)
             self._logs[key] = session
 
     def _delete(self, key: SessionKey) -> bool:

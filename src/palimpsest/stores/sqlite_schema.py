@@ -15,9 +15,9 @@ APPLICATION_ID = 0x50414C49  # "PALI"
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE session(number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, "
-        "head BLOB NOT NULL, UNIQUE(tenant, id))",
-        "CREATE TABLE entry(pos INTEGER PRIMARY KEY, id NOT NULL, expires INTEGER, body BLOB NOT NULL)",
-        "CREATE INDEX entry_id ON entry(id)",
+        "UNIQUE(tenant, id))",
+        "CREATE TABLE entry(pos INTEGER PRIMARY KEY, id, expires INTEGER, body BLOB NOT NULL)",
+        "CREATE INDEX entry_id ON entry(id) WHERE id IS NOT NULL",
         "CREATE INDEX entry_expires ON entry(expires) WHERE expires IS NOT NULL",
         "CREATE TABLE tokens(counter TEXT NOT NULL, pos INTEGER NOT NULL, n INTEGER NOT NULL, "
         "PRIMARY KEY(counter, pos)) WITHOUT ROWID",
@@ -64,13 +64,16 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, busy_seconds: floa
 
 
 def _version(db: sqlite3.Connection, url: str) -> int:
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    owner = db.execute("PRAGMA application_id").fetchone()[0]
+    # One statement, hence one snapshot: another process may be creating the tables just now.
+    version, owner, tables = db.execute(
+        "SELECT (SELECT user_version FROM pragma_user_version), (SELECT application_id FROM pragma_application_id), "
+        "(SELECT count(*) FROM sqlite_master)"
+    ).fetchone()
     if owner == APPLICATION_ID:
         if version > VERSION:
             raise StoreTooNew(url, version, VERSION)
-        return version
-    if owner or version or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        return int(version)
+    if owner or version or tables:
         raise StoreCorrupt(url, "is a database of another program; nothing was changed. Give another path")
     return 0
 
