@@ -310,8 +310,8 @@ def test_a_newer_store_is_refused_by_its_number(tmp_path: Path, readonly: bool) 
         ("UPDATE entry SET body = CAST('{' || substr(body, 3) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
         ("UPDATE entry SET body = CAST(x'ff' || substr(body, 2) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
         ("UPDATE entry SET body = CAST(body || x'ff' AS TEXT) WHERE pos = (1 << 32) + 2", "damaged"),
-        ("UPDATE entry SET body = substr(body, 1, 20) WHERE pos = (2 << 32) - 1", "session 'broken'"),
-        ("UPDATE entry SET body = x'00ff' WHERE pos = (2 << 32) - 1", "session 'broken'"),
+        ("UPDATE session SET head = substr(head, 1, 20) WHERE number = 1", "session 'broken'"),
+        ("UPDATE session SET head = x'00ff' WHERE number = 1", "session 'broken'"),
     ],
 )
 def test_a_damaged_session_is_named_and_others_can_be_read(tmp_path: Path, statement: str, says: str) -> None:

@@ -16,12 +16,12 @@ How an entry is linked, by what the head says is open:
 The open group closes when its last call is answered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, placed_id
 
 OPEN_CALLS = 256
 """Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
@@ -168,10 +168,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: dict[str, Any] = {}
 
 
-def link(head: Head, batch: Sequence[Entry], at: int) -> tuple[Head, list[Entry]]:
+def link(
+    head: Head, batch: Sequence[Entry], at: int, new_id: Callable[[int, int], str] = placed_id
+) -> tuple[Head, list[Entry]]:
     """Return the head after `batch` is appended and the batch's entries with place and links.
 
-    Entries keep an `at` of their own (an import) and get `at` otherwise.
+    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
     """
     revision, seq = head.revision + 1, head.next_seq
     turn, group, tail, reasoning = head.turn, head.group, head.tail, head.reasoning
@@ -214,6 +216,7 @@ def link(head: Head, batch: Sequence[Entry], at: int) -> tuple[Head, list[Entry]
         linked.append(
             msgspec.structs.replace(
                 entry,
+                id=entry.id or new_id(at // 1000, seq),
                 seq=seq,
                 at=entry.at or at,
                 turn=turn,

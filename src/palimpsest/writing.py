@@ -246,10 +246,11 @@ class Writer:
                 check(entry, where)
         if not entries:
             return ()
-        now = self._memory.clock() // 1000
-        ids = new_ids(len(entries), now) if key is None else derived_ids(key, len(entries))
-        stamped = [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
-        admitted = self._memory.privacy.admit(stamped)
+        if key is not None:
+            entries = _identified(entries, derived_ids(key, len(entries)))
+        elif self._buffer is not None:  # otherwise they get their ids with their place in the log
+            entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000))
+        admitted = self._memory.privacy.admit(entries)
         if self._buffer is None:
             return await self._commit(admitted, given_ids=key is not None)
         self._buffer.entries.extend(admitted)
@@ -281,6 +282,10 @@ class Gathered:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.given_ids = False
+
+
+def _identified(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
+    return [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:

@@ -1,10 +1,9 @@
 """`sqlite:///file.db`: the default store, one file shared by threads and processes.
 
-    session  one row a session: its number, tenant and id
+    session  one row a session: its number, tenant, id and head (JSON)
     entry    one row an entry; `pos` is session number * 2^32 + seq, so that a session is one range of the
-             table's own tree and needs no index of its own; `id` in 16 bytes where it is a UUID. The last
-             place of the range is the head's: it lies on the page of the newest entries, which a commit
-             writes anyway
+             table's own tree and needs no index of its own; `id` in 16 bytes where it is a UUID. Ids made
+             here name their own seq; only others (`given`) are indexed
     tokens   counts by counter and pos
     record   cuts, erasures and other changes, by session number and revision
     item, lease, meta
@@ -20,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, pack
+from palimpsest.entries import Entry, pack, placed_at
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
 from palimpsest.log import Change, Head, Record, SessionKey, apply, link, tombstone
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, SessionInfo, expected, info, replaced, unknown_only
 from palimpsest.stores.group_commit import Append, GroupCommit
 from palimpsest.stores.sqlite_db import Database, connect
-from palimpsest.stores.sqlite_rows import HEAD, INSERT, SELECT, entries, place, row, stored_id
+from palimpsest.stores.sqlite_rows import INSERT, LAST, SELECT, entries, place, row, stored_id
 from palimpsest.stores.sqlite_schema import migrate
 from palimpsest.stores.sqlite_side import SideTables
 
@@ -61,11 +60,6 @@ class _Known(msgspec.Struct, frozen=True):
     number: int
     head: Head
     body: bytes
-
-    @property
-    def place(self) -> int:
-        """Where the head is stored."""
-        return self.number << 32 | HEAD
 
 
 class SQLiteStore(SideTables):
@@ -116,14 +110,10 @@ class SQLiteStore(SideTables):
         known = self._heads.get(key)
         row = None
         if known is not None:
-            row = self._db.execute("SELECT body FROM entry WHERE pos = ?", (known.place,)).fetchone()
+            row = self._db.execute("SELECT head FROM session WHERE number = ?", (known.number,)).fetchone()
             number = known.number
         if row is None:
-            sql = (
-                "SELECT h.body, s.number FROM session s JOIN entry h ON h.pos = (s.number << 32) + 4294967295 "
-                "WHERE s.tenant = ? AND s.id = ?"
-            )
-            row = self._db.execute(sql, key).fetchone()
+            row = self._db.execute("SELECT head, number FROM session WHERE tenant = ? AND id = ?", key).fetchone()
             if row is None:
                 self._heads.pop(key, None)
                 return None
@@ -143,17 +133,17 @@ class SQLiteStore(SideTables):
             raise StoreCorrupt(self.url, f"the head of session {session!r} cannot be read ({cause})") from cause
 
     def _create(self, key: SessionKey) -> _Known:
-        number = self._db.execute("INSERT INTO session(tenant, id) VALUES(?, ?)", key).lastrowid
+        body = _encode(Head())
+        sql = "INSERT INTO session(tenant, id, head) VALUES(?, ?, ?)"
+        number = self._db.execute(sql, (*key, body)).lastrowid
         assert number is not None, "an inserted row has a number"
-        known = _Known(number, Head(), _encode(Head()))
-        self._db.execute("INSERT INTO entry(pos, body) VALUES(?, ?)", (known.place, known.body))
-        return self._know(key, known)
+        return self._know(key, _Known(number, Head(), body))
 
     def _save(self, key: SessionKey, known: _Known, head: Head) -> bool:
         """Put `head` in the place of the one known; return whether that was still there."""
         body = _encode(head)
-        sql = "UPDATE entry SET body = ? WHERE pos = ? AND body = ?"
-        if self._db.execute(sql, (body, known.place, known.body)).rowcount == 0:
+        sql = "UPDATE session SET head = ? WHERE number = ? AND head = ?"
+        if self._db.execute(sql, (body, known.number, known.body)).rowcount == 0:
             return False
         self._heads[key] = _Known(known.number, head, body)
         return True
@@ -239,10 +229,19 @@ class SQLiteStore(SideTables):
             return entries(self.url, rows)
 
     def _by_ids(self, number: int, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
-        base, rows = number << 32, []
+        rows = []
+        span = (place(number, 0), place(number, LAST))
         for id in ids:
-            sql = SELECT + "WHERE e.id = ? AND e.pos BETWEEN ? AND ?"
-            rows += self._db.execute(sql, (counter, stored_id(id), base, base | 0xFFFFFFFF)).fetchall()
+            there = self._db.execute(
+                SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, place(number, placed_at(id)), stored_id(id))
+            ).fetchall()
+            rows += (
+                there
+                or self._db.execute(
+                    SELECT + "WHERE e.id = ? AND e.given IS NOT NULL AND e.pos BETWEEN ? AND ?",
+                    (counter, stored_id(id), *span),
+                ).fetchall()
+            )
         return entries(self.url, rows)
 
     def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
@@ -276,10 +275,7 @@ class SQLiteStore(SideTables):
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
         with self._database.reading as db:
-            sql = (
-                "SELECT s.id, h.body FROM session s JOIN entry h ON h.pos = (s.number << 32) + 4294967295 "
-                "WHERE s.tenant = ? AND s.id > ? ORDER BY s.id LIMIT ?"
-            )
+            sql = "SELECT id, head FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
             return [info(id, self._head_in(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
 
     # --- changing
@@ -315,9 +311,9 @@ class SQLiteStore(SideTables):
 
     def _wipe(self, number: int) -> None:
         """Remove all that the session holds but its head."""
-        span = (number << 32, number << 32 | HEAD)
-        self._db.execute("DELETE FROM entry WHERE pos >= ? AND pos < ?", span)
-        self._db.execute("DELETE FROM tokens WHERE pos >= ? AND pos < ?", span)
+        span = (number << 32, number << 32 | LAST)
+        self._db.execute("DELETE FROM entry WHERE pos BETWEEN ? AND ?", span)
+        self._db.execute("DELETE FROM tokens WHERE pos BETWEEN ? AND ?", span)
         self._db.execute("DELETE FROM record WHERE number = ?", (number,))
 
     def _forget_journal(self) -> None:
@@ -345,7 +341,6 @@ class SQLiteStore(SideTables):
             found = self._find(key)
             if found is not None:
                 self._wipe(found.number)
-                db.execute("DELETE FROM entry WHERE pos = ?", (found.place,))
                 db.execute("DELETE FROM session WHERE number = ?", (found.number,))
                 self._heads.pop(key, None)
         if found is not None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palimpsest.entries import Entry, pack, unpack
+from palimpsest.entries import Entry, pack, placed_at, unpack
 from palimpsest.errors import StoreCorrupt
 
-HEAD = 0xFFFFFFFF
-"""The last place of a session's range: its head's."""
+LAST = 0xFFFFFFFF
+"""The last place of a session's range."""
 
 SELECT = "SELECT e.pos, e.id, e.body, t.n FROM entry e LEFT JOIN tokens t ON t.counter = ? AND t.pos = e.pos "
-INSERT = "INSERT INTO entry(pos, id, expires, body) VALUES(?, ?, ?, ?)"
+INSERT = "INSERT INTO entry(pos, id, given, expires, body) VALUES(?, ?, ?, ?, ?)"
 
 Row = tuple[int, bytes | str, bytes, int | None]
 
 
-def row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, bytes]:
-    """The row that `INSERT` takes."""
+def row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, int | None, bytes]:
+    """The row that `INSERT` takes. An id that does not name the entry's own place is marked, to be indexed."""
     expires = _expiry(entry) if entry.expires_at is not None else None
-    return number << 32 | entry.seq, stored_id(entry.id), expires, pack(entry)
+    given = None if placed_at(entry.id) == entry.seq else 1
+    return number << 32 | entry.seq, stored_id(entry.id), given, expires, pack(entry)
 
 
 def entries(url: str, rows: Sequence[Row]) -> list[Entry]:

@@ -15,9 +15,9 @@ APPLICATION_ID = 0x50414C49  # "PALI"
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE session(number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, "
-        "UNIQUE(tenant, id))",
-        "CREATE TABLE entry(pos INTEGER PRIMARY KEY, id, expires INTEGER, body BLOB NOT NULL)",
-        "CREATE INDEX entry_id ON entry(id) WHERE id IS NOT NULL",
+        "head BLOB NOT NULL, UNIQUE(tenant, id))",
+        "CREATE TABLE entry(pos INTEGER PRIMARY KEY, id NOT NULL, given INTEGER, expires INTEGER, body BLOB NOT NULL)",
+        "CREATE INDEX entry_id ON entry(id) WHERE given IS NOT NULL",
         "CREATE INDEX entry_expires ON entry(expires) WHERE expires IS NOT NULL",
         "CREATE TABLE tokens(counter TEXT NOT NULL, pos INTEGER NOT NULL, n INTEGER NOT NULL, "
         "PRIMARY KEY(counter, pos)) WITHOUT ROWID",
