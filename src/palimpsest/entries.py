@@ -221,24 +221,32 @@ def _bare(entry: Entry) -> Entry:
 
 
 def new_ids(count: int, now_ms: int) -> list[str]:
-    """Return `count` new ids in rising order: UUIDs of version 7 (RFC 9562) of the time `now_ms`.
+    """Return `count` new ids in rising order, for what needs one before it has a place in a log.
 
-    For entries that need an id before they have a place: those of an atomic turn, calls, leases.
+    So do the entries of an atomic turn, calls without an id, and leases.
     """
-    return sorted(placed_id(now_ms, seq) for seq in range(count))
+    return sorted(placed_ids(range(count), now_ms))
 
 
-def placed_id(now_ms: int, seq: int) -> str:
-    """Return a new id for the entry at `seq`: a UUID of version 7 whose last 32 bits are the seq.
+def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
+    """Return new ids for the entries at `seqs`: UUIDs of version 7 (RFC 9562) whose last 32 bits are the seq.
 
-    So a store finds the entry of an id without an index. 42 bits of chance and the time keep ids apart.
+    So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance keep the ids
+    of different sessions apart.
     """
-    stamp, noise = f"{now_ms & 0xFFFFFFFFFFFF:012x}", os.urandom(6).hex()
-    return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:11]}{seq & 0xFFFFFFFF:08x}"
+    stamp = f"{now_ms & 0xFFFFFFFFFFFF:012x}"
+    prefix = f"{stamp[:8]}-{stamp[8:]}-7"
+    seqs = list(seqs)
+    noise = os.urandom(6 * len(seqs)).hex()
+    ids = []
+    for i, seq in enumerate(seqs):
+        n = noise[12 * i : 12 * i + 12]
+        ids.append(f"{prefix}{n[:3]}-{_VARIANT[n[3]]}{n[4:7]}-{n[7:11]}{seq & 0xFFFFFFFF:08x}")
+    return ids
 
 
 def placed_at(id: str) -> int:
-    """Return the seq that an id names, if `placed_id` made it; a number without meaning for other UUIDs, else 0."""
+    """Return the seq that an id names, if `placed_ids` made it; a number without meaning for other UUIDs, else 0."""
     try:
         return int(id[-8:], 16) if len(id) == 36 else 0
     except ValueError:

@@ -16,12 +16,12 @@ How an entry is linked, by what the head says is open:
 The open group closes when its last call is answered.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from palimpsest.entries import Entry, placed_id
+from palimpsest.entries import Entry, placed_ids
 
 OPEN_CALLS = 256
 """Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
@@ -169,13 +169,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def link(
-    head: Head, batch: Sequence[Entry], at: int, new_id: Callable[[int, int], str] = placed_id
+    head: Head,
+    batch: Sequence[Entry],
+    at: int,
+    new_ids: Callable[[Iterable[int], int], list[str]] = placed_ids,
 ) -> tuple[Head, list[Entry]]:
     """Return the head after `batch` is appended and the batch's entries with place and links.
 
     Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
     """
     revision, seq = head.revision + 1, head.next_seq
+    ids = new_ids(range(seq, seq + len(batch)), at // 1000) if not all(entry.id for entry in batch) else ()
     turn, group, tail, reasoning = head.turn, head.group, head.tail, head.reasoning
     calls, pinned, turns = list(head.calls), head.pinned, head.turns
     contexts = head.contexts
@@ -216,7 +220,7 @@ def link(
         linked.append(
             msgspec.structs.replace(
                 entry,
-                id=entry.id or new_id(at // 1000, seq),
+                id=entry.id or ids[seq - head.next_seq],
                 seq=seq,
                 at=entry.at or at,
                 turn=turn,
