@@ -354,3 +354,17 @@ def test_changed_conditions_begin_a_new_epoch(memory: Memory) -> None:
 
     assert [m["content"] for m in first.messages] == ["find it", "here", "more"]
     assert (first.epoch, first.report.epoch_reason) == (1, "changed configuration")
+
+
+def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> None:
+    """An oversized newest result is shortened to what is left down to low water, not to a sliver."""
+    session = memory.session("big", counter=words, max_tokens=1_000)
+    session.add_user_message("q " * 10)
+    calls = [session.add_tool_call("look", "{}") for _ in range(2)]
+    session.add_tool_result("look", "small", call_id=calls[0].call_id)
+    session.add_tool_result("look", "w " * 5_000, call_id=calls[1].call_id)
+
+    context = session.context()
+
+    assert 250 < context.tokens <= 360
+    assert "clamp" in context.report.rungs

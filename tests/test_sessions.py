@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import EntryNotFound, Memory, Session, Text
+from palimpsest import EntryNotFound, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
 
@@ -424,3 +424,22 @@ def test_a_list_that_grows_under_one_key_adds_what_is_new(session: Session) -> N
         session.add(batch, key="run-7")
 
     assert [entry.text for entry in session.entries()] == ["one", "two", "three"]
+
+
+def test_info_tells_of_one_session(memory: Memory, session: Session) -> None:
+    """`info` gives a session as a listing shows it, and raises where there is none."""
+    session.add_user_message("one")
+
+    assert memory.info("one") == memory.sessions()[0]
+    with pytest.raises(SessionNotFound, match="'two'"):
+        memory.info("two")
+
+
+def test_stats_of_a_read_only_store_count_what_was_never_counted(tmp_path: Path) -> None:
+    """Where counts cannot be stored the figures are the same all the same."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        memory.session("one", counter=quarters).add_user_message("some words to count")
+    with Memory.open(tmp_path / "log.db", readonly=True) as memory:
+        stats = memory.session("one", counter=quarters).stats()
+
+    assert stats.total_tokens == stats.active_tokens == quarters("some words to count")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from palimpsest.budget import Budget as Budget
     from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
+    from palimpsest.conditions import ConditionFailed as ConditionFailed
     from palimpsest.context import Context as Context
     from palimpsest.context import LeftOut as LeftOut
     from palimpsest.context import Parts as Parts
@@ -51,6 +52,7 @@ _HOMES = {
     "Budget": "budget",
     "BudgetImpossible": "errors",
     "Closed": "errors",
+    "ConditionFailed": "conditions",
     "ConfigError": "errors",
     "Conflict": "errors",
     "Context": "context",

@@ -11,7 +11,7 @@ PalimpsestError
 ├── Conflict                                 another writer was first, or an id came back with other content
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it
-├── MissingExtra           (ImportError)     an optional package is not installed
+├── ConditionFailed        (ValueError)      a condition cannot be evaluated (in palimpsest.conditions)
 └── StoreError                               the store could not do it
     ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
     ├── StoreCorrupt                         what is there cannot be read as ours
@@ -127,15 +127,6 @@ class ForkedProcess(PalimpsestError):
             f"this memory was opened in process {opened_in} and is used in process {used_in}; "
             "open a new one after the fork"
         )
-
-
-class MissingExtra(PalimpsestError, ImportError):
-    """An optional package is missing. The message gives the command that installs it."""
-
-    def __init__(self, feature: str, package: str, extra: str | None = None) -> None:
-        self.feature, self.package, self.extra = feature, package, extra
-        target = f"'palimpsest-memory[{extra}]'" if extra else package
-        super().__init__(f"{feature} needs the package {package!r}: pip install {target}")
 
 
 class StoreError(PalimpsestError):

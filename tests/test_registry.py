@@ -1,0 +1,66 @@
+"""Names of stores and formats: registered by the program, built in, offered by an installed package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError, Memory
+from palimpsest.formats import FORMATS, find_format
+from palimpsest.formats.openai_chat import OpenAIChat
+from palimpsest.registry import Registry
+from palimpsest.stores import STORES
+from palimpsest.stores.memory import MemoryStore
+
+
+def test_a_registered_store_opens_by_its_scheme() -> None:
+    """What a program registers under a scheme is opened for addresses of that scheme, with their options."""
+    opened: list[tuple[str, dict[str, Any]]] = []
+
+    def open_mine(url: str, runner: Any, **options: Any) -> MemoryStore:
+        opened.append((url, options))
+        return MemoryStore(runner, clock=options["clock"])
+
+    STORES.register("mine", open_mine)
+    with Memory.open("mine://there", colour="blue") as memory:
+        memory.session("s").add_user_message("hello")
+
+        assert [entry.text for entry in memory.session("s").entries()] == ["hello"]
+    assert (opened[0][0], opened[0][1]["colour"]) == ("mine://there", "blue")
+
+
+def test_a_registered_format_is_found() -> None:
+    """A format registered under a name is what that name stands for."""
+
+    class Mine(OpenAIChat):
+        name = "mine"
+
+    FORMATS.register("mine", Mine)
+
+    assert isinstance(find_format("mine"), Mine)
+
+
+def test_an_installed_package_offers_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point of the group is found after what is registered and built in."""
+    (tmp_path / "offering.py").write_text("target = 'found'\nbuilt_in = 'not this one'\n")
+    described = tmp_path / "offering-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[a.group]\nnew = offering:target\npath = offering:built_in\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "offering", raising=False)
+    registry = Registry("thing", "a.group", {"path": "os:path"})
+
+    assert registry.find("new") == "found"
+    assert registry.find("path") is sys.modules["os"].path
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    """A name that nothing stands for is refused with all names, and the nearest one."""
+    registry = Registry("thing", "no.such.group", {"alpha": "os:path", "beta": "os:sep"}, form="{}:…")
+
+    with pytest.raises(ConfigError, match=r"thing: 'alpa://x' .* alpha:…, beta:….*did you mean 'alpha'"):
+        registry.find("alpa", "alpa://x")
