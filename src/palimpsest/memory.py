@@ -19,6 +19,9 @@ from palimpsest.stores import SessionInfo, Store, info, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Unpack
+
+    from palimpsest.options import SessionOptions
 
 DEFAULT_TENANT = "default"
 OnConflict = Literal["error", "replace", "merge"]
@@ -73,7 +76,7 @@ class AsyncMemory:
             raise ConfigError("memory", "not open yet", "`async with AsyncMemory.open(...) as memory:`")
         return self._store
 
-    def session(self, session_id: str, **options: Any) -> AsyncSession:
+    def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session of this id; nothing is read or written before its first verb.
 
         Options: `model` (its window, tokenizer and prices are taken from the table), `max_tokens` for the
@@ -85,7 +88,7 @@ class AsyncMemory:
         """
         return AsyncSession(self, self._options(session_id, options))
 
-    def _options(self, session_id: str, options: dict[str, Any]) -> Options:
+    def _options(self, session_id: str, options: SessionOptions) -> Options:
         known: dict[str, Any] = Options.__init__.__kwdefaults__ or {}
         for name in options:
             if name not in known:
@@ -212,7 +215,7 @@ class Memory:
     def store(self) -> Store:
         return self._core.store
 
-    def session(self, session_id: str, **options: Any) -> Session:
+    def session(self, session_id: str, **options: Unpack[SessionOptions]) -> Session:
         return Session(self._core.session(session_id, **options))
 
     def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:

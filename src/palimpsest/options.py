@@ -13,8 +13,30 @@ from palimpsest.log import SessionKey
 from palimpsest.tokens import FunctionCounter, TokenCounter, encoding
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from palimpsest.compaction import Oversize
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
     from palimpsest.models import Model
+
+    class SessionOptions(TypedDict, total=False):
+        """The options of a session, for type checkers; `Options` checks them and has their defaults."""
+
+        model: str | None
+        max_tokens: int | None
+        max_messages: int | None
+        max_context_ratio: float | None
+        reserve: int | None
+        counter: TokenCounter | Callable[[str], int] | str | None
+        format: str
+        view: str
+        short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None
+        conditions: Sequence[str]
+        oversize: Oversize
+        mask: bool
+        low_water: float
+        readonly: bool
+
 
 DEFAULT_ENCODING = "o200k_base"
 MAX_ID = 256
@@ -39,7 +61,7 @@ class Options:
         max_messages: int | None = None,
         max_context_ratio: float | None = None,
         reserve: int | None = None,
-        counter: TokenCounter | Callable[[str], int] | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
         format: str = "openai",
         view: str = "main",
         short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None,
@@ -143,7 +165,7 @@ def _model(name: str | None) -> Model | None:
     return model
 
 
-def _counter(counter: TokenCounter | Callable[[str], int] | None, model: Model | None) -> TokenCounter:
+def _counter(counter: TokenCounter | Callable[[str], int] | str | None, model: Model | None) -> TokenCounter:
     if counter is None:
         return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
     if isinstance(counter, str):

@@ -56,11 +56,12 @@ def context_command(
 
     Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, ready to be sent.
     """
-    options = {"model": model, "max_tokens": max_tokens, "max_messages": max_messages, "reserve": reserve}
     brought: dict[str, Any] = {"system": _text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         require(memory, session)
-        chat = memory.session(session, view=view, **options)
+        chat = memory.session(
+            session, view=view, model=model, max_tokens=max_tokens, max_messages=max_messages, reserve=reserve
+        )
         context = chat.context(**brought, at=at, dry_run=not commit)
         if messages:
             print_json(context.messages)
