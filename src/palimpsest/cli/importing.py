@@ -19,7 +19,7 @@ import click
 
 from palimpsest import ConfigError, Conflict, ImportFailed, InvalidEntry, Memory
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import find, open_memory
+from palimpsest.cli.opening import entries_in, open_memory
 from palimpsest.cli.output import clean, console, line, note, on_terminal, print_json, table
 from palimpsest.cli.reading import Piece, opened, pieces
 
@@ -114,16 +114,14 @@ class Importer:
 
     def _take_export(self, piece: Piece) -> None:
         data: dict[str, Any] = piece.value  # type: ignore[assignment]
-        wanted = self._given or piece.session
-        before = find(self._memory, wanted) if wanted else None
+        had = entries_in(self._memory, self._given or piece.session)
         try:
             session = self._memory.import_session(data, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError) as fault:
             self._tally.reject(piece.place, str(fault))
             return
-        after = find(self._memory, session)
-        had, has = (before.entries if before else 0), (after.entries if after else 0)
-        self._tally.count(session, has - had, len(data["entries"]) - (has - had))
+        new = entries_in(self._memory, session) - had
+        self._tally.count(session, new, len(data["entries"]) - new)
 
     def _store(self, session: str, placed: list[tuple[str, Message, bytes]], chain: bytes) -> bytes:
         """Add a batch without what is malformed in it, and return the chain after it.

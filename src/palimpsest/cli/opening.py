@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from palimpsest import Memory
+from palimpsest import Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
-
-if TYPE_CHECKING:
-    from palimpsest.stores import SessionInfo
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
@@ -44,25 +41,25 @@ def _expect_file(where: str | Path) -> None:
         raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
 
 
-def find(memory: Memory, session: str) -> SessionInfo | None:
-    """Return the session's line in the listing, or None where there is no such session."""
-    if not session:
-        return None
-    last = ord(session[-1]) - 1
-    before = session[:-1] + (chr(0xD7FF if 0xD800 <= last < 0xE000 else last) + "\U0010ffff" if last >= 0 else "")
-    return next((info for info in memory.sessions(after=before, limit=2) if info.session == session), None)
+def entries_in(memory: Memory, session: str | None) -> int:
+    """How many entries the session holds; 0 where there is no such session."""
+    try:
+        return memory.info(session).entries if session else 0
+    except SessionNotFound:
+        return 0
 
 
 def require(memory: Memory, session: str) -> SessionInfo:
-    """Return the session's line in the listing. Raises Missing, with the nearest id, where there is none."""
-    found = find(memory, session)
-    if found is not None:
-        return found
-    from difflib import get_close_matches
+    """Return the session as a listing shows it. Raises Missing, with the nearest id, where there is none."""
+    try:
+        return memory.info(session)
+    except SessionNotFound as missing:
+        from difflib import get_close_matches
 
-    near = get_close_matches(session, [info.session for info in memory.sessions()], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
-    raise Missing(f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}")
+        near = get_close_matches(session, [info.session for info in memory.sessions()], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
+        text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
+        raise Missing(text) from missing
 
 
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
