@@ -96,7 +96,12 @@ class RawLog:
 
 
 def filled(path: Path, turns: Sequence[Turn], synchronous: str = "FULL") -> RawLog:
-    """Return a log that holds these turns."""
+    """Return a log that holds these turns, opened anew.
+
+    Closing removes the write-ahead log of the filling. With it the raw side would go on overwriting a long
+    file while the other side extends a new one, which costs each commit 40 us more on ext4.
+    """
     log = RawLog(path, synchronous)
     log.add(*turns)
-    return log
+    log.close()
+    return RawLog(path, synchronous)

@@ -107,12 +107,11 @@ class Threaded:
         import asyncio
 
         job = self._worker.submit(function, *arguments)
-        future = asyncio.wrap_future(job)
         try:
-            return await asyncio.shield(future)
+            return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
             if not job.cancel():  # it has begun: cancelled or not, it is waited for
-                await _settled(future)
+                await _settled(asyncio.wrap_future(job))
             raise
 
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -153,6 +152,8 @@ async def _settled(future: asyncio.Future[Any]) -> None:
             await asyncio.wait([future])
         except asyncio.CancelledError:
             continue
+    if not future.cancelled():
+        future.exception()  # seen: whoever was cancelled is told of that alone
 
 
 class Suspended(PalimpsestError, RuntimeError):
