@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from palimpsest.entries import Entry, Status
 from palimpsest.formats import Message
 from palimpsest.log import Record, Usage
-from palimpsest.reading import Interaction, Stats
 from palimpsest.runners import drive
 from palimpsest.session import AsyncSession, TurnEnd
 from palimpsest.writing import Content
@@ -18,6 +17,7 @@ from palimpsest.writing import Content
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.options import Options
+    from palimpsest.reading import Interaction, Stats
 
 T = TypeVar("T")
 

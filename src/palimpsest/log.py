@@ -134,6 +134,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """How many entries the log holds, tombstones not counted."""
         return self.next_seq - self.first_seq - self.erased
 
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """Ids of the calls without a result, oldest first."""
+        return tuple(call.call_id or str(call.seq) for call in self.calls)
+
 
 ChangeKind = Literal["cut", "erase", "clear", "pin", "usage"]
 

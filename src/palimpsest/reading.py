@@ -139,18 +139,13 @@ class Reader:
             erased_entries=head.erased,
             interactions=head.turns,
             pinned=len(head.pinned),
-            open_calls=open_calls(head),
+            open_calls=head.open_calls,
             revision=head.revision,
             epoch=head.epoch,
             created_at=_when(head.created),
             updated_at=_when(head.updated),
             usage=head.usage,
         )
-
-
-def open_calls(head: Head) -> tuple[str, ...]:
-    """Ids of the calls without a result, oldest first."""
-    return tuple(call.call_id or str(call.seq) for call in head.calls)
 
 
 def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:

@@ -11,15 +11,14 @@ import msgspec
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
-from palimpsest.lease import TurnLease
 from palimpsest.log import Change, Record, Usage
-from palimpsest.reading import Interaction, Stats, open_calls
 from palimpsest.writing import Gathered, Writer
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
+    from palimpsest.reading import Interaction, Stats
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -261,6 +260,8 @@ class AsyncSession(Writer):
         if atomic:
             self._buffer = Gathered()
         else:
+            from palimpsest.lease import TurnLease
+
             self._lease = TurnLease(self._store, self._memory.runner, self._options.key)
             await self._lease.take()
         try:
@@ -278,7 +279,7 @@ class AsyncSession(Writer):
         buffer, self._buffer = self._buffer, None
         if buffer is not None and buffer.entries:
             await self._commit(buffer.entries, given_ids=buffer.given_ids)
-        end = TurnEnd(self._added, open_calls(await self._reader.head()))
+        end = TurnEnd(self._added, (await self._reader.head()).open_calls)
         await self._release()
         await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
         self._added = 0

@@ -11,13 +11,13 @@ import msgspec
 from palimpsest.entries import Entry, Part, Role, Status, check, check_json, derived_ids, new_ids
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
-from palimpsest.lease import TurnLease
 from palimpsest.log import digest
-from palimpsest.reading import Reader
 
 if TYPE_CHECKING:
+    from palimpsest.lease import TurnLease
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
+    from palimpsest.reading import Reader
 
 Content = str | Sequence[Part]
 
@@ -31,10 +31,15 @@ class Writer:
     def __init__(self, memory: AsyncMemory, options: Options) -> None:
         self._memory, self._options = memory, options
         self._store = memory.store
-        self._reader = Reader(memory.store, options)
         self._buffer: Gathered | None = None
         self._lease: TurnLease | None = None
         self._added = 0
+
+    @property
+    def _reader(self) -> Reader:
+        from palimpsest.reading import Reader  # not every session reads its log
+
+        return Reader(self._store, self._options)
 
     @property
     def id(self) -> str:
