@@ -183,93 +183,112 @@ def link(
 
     Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
     """
-    revision, seq = head.revision + 1, head.next_seq
-    ids = new_ids(range(seq, seq + len(batch)), at // 1000) if not all(entry.id for entry in batch) else ()
-    turn, group, tail, reasoning = head.turn, head.group, head.tail, head.reasoning
-    calls, pinned, turns = list(head.calls), head.pinned, head.turns
-    contexts = head.contexts
-    linked = []
-    for entry in batch:
-        kind, role = entry.kind, entry.role
+    seqs = range(head.next_seq, head.next_seq + len(batch))
+    ids = new_ids(seqs, at // 1000) if not all(entry.id for entry in batch) else [entry.id for entry in batch]
+    linker = _Linker(head)
+    linked = [
+        linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)
+    ]
+    return linker.head_after(seqs.stop, at), linked
+
+
+class _Linker:
+    """What a head says is open, moved on entry by entry."""
+
+    __slots__ = ("calls", "contexts", "group", "head", "pinned", "reasoning", "tail", "turn", "turns")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.turn, self.group, self.tail, self.reasoning = head.turn, head.group, head.tail, head.reasoning
+        self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
+
+    def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
+        """Link one entry."""
+        kind, role, name, call_id = entry.kind, entry.role, entry.name, entry.call_id
         own, answers, late = seq, 0, False
-        name, call_id = entry.name, entry.call_id
         if kind == "tool_call":
-            if group or entry.continues or reasoning:
-                own = group or tail
-            group = own
-            calls.append(Call(seq, call_id, name, own))
+            if self.group or entry.continues or self.reasoning:
+                own = self.group or self.tail
+            self.group = own
+            self.calls.append(Call(seq, call_id, name, own))
         elif kind == "tool_result":
-            call = _answered(calls, entry, group)
+            call = self.answered(entry)
+            own = self.group or seq
             if call is not None:
-                calls.remove(call)
-                answers, late = call.seq, not group or call.group != group
+                answers, late = call.seq, not self.group or call.group != self.group
                 name, call_id = name or call.name, call_id or call.call_id
-            if group:
-                own = group
-                if not any(open_call.group == group for open_call in calls):
-                    group = 0
+                self.close(call)
         else:
-            if role == "assistant" and kind == "message" and (reasoning or (entry.continues and tail)):
-                own = tail
-            elif group:
-                group = 0
-            if kind == "message" and role == "user":
-                turn = seq
-                turns += 1
-            elif kind == "context" and entry.name:
-                contexts = {**contexts, entry.name: (seq, digest(entry.text))}
-        reasoning = kind == "message" and role == "assistant" and entry.is_reasoning
+            own = self.say(entry, seq)
+        self.reasoning = kind == "message" and role == "assistant" and entry.is_reasoning
         if entry.pinned or (role == "system" and kind == "message"):
-            pinned = (*pinned, seq)
-        tail = own
-        linked.append(
-            msgspec.structs.replace(
-                entry,
-                id=entry.id or ids[seq - head.next_seq],
-                seq=seq,
-                at=entry.at or at,
-                turn=turn,
-                group=own,
-                answers=answers,
-                late=late,
-                revision=revision,
-                name=name,
-                call_id=call_id,
-            )
+            self.pinned = (*self.pinned, seq)
+        self.tail = own
+        return msgspec.structs.replace(
+            entry,
+            id=id,
+            seq=seq,
+            at=at,
+            turn=self.turn,
+            group=own,
+            answers=answers,
+            late=late,
+            revision=self.head.revision + 1,
+            name=name,
+            call_id=call_id,
         )
-        seq += 1
-    if len(contexts) > CONTEXT_NAMES:
-        newest = sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:]
-        contexts = dict(newest)
-    after = msgspec.structs.replace(
-        head,
-        revision=revision,
-        next_seq=seq,
-        turn=turn,
-        group=group,
-        tail=tail,
-        reasoning=reasoning,
-        calls=tuple(calls[-OPEN_CALLS:]),
-        pinned=pinned,
-        contexts=contexts,
-        turns=turns,
-        created=head.created or at,
-        updated=at,
-    )
-    return after, linked
 
+    def say(self, entry: Entry, seq: int) -> int:
+        """Link what is neither call nor result and return its group: it overtakes open calls, whose group closes."""
+        if (
+            entry.kind == "message"
+            and entry.role == "assistant"
+            and (self.reasoning or (entry.continues and self.tail))
+        ):
+            return self.tail
+        self.group = 0
+        if entry.is_human:
+            self.turn = seq
+            self.turns += 1
+        elif entry.kind == "context" and entry.name:
+            self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
+        return seq
 
-def _answered(calls: list[Call], result: Entry, group: int) -> Call | None:
-    """The call that a result answers, or None for an orphan."""
-    if result.call_id is not None:
-        same = [call for call in calls if call.call_id == result.call_id]
-        if not same:
-            return None
-        inside = [call for call in same if call.group == group] if group else ()
-        return (inside or same)[-1]
-    if result.name is None:
-        return None
-    return next((call for call in calls if call.name == result.name), None)
+    def answered(self, result: Entry) -> Call | None:
+        """The call that a result answers, or None for an orphan."""
+        if result.call_id is None:
+            named = (call for call in self.calls if call.name == result.name and result.name is not None)
+            return next(named, None)
+        same = [call for call in self.calls if call.call_id == result.call_id]
+        inside = [call for call in same if call.group == self.group] if self.group else ()
+        return (inside or same)[-1] if same else None
+
+    def close(self, call: Call) -> None:
+        """Take a call as answered; the open group closes with its last one."""
+        self.calls.remove(call)
+        if not any(other.group == self.group for other in self.calls):
+            self.group = 0
+
+    def head_after(self, next_seq: int, at: int) -> Head:
+        """The head that says what is open now."""
+        contexts = self.contexts
+        if len(contexts) > CONTEXT_NAMES:
+            contexts = dict(sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:])
+        return msgspec.structs.replace(
+            self.head,
+            revision=self.head.revision + 1,
+            next_seq=next_seq,
+            turn=self.turn,
+            group=self.group,
+            tail=self.tail,
+            reasoning=self.reasoning,
+            calls=tuple(self.calls[-OPEN_CALLS:]),
+            pinned=self.pinned,
+            contexts=contexts,
+            turns=self.turns,
+            created=self.head.created or at,
+            updated=at,
+        )
 
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:

@@ -195,15 +195,9 @@ def look(
             kept = without(kept, gone & {member.seq for member in kept}, left_out, "left out by the cut")
         if conditions:
             kept = _meeting(kept, conditions, pins, meter, left_out)
-        for member in kept:
-            if member.expires_at is not None and member.expires_at.timestamp() * 1e6 <= now:
-                stale.append((member.seq, "expiry"))
-            if member.kind == "context" and member.name:
-                if member.name in newest:
-                    stale.append((newest[member.name], "a newer version of a file context"))
-                newest[member.name] = member.seq
         if not kept:
             continue
+        _outdate(kept, newest, now, stale)
         group = Group(seq, entry.turn, kept)
         group.pinned = bool(pins) and any(member.seq in pins for member in kept)
         if seq == last and _is_open(kept):
@@ -214,6 +208,17 @@ def look(
         if group.items:
             groups.append(group)
     return Window(groups, pending, left_out, stale)
+
+
+def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:
+    """Add to `stale` which of these have expired, and which earlier contexts they supersede."""
+    for member in members:
+        if member.expires_at is not None and member.expires_at.timestamp() * 1e6 <= now:
+            stale.append((member.seq, "expiry"))
+        if member.kind == "context" and member.name:
+            if member.name in newest:
+                stale.append((newest[member.name], "a newer version of a file context"))
+            newest[member.name] = member.seq
 
 
 def fill(
