@@ -17,11 +17,11 @@ def connect(url: str, path: str, *, writable: bool, busy_seconds: float) -> sqli
         if writable:
             if parent := os.path.dirname(path):
                 os.makedirs(parent, exist_ok=True)
-            return sqlite3.connect(path, busy_seconds, isolation_level=None, check_same_thread=False)
+            return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         from urllib.parse import quote
 
         uri = f"file:{quote(os.path.abspath(path))}?mode=ro"
-        return sqlite3.connect(uri, busy_seconds, isolation_level=None, check_same_thread=False, uri=True)
+        return sqlite3.connect(uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True)
 
 
 class Database:
