@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,11 +24,21 @@ PATIENCE = 60.0
 
 
 class Process:
-    """A running `writer.py`."""
+    """A running `writer.py`. A thread reads what it says, so that no line is lost between hearing and ending."""
 
     def __init__(self, mode: str, path: Path, *arguments: object, **options: Any) -> None:
         command = [sys.executable, str(SCRIPT), mode, str(path), *map(str, arguments)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        with self._child.stdout as said:
+            for line in said:
+                self._said.put(line)
+        self._said.put(None)
 
     def __enter__(self) -> Self:
         return self
@@ -33,13 +46,14 @@ class Process:
     def __exit__(self, *_: object) -> None:
         if self._child.poll() is None:
             self._child.kill()
-        self._child.communicate()
+        self._wait()
 
     def hear(self) -> Any:
         """Return the next thing that it says, None at its end."""
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        return json.loads(line) if line.endswith("\n") else None
+        line = self._said.get(timeout=PATIENCE)
+        if line is None:
+            self._said.put(None)
+        return json.loads(line) if line is not None and line.endswith("\n") else None
 
     def tell(self, line: str = "go") -> None:
         """Let it go on."""
@@ -55,13 +69,23 @@ class Process:
     def end(self, expect: int = 0) -> list[Any]:
         """Wait for its end and return what it had said and was not heard yet."""
         try:
-            out, _ = self._child.communicate(timeout=PATIENCE)
+            self._wait()
         except subprocess.TimeoutExpired:
             self._child.kill()
-            self._child.communicate()
+            self._wait()
             raise
         assert self._child.returncode == expect, f"ended with {self._child.returncode}"
-        return [json.loads(line) for line in out.splitlines(keepends=True) if line.endswith("\n")]
+        said: list[Any] = []
+        while (thing := self.hear()) is not None:
+            said.append(thing)
+        return said
+
+    def _wait(self) -> None:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it may have ended before it was told all
+            self._child.stdin.close()
+        self._child.wait(timeout=PATIENCE)
+        self._reader.join(timeout=PATIENCE)
 
 
 def run(mode: str, path: Path, *arguments: object, **options: Any) -> list[Any]:
