@@ -23,22 +23,6 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 EVIL = "\x1b[2Jgone\x1b]0;title\x07 \x9b31m \u202eolleh\u2066 \u200b\x7f\r\ud800 end"
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with a store of its own named by the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PALIMPSEST_STORE", "sqlite:///chats.db")
-    return tmp_path
-
-
-@pytest.fixture
-def chat(here: Path) -> str:
-    """A session of one interaction, imported from JSON lines; returns its id."""
-    write_lines(here / "chat.jsonl", CHAT)
-    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
-    return "chat"
-
-
 # --- every command
 
 

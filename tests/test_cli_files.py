@@ -10,23 +10,6 @@ import pytest
 from commands import CHAT, read, run, texts, write_lines
 from palimpsest.cli import importing
 
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with a store of its own named by the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PALIMPSEST_STORE", "sqlite:///chats.db")
-    return tmp_path
-
-
-@pytest.fixture
-def chat(here: Path) -> str:
-    """A session of one interaction, imported from JSON lines; returns its id."""
-    write_lines(here / "chat.jsonl", CHAT)
-    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
-    return "chat"
-
-
 # --- into a session
 
 

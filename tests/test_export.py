@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palimpsest import Conflict, Memory, Session, Text
 from palimpsest.testing import FakeClock
+from worlds import cut_session
 from writer import quarters, turn
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
-    """An empty store whose clock stands still."""
-    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
-    with Memory.open(where, clock=clock) as memory:
-        yield memory
 
 
 def texts(entries: list) -> list[str]:
     return [entry.text for entry in entries]
-
-
-def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
-    """A session that has been cut several times."""
-    session = memory.session(name, max_tokens=200, counter=quarters, **options)
-    for number in range(20):
-        session.add(turn(str(number)))
-        session.context()
-    return session
 
 
 def without_time(data: dict) -> dict:

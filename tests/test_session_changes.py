@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from palimpsest import EntryNotFound, Memory, Session
 from palimpsest.testing import FakeClock
 from processes import remains
+from worlds import cut_session
 from writer import quarters, turn
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
-    """An empty store whose clock stands still."""
-    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
-    with Memory.open(where, clock=clock) as memory:
-        yield memory
-
-
-@pytest.fixture
-def session(memory: Memory) -> Session:
-    return memory.session("one", counter=quarters)
 
 
 def texts(entries: list) -> list[str]:
     return [entry.text for entry in entries]
-
-
-def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
-    """A session that has been cut several times."""
-    session = memory.session(name, max_tokens=200, counter=quarters, **options)
-    for number in range(20):
-        session.add(turn(str(number)))
-        session.context()
-    return session
 
 
 # --- pins

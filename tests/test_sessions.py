@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,6 @@ import pytest
 from palimpsest import EntryNotFound, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
-    """An empty store whose clock stands still."""
-    where: Any = "memory://" if request.param == "memory" else tmp_path / "log.db"
-    with Memory.open(where, clock=clock) as memory:
-        yield memory
-
-
-@pytest.fixture
-def session(memory: Memory) -> Session:
-    return memory.session("one", counter=quarters)
 
 
 def texts(entries: list) -> list[str]:

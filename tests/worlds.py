@@ -12,6 +12,7 @@ import strategies
 from palimpsest.facade import Session
 from palimpsest.memory import Memory
 from palimpsest.testing import FakeClock
+from writer import quarters, turn
 
 STORES = ("memory", "sqlite")
 _numbers = itertools.count()
@@ -49,3 +50,12 @@ def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
     durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
     with Memory.open(where, clock=clock, **durability) as memory:
         yield World(memory, clock, where, options)
+
+
+def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
+    """A session that has been cut several times."""
+    session = memory.session(name, max_tokens=200, counter=quarters, **options)
+    for number in range(20):
+        session.add(turn(str(number)))
+        session.context()
+    return session
