@@ -75,6 +75,24 @@ def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None
         assert integrity(path) == "ok"
 
 
+def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
+    """On a full disk a context that is due for a cut is given all the same; its notes say what was not stored."""
+    with Memory.open(small_disk / "log.db") as memory:
+        session = memory.session(SESSION, max_tokens=200)
+        for number in range(30):
+            session.add(turn(str(number)))
+        revision = session.stats().revision
+        memory.store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that no room is left in the journal
+        stuff(small_disk)
+
+        context = session.context()
+
+        assert context.tokens <= 200
+        assert context.epoch is None
+        assert "the cut was not stored" in context.report.notes[-1]
+        assert session.stats().revision == revision
+
+
 def test_a_write_works_once_there_is_room_again(small_disk: Path) -> None:
     """After room was made the same open session writes on, and another reader finds all of it."""
     path = small_disk / "log.db"

@@ -1,7 +1,8 @@
 """Assembling a context: read head and window, plan a cut where one is due, commit it. Here the pure parts meet I/O.
 
-A cut is committed by compare-and-set of the revision; after one conflict all is read again, after a second
-the view is given without being stored. Nothing but a view's configured budget commits a cut.
+A cut is committed by compare-and-set of the revision; after one conflict all is read again, after a second, or
+where the store cannot write, the view is given without being stored. Nothing but a view's configured budget
+commits a cut.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_fixed, resolve
 from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message, find_format
 from palimpsest.gather import Gatherer, past
 from palimpsest.log import RENDERER, Change, Cut, Head
@@ -104,9 +105,9 @@ class Assembly:
         for last_try in (False, True):
             head = await self._head()
             state, reason, plan = await self._settle(head)
-            await self._store_counts()
+            notes = await self._store_counts()
             if reason is None:
-                return self._context(state, None, plan, head, head.epoch)
+                return self._context(state, None, plan, head, head.epoch, *notes)
             if self.unstored is not None:
                 return self._context(state, reason, plan, head, None, self.unstored)
             change = _change(self.view, state, reason, plan)
@@ -117,6 +118,8 @@ class Assembly:
                     note = "other writers were first twice, so the cut was not stored"
                     return self._context(state, reason, plan, head, None, note)
                 continue
+            except StoreUnavailable as fault:  # what can be read can be sent: a full disk stops no model call
+                return self._context(state, reason, plan, head, None, *notes, f"the cut was not stored: {fault}")
             self.changed = change
             return self._context(state, reason, plan, after, after.epoch)
         raise AssertionError("the second try returns")
@@ -288,9 +291,14 @@ class Assembly:
             refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed
 
-    async def _store_counts(self) -> None:
+    async def _store_counts(self) -> tuple[str, ...]:
+        """Store what was counted; where that fails say so, for a count can be made again."""
         if self.meter.counted and self.store.writable and not self.call.dry_run and self.call.at is None:
-            await self.store.count(self.options.key, self.meter.counter.name, self.meter.counted)
+            try:
+                await self.store.count(self.options.key, self.meter.counter.name, self.meter.counted)
+            except StoreUnavailable as fault:
+                return (f"counts were not stored: {fault}",)
+        return ()
 
     def _context(
         self, state: _State, reason: str | None, plan: Plan | None, head: Head, epoch: int | None, *notes: str
