@@ -412,6 +412,7 @@ def test_info_tells_of_one_session(memory: Memory, session: Session) -> None:
     session.add_user_message("one")
 
     assert memory.info("one") == memory.sessions()[0]
+    assert memory.info("one").updated_at == session.stats().updated_at
     with pytest.raises(SessionNotFound, match="'two'"):
         memory.info("two")
 

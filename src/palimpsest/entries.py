@@ -135,7 +135,7 @@ class Entry(
     @property
     def created_at(self) -> datetime:
         """When the entry was written, UTC."""
-        return datetime.fromtimestamp(self.at / 1_000_000, UTC)
+        return moment(self.at)
 
     @property
     def text(self) -> str:
@@ -267,6 +267,11 @@ def derived_ids(key: str, count: int) -> list[str]:
             f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANT[digest[16]]}{digest[17:20]}-{digest[20:32]}"
         )
     return ids
+
+
+def moment(microseconds: int) -> datetime:
+    """The time of so many microseconds since 1970, UTC."""
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
 
 
 def now_us() -> int:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, moment
 from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
@@ -142,8 +142,8 @@ class Reader:
             open_calls=head.open_calls,
             revision=head.revision,
             epoch=head.epoch,
-            created_at=_when(head.created),
-            updated_at=_when(head.updated),
+            created_at=moment(head.created) if head.created else None,
+            updated_at=moment(head.updated) if head.updated else None,
             usage=head.usage,
         )
 
@@ -156,7 +156,3 @@ def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction
     last = members[-1]
     is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
     return Interaction(index, tuple(members), is_open and not preamble)
-
-
-def _when(microseconds: int) -> datetime | None:
-    return Entry(at=microseconds).created_at if microseconds else None

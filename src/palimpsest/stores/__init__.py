@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palimpsest.entries import Entry, same
+from palimpsest.entries import Entry, moment, same
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
 
@@ -40,6 +41,16 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     created: int
     updated: int
+
+    @property
+    def created_at(self) -> datetime:
+        """When the first entry was written, UTC."""
+        return moment(self.created)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When something was written last, UTC."""
+        return moment(self.updated)
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
