@@ -12,46 +12,11 @@ from typing import Any
 
 import pytest
 
+from documented import JARGON, WEATHER_MESSAGES, weather
 from palimpsest import BudgetImpossible, ConfigError, Memory
 from palimpsest.entries import Entry
 from palimpsest.notes import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
 from palimpsest.tokens import encoding
-
-JARGON = [
-    (
-        "system",
-        None,
-        "You are a helpful, pattern-following assistant that translates corporate jargon into plain English.",
-    ),
-    ("system", "example_user", "New synergies will help drive top-line growth."),
-    ("system", "example_assistant", "Things working well together will increase revenue."),
-    (
-        "system",
-        "example_user",
-        "Let's circle back when we have more bandwidth to touch base on opportunities for increased leverage.",
-    ),
-    ("system", "example_assistant", "Let's talk later when we're less busy about how to do better."),
-    ("user", None, "This late pivot means we don't have time to boil the ocean for the client deliverable."),
-]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_current_weather",
-        "description": "Get the current weather in a given location",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
-                "unit": {
-                    "type": "string",
-                    "description": "The unit of temperature to return",
-                    "enum": ["celsius", "fahrenheit"],
-                },
-            },
-            "required": ["location"],
-        },
-    },
-}
 
 
 @pytest.fixture
@@ -60,15 +25,11 @@ def memory() -> Any:
         yield opened
 
 
-def told(role: str, name: str | None, content: str) -> dict[str, str]:
-    return {"role": role, "content": content} | ({"name": name} if name else {})
-
-
 @pytest.mark.parametrize(("model", "total"), [("gpt-4", 129), ("gpt-4o", 124)])
 def test_a_request_costs_what_the_provider_documents(memory: Memory, model: str, total: int) -> None:
     """The documented six messages, added to a session, make a context of the documented total."""
     chat = memory.session(model, model=model)
-    chat.add([told(*message) for message in JARGON])
+    chat.add(JARGON)
 
     assert chat.context().tokens == total
 
@@ -77,10 +38,10 @@ def test_a_request_costs_what_the_provider_documents(memory: Memory, model: str,
 def test_tools_cost_what_the_provider_documents(memory: Memory, model: str, total: int) -> None:
     """The documented request with a system text and one tool comes to its documented total."""
     chat = memory.session(model, model=model)
-    chat.add_user_message("What's the weather like in San Francisco?")
+    system, question = WEATHER_MESSAGES
+    chat.add(question)
 
-    system = "You are a helpful assistant that can answer to questions about the weather."
-    context = chat.context(system=system, tools=[WEATHER])
+    context = chat.context(system=system["content"], tools=[weather()])
 
     assert context.tokens == total
     assert sum((context.parts.system, context.parts.tools, context.parts.overhead, context.parts.log)) == total

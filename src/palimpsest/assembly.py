@@ -116,12 +116,12 @@ class Assembly:
             except Conflict:
                 if last_try:
                     note = "other writers were first twice, so the cut was not stored"
-                    return self._context(state, reason, plan, head, None, note)
+                    return self._context(state, reason, plan, head, None, *notes, note)
                 continue
             except StoreUnavailable as fault:  # what can be read can be sent: a full disk stops no model call
                 return self._context(state, reason, plan, head, None, *notes, f"the cut was not stored: {fault}")
             self.changed = change
-            return self._context(state, reason, plan, after, after.epoch)
+            return self._context(state, reason, plan, after, after.epoch, *notes)
         raise AssertionError("the second try returns")
 
     # --- from what is stored to what is shown

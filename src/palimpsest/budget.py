@@ -63,7 +63,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_of(limits: Limits, model: Model | None, name: str | None) -> tuple[int | None, int]:
-    """Return the limit of the whole request (None: no bound) and the reserve, in the provider's tokens."""
+    """Return the limit of the whole request (None: no bound) and the reserve, in the provider's tokens.
+
+    A reserve that is not given is 0 beside `max_tokens`, else the model's output limit, but at most half of the
+    limit: some models may answer with as much as they read.
+    """
     window = model.window if model is not None else None
     if limits.max_context_ratio is not None:
         if window is None:

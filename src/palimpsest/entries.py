@@ -6,7 +6,7 @@ the records in `palimpsest.log`. The links at the end of `Entry` are written onc
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -341,9 +341,3 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
             check_json(inner, f"{where}[{i}]", depth + 1)
         return
     raise InvalidEntry(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON; convert it first")
-
-
-def batches(entries: Sequence[Entry], size: int) -> Iterable[Sequence[Entry]]:
-    """Yield `entries` in runs of at most `size`."""
-    for start in range(0, len(entries), size):
-        yield entries[start : start + size]

@@ -12,7 +12,6 @@ EventName = Literal[
     "cut",
     "evicted",
     "erased",
-    "compaction:skipped",
     "session:cleared",
     "session:imported",
     "context:over_budget",

@@ -57,22 +57,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
 
     Raises ImportFailed naming the place of the first thing that does not hold together.
     """
-    if not isinstance(data, Mapping):
-        raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
-    kind = data.get("kind", KIND)
-    if kind != KIND:
-        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
-    version = data.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        known = f"known here: {SCHEMA_VERSION}"
-        raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
-    session = data.get("session_id")
-    if not isinstance(session, str):
-        raise ImportFailed(f"{where}.session_id", f"{shorten(session)} is not text")
-    outline = data.get("head")
-    if not isinstance(outline, Mapping):
-        raise ImportFailed(f"{where}.head", "is missing")
-    _check_outline(outline, f"{where}.head")
+    data, session, outline = _envelope(data, where)
     entries = [
         _read_entry(raw, f"{where}.{section}[{i}]")
         for section in ("entries", "tombstones")
@@ -122,6 +107,27 @@ def _check_outline(outline: Mapping[str, Any], where: str) -> None:
         value = outline.get(name, least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
+
+
+def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
+    """Check what an export says of itself; return it with its session id and the outline of its head."""
+    if not isinstance(data, Mapping):
+        raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
+    kind = data.get("kind", KIND)
+    if kind != KIND:
+        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        known = f"known here: {SCHEMA_VERSION}"
+        raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
+    session = data.get("session_id")
+    if not isinstance(session, str):
+        raise ImportFailed(f"{where}.session_id", f"{shorten(session)} is not text")
+    outline = data.get("head")
+    if not isinstance(outline, Mapping):
+        raise ImportFailed(f"{where}.head", "is missing")
+    _check_outline(outline, f"{where}.head")
+    return data, session, outline
 
 
 def _relink(entries: Sequence[Entry], first: int) -> tuple[Head, list[Entry]]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import click
 
@@ -67,7 +67,7 @@ class Importer:
     def take(self, piece: Piece) -> None:
         """Take one piece; what is wrong with it goes into the tally."""
         if piece.kind == "message":
-            self._waiting.append((piece.place, piece.value, piece.raw))  # type: ignore[arg-type]
+            self._waiting.append((piece.place, cast("Message", piece.value), piece.raw))
             if len(self._waiting) >= BATCH:
                 self.flush()
             return
@@ -104,7 +104,7 @@ class Importer:
         except ConfigError as fault:
             self._tally.reject(piece.place, str(fault))
             return
-        messages: list[Any] = piece.value  # type: ignore[assignment]
+        messages = cast("list[Any]", piece.value)
         place = f"line {number} " if piece.place.isdecimal() else f"{piece.place} " if number else ""
         label = f"{piece.place}: messages" if piece.place.isdecimal() else f"{place}messages"
         placed = [(f"{label}[{i}]", message, b"") for i, message in enumerate(messages)]
@@ -113,7 +113,7 @@ class Importer:
             chain = self._store(session, placed[start : start + BATCH], chain)
 
     def _take_export(self, piece: Piece) -> None:
-        data: dict[str, Any] = piece.value  # type: ignore[assignment]
+        data = cast("dict[str, Any]", piece.value)
         had = entries_in(self._memory, self._given or piece.session)
         try:
             session = self._memory.import_session(data, session_id=self._given, on_conflict="merge")
