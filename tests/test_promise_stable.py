@@ -34,18 +34,18 @@ def attempt(session: Session, **call: Any) -> Context | None:
         return None
 
 
-def head_of(ctx: Context, system: str | None) -> list[bytes]:
+def head_of(ctx: Context) -> list[bytes]:
     """What a cut has put before the log: pins and open human messages."""
-    return rules.packed(ctx.messages[1 if system else 0 : ctx.head_messages])
+    return rules.packed(ctx.head_messages)
 
 
 def law_holds(contexts: list[tuple[Context, str | None]]) -> None:
     """Assert the law of stable prefixes over all pairs of contexts of one epoch, and that changes are named."""
-    for i, (earlier, system) in enumerate(contexts):
-        for later, later_system in contexts[i + 1 :]:
+    for i, (earlier, _) in enumerate(contexts):
+        for later, _ in contexts[i + 1 :]:
             if earlier.epoch is not None and earlier.epoch == later.epoch:
                 assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
-                assert head_of(earlier, system) == head_of(later, later_system)
+                assert head_of(earlier) == head_of(later)
     for (before, _), (after, _) in itertools.pairwise(contexts):
         if before.epoch != after.epoch:
             assert after.report.epoch_reason

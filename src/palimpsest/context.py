@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.budget import Budget, Fixed, measure
-from palimpsest.errors import InvalidContext
-from palimpsest.formats import Format, Message
+from palimpsest.errors import ConfigError, InvalidContext
+from palimpsest.formats import Adapted, Format, Message
 from palimpsest.log import Clamp, Cut, Head
 from palimpsest.window import Group, Item, Meter, Window, fill
 
@@ -42,7 +42,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     `first_seq` and `last_seq` bound what stands in place; `pinned` and `anchors` came before it. `masked`,
     `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result).
-    `pending` are the calls of the open group, which is held back until they are answered. `epoch_reason`
+    `pending` are the calls of the open group, which is held back until they are answered. `adapted` names what
+    this format has nothing like, and what became of it. `epoch_reason`
     says why the epoch of this context began (None: it is the first), `new_cut` whether this call made the
     cut; `rungs` are the steps of the ladder that it took then. `warnings` are things a user should know,
     `notes` says why a cut was not stored.
@@ -60,6 +61,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     repaired: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    adapted: tuple[Adapted, ...] = ()
     epoch_reason: str | None = None
     new_cut: bool = False
     rungs: tuple[str, ...] = ()
@@ -97,10 +99,11 @@ class Outcome(msgspec.Struct, frozen=True):
 class Context:
     """What one model call is given.
 
-    `messages` is the provider's list, system text first. `revision` is the session's revision that this
-    context shows, `epoch` the epoch that it belongs to, or None where its cut was not stored (another
-    budget than the view's, a past revision, a read-only store). `pending` are ids of calls still open.
-    `problems` names what a user's own option lets through (`over_budget`).
+    `messages` is the provider's list. `head_messages` (what a cut has put before the log) and `log_messages`
+    are the same before neighbours of one role are merged, for providers that want it so. `revision` is the
+    session's revision that this context shows, `epoch` the epoch that it belongs to, or None where its cut was
+    not stored (another budget than the view's, a past revision, a read-only store). `pending` are ids of calls
+    still open. `problems` names what a user's own option lets through (`over_budget`).
     """
 
     def __init__(
@@ -113,13 +116,10 @@ class Context:
         self.revision, self.epoch = outcome.head.revision, outcome.epoch
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
         fmt = meter.format
-        leading = fmt.system(fixed.system) if fixed.system else []
-        leading.extend(message for group in head for message in rendered(group, fmt))
-        self.head_messages = len(leading)
-        self.messages: list[Message] = leading
-        for group in window.groups:
-            leading.extend(rendered(group, fmt))
-        problems = fmt.validate(leading)
+        self.head_messages: list[Message] = [message for group in head for message in rendered(group, fmt)]
+        self.log_messages: list[Message] = [message for group in window.groups for message in rendered(group, fmt)]
+        self._joined = fmt.join(fixed.system, [*self.head_messages, *self.log_messages])
+        problems = fmt.validate(self._joined.messages)
         if problems:
             raise InvalidContext(problems)
 
@@ -127,9 +127,22 @@ class Context:
         return f"<Context revision={self.revision} epoch={self.epoch} messages={len(self.messages)}>"
 
     @property
-    def log_messages(self) -> list[Message]:
-        """The messages of the log: after system and head, before what varies by call."""
-        return self.messages[self.head_messages :]
+    def messages(self) -> list[Message]:
+        """The provider's list: system text first where it belongs into it, then head, then log."""
+        return self._joined.messages
+
+    @property
+    def system(self) -> Any:
+        """The system text in the provider's form, where it is sent beside the messages; else None."""
+        return self._joined.system
+
+    @property
+    def text(self) -> str:
+        """The context as one text. Only the format `text` has it: raises ConfigError for any other."""
+        if self.format != "text":
+            raise ConfigError("format", self.format, "text, for a context that is one text")
+        text: str = self.request()["prompt"]
+        return text
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -181,24 +194,28 @@ class Context:
         """The stable prefix: everything up to the newest log message."""
         from hashlib import sha256
 
-        body = msgspec.json.encode(self.messages)
+        body = msgspec.json.encode(self.messages if self.system is None else [self.system, self.messages])
         return Prefix(len(self.messages), self.tokens, sha256(body).hexdigest())
 
     @property
     def report(self) -> Report:
         """What is in, what is out and why."""
         if self._report is None:
-            self._report = _report(self, self._window, self._head, self._outcome)
+            self._report = _report(self, self._window, self._head, self._meter.format, self._outcome)
         return self._report
 
-    def request(self) -> dict[str, Any]:
-        """Return the keyword arguments for the provider's own client: messages, and tools where there are any."""
-        return self._meter.format.request(self.messages, self._fixed.tools)
+    def request(self, *, cache_breakpoints: bool = False) -> dict[str, Any]:
+        """Return the keyword arguments for the provider's own client: messages, system text, tools.
+
+        The model's name is left to the caller. `cache_breakpoints` marks the stable prefix for providers whose
+        prompt cache wants to be told (Anthropic); elsewhere it changes nothing.
+        """
+        return self._meter.format.request(self._joined, self._fixed.tools, cache_breakpoints=cache_breakpoints)
 
 
-def rendered(group: Group, fmt: Format) -> list[Message]:
+def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
     """The group's provider messages, without text that no provider takes."""
-    messages = fmt.render(group.items)
+    messages = fmt.render(group.items, adapted)
     for item in group.items:
         if item.entry.lone:
             return [_scrubbed(message) for message in messages]
@@ -218,7 +235,7 @@ def by_seq(cut: Cut) -> dict[int, Clamp]:
     return {clamp.seq: clamp for clamp in cut.clamps}
 
 
-def _report(context: Context, window: Window, head: Sequence[Group], outcome: Outcome) -> Report:
+def _report(context: Context, window: Window, head: Sequence[Group], fmt: Format, outcome: Outcome) -> Report:
     cut = outcome.cut
     everything = [*head, *window.groups]
     items = [item for group in everything for item in group.items]
@@ -233,6 +250,9 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
         forms.setdefault(item.form, []).append(item)
     turns = {group.turn for group in everything if group.turn}
     warnings = []
+    adapted: list[Adapted] = []
+    for group in everything:
+        rendered(group, fmt, adapted)
     if context.budget is None:
         warnings.append("no budget: neither max_tokens nor a known model bounds this context")
     return Report(
@@ -248,6 +268,7 @@ def _report(context: Context, window: Window, head: Sequence[Group], outcome: Ou
         repaired=tuple(item.entry.call_id or str(item.entry.answers) for item in forms.get("placeholder", ())),
         pending=context.pending,
         left_out=tuple(left),
+        adapted=tuple(adapted),
         epoch_reason=outcome.reason or outcome.head.epoch_reason or None,
         new_cut=outcome.reason is not None,
         rungs=outcome.rungs,

@@ -7,8 +7,9 @@ break out of its attribute.
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
 MASK_OVER = 160
 """Results of at most so many characters are never masked: the note would save next to nothing."""
@@ -50,6 +51,54 @@ def fenced(tag: str, text: str, **attributes: str | None) -> str:
 def _attribute(value: str) -> str:
     value = " ".join(value.split())
     return value.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+FENCE_TOKENS = 16
+"""What a fence of `stand_in` costs at most beside what is inside it."""
+
+_UNREADABLE = ("encrypted", "signature")
+"""Beginnings of the keys whose values only their provider can read."""
+
+
+def stand_in(part: Part) -> str:
+    """The text that stands for a part where a provider's format has nothing like it.
+
+    Thoughts and items of another provider are fenced; of media, which no text can say, only what they are.
+    """
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, Reasoning):
+        return fenced("thinking", part.text) if part.text else ""
+    if isinstance(part, Opaque):
+        return _item(part.item)
+    if isinstance(part, Image):
+        return "[an image is not shown here]"
+    what = f"sound is not shown here: {part.format}" if isinstance(part, Audio) else _document(part)
+    return f"[{_attribute(what)}]"
+
+
+def _document(part: File) -> str:
+    return f"a document is not shown here: {part.filename or part.file_id or 'it has no name'}"
+
+
+def _item(item: dict[str, Any]) -> str:
+    """What a reader can make of another provider's item; nothing where all of it is encrypted."""
+    readable = _readable(item)
+    if readable.keys() <= {"type", "id", "status"}:
+        return ""
+    return fenced("item", _json(readable), type=str(item.get("type", "")))
+
+
+def _readable(value: Any) -> Any:
+    """The value without what only its provider can read."""
+    if isinstance(value, dict):
+        return {key: _readable(inner) for key, inner in value.items() if not key.startswith(_UNREADABLE)}
+    return [_readable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def said_by_system(text: str) -> str:
+    """A system message of the log, where a provider takes none at this place: fenced, and said by the user."""
+    return fenced("system_message", text)
 
 
 def shown_text(entry: Entry) -> str:

@@ -35,12 +35,30 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
     data: bool = False
 
 
+class Adapted(msgspec.Struct, frozen=True):
+    """An entry that a format cannot take as it is, and the nearest valid thing that it became."""
+
+    seq: int
+    what: str
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A whole request's messages. `system` is what the provider takes outside of them (None: nothing)."""
+
+    messages: list[Message]
+    system: Any = None
+
+
 class Format(Protocol):
-    """A provider's message format. All three are pure; `encode(decode(x)) == x` for every valid `x`."""
+    """A provider's message format. All of it is pure; `encode(decode(x)) == x` for every valid `x`.
+
+    A context is made in two steps: `render` turns each group into messages by itself, so that later groups
+    change nothing of earlier ones; `join` puts them in a row as the provider wants it.
+    """
 
     name: str
     prime: int
-    """Tokens that the provider adds once to every request."""
+    """Tokens that the provider, or `join`, adds once to every request."""
 
     def decode(self, messages: Sequence[Any], where: str) -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
@@ -50,28 +68,49 @@ class Format(Protocol):
         """Return entries as messages, as they came in; nothing is repaired."""
         ...
 
-    def render(self, group: Sequence[Shown]) -> list[Message]:
-        """Return one group of a context as messages that the provider accepts."""
+    def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
+        """Return one group of a context as messages that the provider accepts.
+
+        What another provider's item has no counterpart for here becomes the nearest valid thing; with
+        `adapted`, each of those is added to that list.
+        """
         ...
 
-    def system(self, text: str) -> list[Message]:
-        """Return the caller's system text as the messages it becomes."""
+    def join(self, system: str | None, messages: list[Message]) -> Joined:
+        """Return rendered groups as one request's messages, with the caller's system text.
+
+        Where the provider wants roles to alternate, neighbours of one role are merged here.
+        """
         ...
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens that the provider adds to this entry beside its texts."""
+        """Tokens that the provider, or the way it is rendered, adds to this entry beside its texts."""
         ...
 
     def validate(self, messages: Sequence[Any]) -> list[Problem]:
         """Return every rule of the provider that the messages break, each with its source."""
         ...
 
-    def request(self, messages: list[Message], tools: Sequence[Message]) -> dict[str, Any]:
-        """Return the keyword arguments of the provider's own client."""
+    def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
+        """Return the keyword arguments of the provider's own client.
+
+        With `cache_breakpoints` they mark where the provider's prompt cache is to begin anew, for providers
+        that want to be told; the others' caches need no marks.
+        """
         ...
 
 
-FORMATS = Registry("format", "palimpsest.formats", {"openai": "palimpsest.formats.openai_chat:OpenAIChat"})
+FORMATS = Registry(
+    "format",
+    "palimpsest.formats",
+    {
+        "anthropic": "palimpsest.formats.anthropic:Anthropic",
+        "gemini": "palimpsest.formats.gemini:Gemini",
+        "openai": "palimpsest.formats.openai_chat:OpenAIChat",
+        "openai-responses": "palimpsest.formats.openai_responses:OpenAIResponses",
+        "text": "palimpsest.formats.text:PlainText",
+    },
+)
 """Formats by name. `FORMATS.register("mine", Mine)` adds a class whose instances are of this seam."""
 
 _made: dict[str, Format] = {}

@@ -24,9 +24,10 @@ from palimpsest.entries import (
     check_json,
 )
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Message, Problem, Shown
+from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.common import is_own, own_native, replaced_by_text, stand_in_overhead
 from palimpsest.formats.openai_chat_rules import broken_rules
-from palimpsest.notes import shown_text
+from palimpsest.notes import SPEAKING, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 NAME = "openai"
@@ -75,7 +76,7 @@ class OpenAIChat:
         messages: list[Message] = []
         run: list[Shown] = []
         for entry in entries:
-            if run and not entry.continues:
+            if run and not (entry.continues and _joins(run[0].entry, entry)):
                 messages.append(_message(run))
                 run = []
             run.append(Shown(entry, data=entry.kind in ("context", "summary")))
@@ -83,7 +84,7 @@ class OpenAIChat:
             messages.append(_message(run))
         return messages
 
-    def render(self, group: Sequence[Shown]) -> list[Message]:
+    def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group as messages that the API accepts.
 
         Calls of one group become one assistant message, its results follow, then what is only data.
@@ -92,35 +93,37 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return [_message(group)]
+            return _said(_message(group, adapted))
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
         rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
         if not any(shown.entry.kind == "tool_call" for shown in calling):
-            return [_message([shown]) for shown in group]
+            return [message for shown in group for message in _said(_message([shown], adapted))]
         results = [shown for shown in rest if not shown.data]
-        messages = [_callable(_message(calling), [shown.entry for shown in calling])]
+        messages = [_callable(_message(calling, adapted), [shown.entry for shown in calling])]
         ids = _call_ids(messages[0], calling)
         for shown in results:
-            message = _message([shown])
+            message = _message([shown], adapted)
             message["tool_call_id"] = ids.get(shown.entry.answers, message.get("tool_call_id"))
             messages.append(message)
-        messages.extend(_message([shown]) for shown in rest if shown.data)
+        messages.extend(_message([shown], adapted) for shown in rest if shown.data)
         return messages
 
-    def system(self, text: str) -> list[Message]:
-        """Return the caller's system text as one system message."""
-        return [{"role": "system", "content": text}]
+    def join(self, system: str | None, messages: list[Message]) -> Joined:
+        """Return the messages after one system message for the caller's text."""
+        return Joined([{"role": "system", "content": system}, *messages] if system else messages)
 
     def overhead(self, entry: Entry) -> int:
         """Tokens that the provider adds to this entry beside its texts."""
         if entry.kind == "tool_call":
             return PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL
         named = NAME_OVERHEAD if entry.name and entry.kind == "message" else 0
+        if type(entry.content) is not str:
+            named += stand_in_overhead(entry, NAME)
         return MESSAGE_OVERHEAD + ROLE_TOKENS + named
 
-    def request(self, messages: list[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.chat.completions.create`, without the model."""
-        return {"messages": messages, "tools": list(tools)} if tools else {"messages": messages}
+        return {"messages": joined.messages, "tools": list(tools)} if tools else {"messages": joined.messages}
 
     def validate(self, messages: Sequence[Any]) -> list[Problem]:
         """Return every rule of the API that the messages break, each with its source."""
@@ -264,19 +267,29 @@ def _decode_part(part: Any, where: str) -> Part:
 # --- encoding one message
 
 
-def _message(run: Sequence[Shown]) -> Message:
+def _joins(first: Entry, entry: Entry) -> bool:
+    """Whether an entry that continues a message of another format belongs to one message here, too."""
+    return first.role == "assistant" and entry.role == "assistant" and first.kind in ("message", "tool_call")
+
+
+def _said(message: Message) -> list[Message]:
+    """The message, unless all that it held has no counterpart here."""
+    return [] if message.get("content") in ([], "") and not any(message.get(key) for key in SPEAKING) else [message]
+
+
+def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:
     """The provider message of entries that belong to one: a message and the calls that continue it."""
     entry, text, data = run[0].entry, run[0].text, run[0].data
-    native = entry.native if entry.native is not None and entry.native.format == NAME and not data else None
+    native = own_native(entry, NAME) if not data else None
     if data:
         return {"role": "user", "content": text if text is not None else shown_text(entry)}
     message: Message
     if entry.kind == "tool_result":
         call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
         message = {"role": "tool", "tool_call_id": call_id}
-        message["content"] = text if text is not None else _encode_content(entry.content)
+        message["content"] = text if text is not None else _encode_content(entry, adapted)
     else:
-        message = _spoken(run)
+        message = _spoken(run, adapted)
     if native is not None:
         for key in native.absent:
             message.pop(key, None)
@@ -287,15 +300,17 @@ def _message(run: Sequence[Shown]) -> Message:
     return message
 
 
-def _spoken(run: Sequence[Shown]) -> Message:
+def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     entry = run[0].entry
     said = [shown for shown in run if shown.entry.kind != "tool_call"]
     calls = [_call(shown) for shown in run if shown.entry.kind == "tool_call"]
     message: Message = {"role": entry.role}
     if len(said) == 1:
-        message["content"] = said[0].text if said[0].text is not None else _encode_content(said[0].entry.content)
+        content = said[0].text if said[0].text is not None else _encode_content(said[0].entry, adapted)
+        message["content"] = None if calls and content == [] and said[0].entry.content else content
     elif said:
-        message["content"] = "\n".join(s.text if s.text is not None else s.entry.text for s in said)
+        texts = (_all_text(shown, adapted) for shown in said)
+        message["content"] = "\n".join(text for text in texts if text) or (None if calls else "")
     else:
         message["content"] = None
     if entry.kind == "message" and entry.name:
@@ -316,22 +331,50 @@ def _call(shown: Shown) -> Message:
     }
 
 
-def _encode_content(content: str | tuple[Part, ...]) -> Any:
-    return content if isinstance(content, str) else [_encode_part(part) for part in content]
+def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
+    """The entry's content as the API takes it: parts that it has nothing like become text."""
+    if isinstance(entry.content, str):
+        return entry.content
+    own = is_own(entry, NAME)
+    encoded = []
+    for part in entry.content:
+        if own or _has_counterpart(part, entry):
+            encoded.append(_encode_part(part, keep=own))
+        elif text := replaced_by_text(entry, part, adapted):
+            encoded.append({"type": "text", "text": text})
+    return encoded
 
 
-def _encode_part(part: Part) -> Message:
+def _has_counterpart(part: Part, entry: Entry) -> bool:
+    """Whether chat completions take a part that came in another format."""
+    if isinstance(part, Text):
+        return True
+    if entry.role != "user":
+        return False  # the results of tools and what the model says are text here
+    if isinstance(part, Audio):
+        return part.format in ("wav", "mp3")
+    return isinstance(part, Image) or (isinstance(part, File) and part.data is not None)
+
+
+def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
+    if shown.text is not None or isinstance(shown.entry.content, str):
+        return shown.entry.text if shown.text is None else shown.text
+    return "\n".join(filter(None, (replaced_by_text(shown.entry, part, adapted) for part in shown.entry.content)))
+
+
+def _encode_part(part: Part, *, keep: bool) -> Message:
+    extra = part.extra if keep and part.extra else {}
     if isinstance(part, Opaque):
         return part.item
     if isinstance(part, Text | Reasoning):
-        return {"type": "text", "text": part.text, **(part.extra or {})}
+        return {"type": "text", "text": part.text, **extra}
     if isinstance(part, Image):
         body = {"url": part.source} if part.detail is None else {"url": part.source, "detail": part.detail}
-        return {"type": "image_url", "image_url": body, **(part.extra or {})}
+        return {"type": "image_url", "image_url": body, **extra}
     if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **(part.extra or {})}
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **extra}
     given = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
-    return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **(part.extra or {})}
+    return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **extra}
 
 
 def _callable(message: Message, entries: Sequence[Entry]) -> Message:
