@@ -137,6 +137,9 @@ class Session:
     ) -> tuple[Entry, ...]:
         return drive(self._core.add(messages, format=format, key=key, statuses=statuses, metadata=metadata))
 
+    def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
+        return drive(self._core.add_entries(entries, key=key))
+
     def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
         return drive(self._core.resolve(call_id, status=status, output=output))
 

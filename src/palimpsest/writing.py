@@ -203,9 +203,21 @@ class Writer:
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
-        if key is not None and (not isinstance(key, str) or not key):
-            raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
-        return await self._append(entries, "messages", key, checked=True)
+        return await self._append(entries, "messages", _key(key), checked=True)
+
+    async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
+        """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
+
+        Place and links are made anew; the time of an entry (`at`) is kept where it has one. With `key` the batch is
+        idempotent as in `add`. Without it an entry keeps an id of its own: one that is there and says the same adds
+        nothing, one that says something else raises Conflict. Raises InvalidEntry, and stores nothing, for an entry
+        with a field that is not allowed.
+        """
+        if isinstance(entries, str | bytes | Mapping) or not all(isinstance(entry, Entry) for entry in entries):
+            raise InvalidEntry("entries", "a list of entries is needed")
+        for i, entry in enumerate(entries):
+            check(entry, f"entries[{i}]")
+        return await self._append(entries, "entries", _key(key), checked=True)
 
     async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
@@ -251,15 +263,16 @@ class Writer:
                 check(entry, where)
         if not entries:
             return ()
+        given_ids = key is not None or any([entry.id for entry in entries])
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self._buffer is not None:  # otherwise they get their ids with their place in the log
-            entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000))
+            entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000), own=True)
         admitted = self._memory.privacy.admit(entries)
         if self._buffer is None:
-            return await self._commit(admitted, given_ids=key is not None)
+            return await self._commit(admitted, given_ids=given_ids)
         self._buffer.entries.extend(admitted)
-        self._buffer.given_ids |= key is not None
+        self._buffer.given_ids |= given_ids
         return tuple(admitted)
 
     async def _commit(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
@@ -289,8 +302,17 @@ class Gathered:
         self.given_ids = False
 
 
-def _identified(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
-    return [msgspec.structs.replace(entry, id=id) for entry, id in zip(entries, ids, strict=True)]
+def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:
+    """The entries with these ids; with `own` one that has an id keeps it."""
+    given = zip(entries, ids, strict=True)
+    return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in given]
+
+
+def _key(key: str | None) -> str | None:
+    """Return the key. Raises InvalidEntry for what is no text or empty."""
+    if key is not None and (not isinstance(key, str) or not key):
+        raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
+    return key
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
