@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import strategies
 from palimpsest.entries import Entry, Reasoning, pack, same, unpack
 from palimpsest.formats import find_format
-from palimpsest.log import CONTEXT_NAMES, OPEN_CALLS, Change, Cut, Head, apply, link, tombstone
+from palimpsest.linking import link
+from palimpsest.log import CONTEXT_NAMES, OPEN_CALLS, Change, Cut, Head, apply, tombstone
 
 
 def said(role: Any = "user", text: str = "hello", **fields: Any) -> Entry:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import strategies
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
-from palimpsest.log import Head, link
+from palimpsest.linking import link
+from palimpsest.log import Head
 from palimpsest.memory import Memory
 
 FORMAT = find_format("openai")

@@ -10,7 +10,8 @@ import msgspec
 
 from palimpsest.entries import Entry, check
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
-from palimpsest.log import Head, Record, SessionKey, Usage, link
+from palimpsest.linking import link
+from palimpsest.log import Head, Record, SessionKey, Usage
 from palimpsest.stores import Dump
 
 SCHEMA_VERSION = 1

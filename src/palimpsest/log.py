@@ -1,27 +1,16 @@
-"""The log's mutable rim: head, cuts, records, and how new entries are linked. Pure.
+"""The log's mutable rim: head, cuts, changes and their records. Pure.
 
 A store keeps entries, records and one head per session. One compare-and-set of the head is the commit of
-every write; entries at or beyond `head.next_seq` do not exist yet. Stores call `link` and `apply` inside
-their transaction (or compare-and-set loop) and store what these return.
-
-How an entry is linked, by what the head says is open:
-
-    tool_call    joins the open group, or the provider message it continues; else it opens a group
-    tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
-                 id the oldest open call of its tool's name. In the open group it joins it; a result of a
-                 call whose group is closed is `late`, one without a call is an orphan (`answers` 0)
-    reasoning    opens a group that the next assistant entry joins
-    anything else closes the open group and is its own group; a human message starts an interaction
-
-The open group closes when its last call is answered.
+every write; entries at or beyond `head.next_seq` do not exist yet. Stores call `palimpsest.linking.link` and
+`apply` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from palimpsest.entries import Entry, placed_ids
+from palimpsest.entries import Entry
 
 OPEN_CALLS = 256
 """Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
@@ -107,7 +96,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open
     interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry,
     `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
-    each named context, `turns` how many interactions there were.
+    each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
+    that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
+    `forked_from` is the session that this one branched off, and its revision then.
     """
 
     revision: int = 0
@@ -126,13 +117,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     views: dict[str, Cut] = {}
     usage: Usage | None = None
     turns: int = 0
+    rewound: tuple[tuple[int, int], ...] = ()
+    hidden: int = 0
+    forked_from: tuple[str, int] | None = None
     created: int = 0
     updated: int = 0
 
     @property
     def entries(self) -> int:
-        """How many entries the log holds, tombstones not counted."""
-        return self.next_seq - self.first_seq - self.erased
+        """How many entries the log holds; tombstones and what was rewound are not counted."""
+        return self.next_seq - self.first_seq - self.erased - self.hidden
 
     @property
     def open_calls(self) -> tuple[str, ...]:
@@ -140,13 +134,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(call.call_id or str(call.seq) for call in self.calls)
 
 
-ChangeKind = Literal["cut", "erase", "clear", "pin", "usage"]
+ChangeKind = Literal["cut", "erase", "clear", "pin", "usage", "rewind"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step that is not an append, committed whole: a cut, an erasure, a clear, pins, usage.
+    """One step that is not an append, committed whole: a cut, an erasure, a clear, pins, usage, a rewind.
 
-    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. `detail` goes into the record:
+    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. A rewind goes back
+    to what was open in `back`, whose `rewound` says what is hidden from then on. `detail` goes into the record:
     what it covered, the window before and after, the trigger.
     """
 
@@ -157,11 +152,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seqs: tuple[int, ...] = ()
     unpin: bool = False
     usage: Usage | None = None
+    back: Head | None = None
     detail: dict[str, Any] = {}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why."""
+    """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why.
+
+    Of a pin that lets go `unpin` is set; of a rewind `rewound` are all ranges that are hidden after it.
+    """
 
     revision: int
     kind: ChangeKind
@@ -170,125 +169,39 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     view: str = ""
     cut: Cut | None = None
     seqs: tuple[int, ...] = ()
+    unpin: bool = False
+    rewound: tuple[tuple[int, int], ...] = ()
     detail: dict[str, Any] = {}
 
 
-def link(
-    head: Head,
-    batch: Sequence[Entry],
-    at: int,
-    new_ids: Callable[[Iterable[int], int], list[str]] = placed_ids,
-) -> tuple[Head, list[Entry]]:
-    """Return the head after `batch` is appended and the batch's entries with place and links.
-
-    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
-    """
-    seqs = range(head.next_seq, head.next_seq + len(batch))
-    ids = new_ids(seqs, at // 1000) if not all(entry.id for entry in batch) else [entry.id for entry in batch]
-    linker = _Linker(head)
-    linked = [
-        linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)
-    ]
-    return linker.head_after(seqs.stop, at), linked
+# --- what rewinds have hidden
 
 
-class _Linker:
-    """What a head says is open, moved on entry by entry."""
+def visible(rewound: Sequence[tuple[int, int]], after: int, before: int) -> list[tuple[int, int]]:
+    """Return the ranges (first and last `seq`) between `after` and `before` that no rewind hides, oldest first."""
+    spans, first = [], after + 1
+    for low, high in rewound:
+        if low >= before:
+            break
+        if first < low:
+            spans.append((first, low - 1))
+        first = max(first, high + 1)
+    if first < before:
+        spans.append((first, before - 1))
+    return spans
 
-    __slots__ = ("calls", "contexts", "group", "head", "pinned", "reasoning", "tail", "turn", "turns")
 
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.turn, self.group, self.tail, self.reasoning = head.turn, head.group, head.tail, head.reasoning
-        self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
+def hides(rewound: Sequence[tuple[int, int]], seq: int) -> bool:
+    """Whether a rewind has hidden this place."""
+    return any(low <= seq <= high for low, high in rewound)
 
-    def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
-        """Link one entry."""
-        kind, role, name, call_id = entry.kind, entry.role, entry.name, entry.call_id
-        own, answers, late = seq, 0, False
-        if kind == "tool_call":
-            if self.group or entry.continues or self.reasoning:
-                own = self.group or self.tail
-            self.group = own
-            self.calls.append(Call(seq, call_id, name, own))
-        elif kind == "tool_result":
-            call = self.answered(entry)
-            own = self.group or seq
-            if call is not None:
-                answers, late = call.seq, not self.group or call.group != self.group
-                name, call_id = name or call.name, call_id or call.call_id
-                self.close(call)
-        else:
-            own = self.say(entry, seq)
-        self.reasoning = kind == "message" and role == "assistant" and entry.is_reasoning
-        if entry.pinned or (role == "system" and kind == "message"):
-            self.pinned = (*self.pinned, seq)
-        self.tail = own
-        return msgspec.structs.replace(
-            entry,
-            id=id,
-            seq=seq,
-            at=at,
-            turn=self.turn,
-            group=own,
-            answers=answers,
-            late=late,
-            revision=self.head.revision + 1,
-            name=name,
-            call_id=call_id,
-        )
 
-    def say(self, entry: Entry, seq: int) -> int:
-        """Link what is neither call nor result and return its group: it overtakes open calls, whose group closes."""
-        if (
-            entry.kind == "message"
-            and entry.role == "assistant"
-            and (self.reasoning or (entry.continues and self.tail))
-        ):
-            return self.tail
-        self.group = 0
-        if entry.is_human:
-            self.turn = seq
-            self.turns += 1
-        elif entry.kind == "context" and entry.name:
-            self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
-        return seq
-
-    def answered(self, result: Entry) -> Call | None:
-        """The call that a result answers, or None for an orphan."""
-        if result.call_id is None:
-            named = (call for call in self.calls if call.name == result.name and result.name is not None)
-            return next(named, None)
-        same = [call for call in self.calls if call.call_id == result.call_id]
-        inside = [call for call in same if call.group == self.group] if self.group else ()
-        return (inside or same)[-1] if same else None
-
-    def close(self, call: Call) -> None:
-        """Take a call as answered; the open group closes with its last one."""
-        self.calls.remove(call)
-        if not any(other.group == self.group for other in self.calls):
-            self.group = 0
-
-    def head_after(self, next_seq: int, at: int) -> Head:
-        """The head that says what is open now."""
-        contexts = self.contexts
-        if len(contexts) > CONTEXT_NAMES:
-            contexts = dict(sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:])
-        return msgspec.structs.replace(
-            self.head,
-            revision=self.head.revision + 1,
-            next_seq=next_seq,
-            turn=self.turn,
-            group=self.group,
-            tail=self.tail,
-            reasoning=self.reasoning,
-            calls=tuple(self.calls[-OPEN_CALLS:]),
-            pinned=self.pinned,
-            contexts=contexts,
-            turns=self.turns,
-            created=self.head.created or at,
-            updated=at,
-        )
+def hiding(rewound: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
+    """Return the ranges with all from `first` to `last` (the end of the log) hidden, too."""
+    spans = [(low, min(high, first - 1)) for low, high in rewound if low < first]
+    if spans and spans[-1][1] == first - 1:
+        first = spans.pop()[0]
+    return (*spans, (first, last)) if first <= last else tuple(spans)
 
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
@@ -308,6 +221,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
             epoch=head.epoch + 1,
             epoch_reason="expiry" if change.reason == "expiry" else "erasure",
             erased=head.erased + len(gone),
+            hidden=head.hidden - sum(hides(head.rewound, seq) for seq in gone) if head.rewound else 0,
             pinned=tuple(seq for seq in head.pinned if seq not in gone),
             calls=tuple(call for call in head.calls if call.seq not in gone),
             contexts={name: at_ for name, at_ in head.contexts.items() if at_[0] not in gone},
@@ -321,8 +235,28 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
             epoch_reason="clear",
             first_seq=head.next_seq,
             next_seq=head.next_seq,
+            forked_from=head.forked_from,
             created=after.created,
             updated=at,
+        )
+    elif change.kind == "rewind":
+        assert change.back is not None, "a rewind knows where it goes back to"
+        back = change.back
+        after = replace(
+            after,
+            epoch=head.epoch + 1,
+            epoch_reason="rewind",
+            turn=back.turn,
+            group=back.group,
+            tail=back.tail,
+            reasoning=back.reasoning,
+            calls=back.calls,
+            pinned=back.pinned,
+            contexts=back.contexts,
+            turns=back.turns,
+            views=back.views,
+            rewound=back.rewound,
+            hidden=back.hidden,
         )
     elif change.kind == "pin":
         rest = [seq for seq in head.pinned if seq not in change.seqs]
@@ -337,6 +271,8 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
         view=change.view,
         cut=cut,
         seqs=change.seqs,
+        unpin=change.unpin,
+        rewound=after.rewound if change.kind == "rewind" else (),
         detail=change.detail,
     )
     return after, record

@@ -135,8 +135,19 @@ class Store(ABC):
     ) -> Head:
         """Commit one change (cut, erasure, clear, pins, usage, settings) with its record; return the new head.
 
-        Erasing replaces entries by tombstones; clearing removes entries, counts and records before it. Raises
+        Erasing replaces entries by tombstones, in every branch that has them: each of those gets the change as a
+        record of its own. Clearing removes entries, counts and records before it from this session alone. Raises
         Conflict unless revision and epoch are as expected.
+        """
+
+    @abstractmethod
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_revision: int) -> None:
+        """Make the session `into` of the same tenant: a branch of `key` with the given head.
+
+        It has the entries of `key` before `head.next_seq`, with ids, places and counts, and the records up to
+        `head.revision`. What is added to one branch afterwards is in no other; deleting, clearing or replacing
+        one leaves the others whole. Raises Conflict where `into` exists, or unless the revision of `key` is as
+        expected.
         """
 
     @abstractmethod
@@ -151,8 +162,10 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def tally(self, key: SessionKey, counter: str, *, after: int = 0) -> tuple[int, int]:
-        """Return how many entries after `after` have a stored count by `counter`, and its sum in tokens."""
+    async def tally(
+        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
+    ) -> tuple[int, int]:
+        """Return how many entries with `after` < seq < `before` have a stored count by `counter`, and their sum."""
 
     @abstractmethod
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
@@ -233,6 +246,18 @@ def replaced(before: Head, after: Head) -> Head:
     )
 
 
+def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
+    """Return the key of a new branch. Raises Conflict where there is such a session already."""
+    if there is not None:
+        raise Conflict(f"session {into!r}", "is there already; give the branch another id")
+    return SessionKey(key.tenant, into)
+
+
+def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for."""
+    return msgspec.structs.replace(change, seqs=tuple(seqs), detail={**change.detail, "session": key.session})
+
+
 def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
     """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
     fresh: dict[str, Entry] = {}
@@ -270,6 +295,7 @@ STORES = Registry(
     "store",
     "palimpsest.stores",
     {
+        "file": "palimpsest.stores.file:open_file",
         "memory": "palimpsest.stores.memory:open_memory",
         "sqlite": "palimpsest.stores.sqlite:open_sqlite",
     },

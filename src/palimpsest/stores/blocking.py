@@ -72,6 +72,10 @@ class BlockingStore(Store):
         self.check()
         return await self._runner.run(self._compact, key, change, expect_revision, expect_epoch)
 
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_revision: int) -> None:
+        self.check()
+        await self._runner.run(self._fork, key, into, head, expect_revision)
+
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         self.check()
         return await self._runner.run(self._records, key, after, before)
@@ -80,9 +84,11 @@ class BlockingStore(Store):
         self.check()
         await self._runner.run(self._count, key, counter, dict(counts))
 
-    async def tally(self, key: SessionKey, counter: str, *, after: int = 0) -> tuple[int, int]:
+    async def tally(
+        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
+    ) -> tuple[int, int]:
         self.check()
-        return await self._runner.run(self._tally, key, counter, after)
+        return await self._runner.run(self._tally, key, counter, after, before)
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         self.check()
@@ -168,11 +174,13 @@ class BlockingStore(Store):
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head: ...
     @abstractmethod
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None: ...
+    @abstractmethod
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]: ...
     @abstractmethod
     def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None: ...
     @abstractmethod
-    def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]: ...
+    def _tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]: ...
     @abstractmethod
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None: ...
     @abstractmethod

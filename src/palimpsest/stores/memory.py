@@ -12,16 +12,29 @@ from typing import Any
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, apply, link, tombstone
+from palimpsest.linking import link
+from palimpsest.log import Change, Head, Record, SessionKey, apply, tombstone
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, expected, info, replaced, unknown_only
+from palimpsest.stores import (
+    Appended,
+    Dump,
+    Item,
+    SessionInfo,
+    branching,
+    expected,
+    info,
+    of_branch,
+    replaced,
+    unknown_only,
+)
 from palimpsest.stores.blocking import BlockingStore
 
 
 class _Session:
-    """One session: rows in order of seq, as (seq, id, body)."""
+    """One session: rows in order of seq, as (seq, id, body). Branches are of one family."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: object = None) -> None:
+        self.family = family or object()
         self.head = Head()
         self.rows: list[tuple[int, str, bytes]] = []
         self.places: dict[str, int] = {}
@@ -43,6 +56,11 @@ class _Session:
         for entry in entries:
             self.rows.append((entry.seq, entry.id, pack(entry)))
             self.places[entry.id] = entry.seq
+
+    def ids(self, seqs: Sequence[int]) -> dict[int, str]:
+        """The ids of the entries at these places that are not tombstones."""
+        rows = [row for seq in seqs if (row := self.by_seq(seq)) is not None]
+        return {row[0]: row[1] for row in rows if not self.entry(row).erased}
 
     def bury(self, seqs: Sequence[int]) -> None:
         for seq in seqs:
@@ -143,16 +161,44 @@ class MemoryStore(BlockingStore):
         with self._lock:
             session = self._logs.get(key) or _Session()
             expected(key, session.head, expect_revision, expect_epoch)
-            head, record = apply(session.head, change, self._clock())
-            if change.kind == "clear":
-                session.rows, session.places, session.counts, session.records = [], {}, {}, []
-            elif change.kind == "erase":
-                session.bury(change.seqs)
-            if record is not None:
-                session.records.append(record)
-            session.head = head
             self._logs[key] = session
-            return head
+            if change.kind == "erase":
+                self._erase_elsewhere(key, session, change)
+            return self._change(session, change)
+
+    def _change(self, session: _Session, change: Change) -> Head:
+        head, record = apply(session.head, change, self._clock())
+        if change.kind == "clear":
+            session.rows, session.places, session.counts, session.records = [], {}, {}, []
+        elif change.kind == "erase":
+            session.bury(change.seqs)
+        if record is not None:
+            session.records.append(record)
+        session.head = head
+        return head
+
+    def _erase_elsewhere(self, key: SessionKey, session: _Session, change: Change) -> None:
+        """Erase the entries in the other branches that have them."""
+        gone = session.ids(change.seqs)
+        for other in self._logs.values():
+            if other.family is session.family and other is not session:
+                shared = tuple(seq for seq, id in other.ids(change.seqs).items() if gone.get(seq) == id)
+                if shared:
+                    self._change(other, of_branch(change, key, shared))
+
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+        with self._lock:
+            session = self._logs.get(key) or _Session()
+            expected(key, session.head, expect_revision)
+            there = self._logs.get(SessionKey(key.tenant, into))
+            branch = _Session(session.family)
+            self._logs[branching(key, into, there.head if there else None)] = branch
+            branch.head = head
+            branch.rows = session.rows[: session.index(head.next_seq)]
+            branch.places = {id: seq for seq, id, _ in branch.rows}
+            branch.records = [record for record in session.records if record.revision <= head.revision]
+            for counter, counts in session.counts.items():
+                branch.counts[counter] = {seq: n for seq, n in counts.items() if seq < head.next_seq}
 
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
         with self._lock:
@@ -167,11 +213,11 @@ class MemoryStore(BlockingStore):
                 there = {entry.seq for entry in self._rows(session, list(counts)) if not entry.erased}
                 session.counts.setdefault(counter, {}).update({seq: n for seq, n in counts.items() if seq in there})
 
-    def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]:
+    def _tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
         with self._lock:
             session = self._logs.get(key)
             counts = session.counts.get(counter, {}) if session else {}
-            later = [tokens for seq, tokens in counts.items() if seq > after]
+            later = [tokens for seq, tokens in counts.items() if seq > after and (before is None or seq < before)]
             return len(later), sum(later)
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:

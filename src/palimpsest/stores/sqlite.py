@@ -21,7 +21,8 @@ import msgspec
 
 from palimpsest.entries import Entry, pack, placed_at
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
-from palimpsest.log import Change, Head, Record, SessionKey, apply, link, tombstone
+from palimpsest.linking import link
+from palimpsest.log import Change, Head, Record, SessionKey, apply, tombstone
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, SessionInfo, expected, info, replaced, unknown_only
 from palimpsest.stores.group_commit import Append, GroupCommit

@@ -8,6 +8,7 @@ A backend takes the contract over like this; nothing here needs pytest, but its 
             return lambda clock: open_my_store(tmp_path, clock=clock)
 """
 
+from palimpsest.testing.branches import BranchConformance
 from palimpsest.testing.changes import ChangeConformance
 from palimpsest.testing.clock import FakeClock
 from palimpsest.testing.contract import StoreFactory
@@ -17,7 +18,7 @@ from palimpsest.testing.side import SideConformance
 __all__ = ["FakeClock", "StoreConformance", "StoreFactory"]
 
 
-class StoreConformance(LogConformance, ChangeConformance, SideConformance):
+class StoreConformance(LogConformance, ChangeConformance, BranchConformance, SideConformance):
     """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
 
     A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A

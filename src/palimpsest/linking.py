@@ -1,0 +1,154 @@
+"""How new entries are linked to what the log holds: interactions, groups, calls and their results. Pure.
+
+By what the head says is open:
+
+    tool_call    joins the open group, or the provider message it continues; else it opens a group
+    tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
+                 id the oldest open call of its tool's name. In the open group it joins it; a result of a
+                 call whose group is closed is `late`, one without a call is an orphan (`answers` 0)
+    reasoning    opens a group that the next assistant entry joins
+    anything else closes the open group and is its own group; a human message starts an interaction
+
+The open group closes when its last call is answered.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest.entries import Entry, placed_ids
+from palimpsest.log import CONTEXT_NAMES, OPEN_CALLS, Call, Head, digest
+
+
+def link(
+    head: Head,
+    batch: Sequence[Entry],
+    at: int,
+    new_ids: Callable[[Iterable[int], int], list[str]] = placed_ids,
+) -> tuple[Head, list[Entry]]:
+    """Return the head after `batch` is appended and the batch's entries with place and links.
+
+    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
+    """
+    seqs = range(head.next_seq, head.next_seq + len(batch))
+    ids = new_ids(seqs, at // 1000) if not all(entry.id for entry in batch) else [entry.id for entry in batch]
+    linker = _Linker(head)
+    linked = [
+        linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)
+    ]
+    return linker.head_after(seqs.stop, at), linked
+
+
+class _Linker:
+    """What a head says is open, moved on entry by entry."""
+
+    __slots__ = ("calls", "contexts", "group", "head", "pinned", "reasoning", "tail", "turn", "turns")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.turn, self.group, self.tail, self.reasoning = head.turn, head.group, head.tail, head.reasoning
+        self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
+
+    def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
+        """Link one entry."""
+        kind, name, call_id = entry.kind, entry.name, entry.call_id
+        turn, group, answers, late = self.turn, seq, 0, False
+        if kind == "tool_call":
+            if self.group or entry.continues or self.reasoning:
+                group = self.group or self.tail
+        elif kind == "tool_result":
+            call = self.answered(entry)
+            group = self.group or seq
+            if call is not None:
+                answers, late = call.seq, not self.group or call.group != self.group
+                name, call_id = name or call.name, call_id or call.call_id
+        elif entry.is_human:
+            turn = seq
+        elif kind == "message" and entry.role == "assistant" and (self.reasoning or (entry.continues and self.tail)):
+            group = self.tail
+        linked = msgspec.structs.replace(
+            entry,
+            id=id,
+            seq=seq,
+            at=at,
+            turn=turn,
+            group=group,
+            answers=answers,
+            late=late,
+            revision=self.head.revision + 1,
+            name=name,
+            call_id=call_id,
+        )
+        self.follow(linked)
+        return linked
+
+    def follow(self, entry: Entry) -> None:
+        """Move on over an entry that has its links. What was erased opens and pins nothing."""
+        kind, seq = entry.kind, entry.seq
+        self.turn, self.tail = entry.turn, entry.group
+        if kind == "tool_call":
+            self.group = entry.group
+            if not entry.erased:
+                self.calls.append(Call(seq, entry.call_id, entry.name, entry.group))
+        elif kind == "tool_result":
+            self.close(entry.answers)
+        else:
+            if entry.group == seq:  # it overtakes open calls, whose group closes
+                self.group = 0
+            if entry.turn == seq:
+                self.turns += 1
+            elif kind == "context" and entry.name:
+                self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
+        self.reasoning = kind == "message" and entry.role == "assistant" and entry.is_reasoning
+        if (entry.pinned or (entry.role == "system" and kind == "message")) and not entry.erased:
+            self.pinned = (*self.pinned, seq)
+
+    def answered(self, result: Entry) -> Call | None:
+        """The call that a result answers, or None for an orphan."""
+        if result.call_id is None:
+            named = (call for call in self.calls if call.name == result.name and result.name is not None)
+            return next(named, None)
+        same = [call for call in self.calls if call.call_id == result.call_id]
+        inside = [call for call in same if call.group == self.group] if self.group else ()
+        return (inside or same)[-1] if same else None
+
+    def close(self, seq: int) -> None:
+        """Take the call at `seq` as answered; the open group closes with its last one."""
+        for call in self.calls:
+            if call.seq == seq:
+                self.calls.remove(call)
+                break
+        if self.group and not any(other.group == self.group for other in self.calls):
+            self.group = 0
+
+    def head_after(self, next_seq: int, at: int) -> Head:
+        """The head that says what is open now."""
+        contexts = self.contexts
+        if len(contexts) > CONTEXT_NAMES:
+            contexts = dict(sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:])
+        return msgspec.structs.replace(
+            self.head,
+            revision=self.head.revision + 1,
+            next_seq=next_seq,
+            turn=self.turn,
+            group=self.group,
+            tail=self.tail,
+            reasoning=self.reasoning,
+            calls=tuple(self.calls[-OPEN_CALLS:]),
+            pinned=self.pinned,
+            contexts=contexts,
+            turns=self.turns,
+            created=self.head.created or at,
+            updated=at,
+        )
+
+
+def follow(head: Head, entries: Sequence[Entry]) -> Head:
+    """Return the head after entries that have their place and links already, such as those of another time."""
+    if not entries:
+        return head
+    linker = _Linker(head)
+    for entry in entries:
+        linker.follow(entry)
+    after = linker.head_after(entries[-1].seq + 1, entries[-1].at)
+    return msgspec.structs.replace(after, revision=max(head.revision, entries[-1].revision))

@@ -1,0 +1,253 @@
+"""The contract of stores: branches that share entries, rewinds, and large content."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from palimpsest.entries import Entry, Image, Text, moment
+from palimpsest.errors import Conflict
+from palimpsest.log import Change, Cut, Head, SessionKey
+from palimpsest.stores import Dump, Store
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+
+BRANCH = OTHER
+
+
+async def fork(store: Store, key: SessionKey, into: SessionKey, next_seq: int | None = None) -> Head:
+    """Branch off at `next_seq`, or at the end, and return the branch's head."""
+    head = await store.head(key) or Head()
+    point = head if next_seq is None else replace(head, next_seq=next_seq, erased=0, calls=(), group=0)
+    branch = replace(point, forked_from=(key.session, head.revision))
+    await store.fork(key, into.session, branch, expect_revision=head.revision)
+    return branch
+
+
+class BranchConformance(Contract):
+    """Branches that share entries, rewinds, and large content."""
+
+    # --- forking
+
+    @rule
+    async def test_a_branch_has_what_was_there(self, on: Opened) -> None:
+        """Entries before the point come with ids, links and counts, the head as it was given."""
+        done = await on.store.append(KEY, said("a", "b", "c"))
+        await on.store.count(KEY, "words", {1: 10, 2: 20, 3: 30})
+        head = await fork(on.store, KEY, BRANCH, next_seq=3)
+
+        assert await on.store.head(BRANCH) == head
+        assert await on.store.read(BRANCH) == list(done.entries[:2])
+        assert await on.store.fetch(BRANCH, [1, 3], [done.entries[1].id, done.entries[2].id]) == list(done.entries[:2])
+        assert [entry.tokens for entry in await on.store.read(BRANCH, counter="words")] == [10, 20]
+        assert await on.store.tally(BRANCH, "words") == (2, 30)
+        assert [one.session for one in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
+
+    @rule
+    async def test_a_branch_has_the_records_up_to_its_revision(self, on: Opened) -> None:
+        """Records later than the head that is given stay where they are."""
+        await on.store.append(KEY, said("a"))
+        for i in range(3):
+            await on.store.compact(KEY, Change(kind="cut", reason=str(i), view="main", cut=Cut(start=1)))
+        head = await on.store.head(KEY) or Head()
+
+        await on.store.fork(KEY, BRANCH.session, replace(head, revision=3), expect_revision=head.revision)
+
+        assert [record.reason for record in await on.store.records(BRANCH)] == ["0", "1"]
+        await on.store.compact(BRANCH, Change(kind="pin", reason="mine", seqs=()))
+        assert [record.reason for record in await on.store.records(BRANCH)] == ["0", "1", "mine"]
+        assert [record.reason for record in await on.store.records(KEY)] == ["0", "1", "2"]
+
+    @rule
+    async def test_branches_go_their_own_way(self, on: Opened) -> None:
+        """What is added to one is in no other, by place or by id; places go on from the point in each."""
+        await on.store.append(KEY, said("a", "b"))
+        await fork(on.store, KEY, BRANCH)
+        mine = await on.store.append(BRANCH, said("mine", "too"))
+        theirs = await on.store.append(KEY, said("theirs"))
+
+        assert texts(await on.store.read(KEY)) == ["a", "b", "theirs"]
+        assert texts(await on.store.read(BRANCH)) == ["a", "b", "mine", "too"]
+        assert [entry.seq for entry in (*mine.entries, *theirs.entries)] == [3, 4, 3]
+        assert await on.store.fetch(KEY, ids=[mine.entries[0].id]) == []
+        assert await on.store.fetch(BRANCH, ids=[theirs.entries[0].id]) == []
+        assert texts(await on.store.read(BRANCH, after=1, before=4)) == ["b", "mine"]
+        assert texts(await on.store.read(BRANCH, limit=3, newest_first=True)) == ["too", "mine", "b"]
+        assert texts(await on.store.read(BRANCH, before=3, limit=1, newest_first=True)) == ["b"]
+        assert texts(await on.store.read(BRANCH, after=1, limit=2)) == ["b", "mine"]
+        await on.store.count(BRANCH, "words", {2: 5, 3: 7})
+        assert await on.store.tally(BRANCH, "words", after=1) == (2, 12)
+        assert await on.store.tally(BRANCH, "words", after=1, before=3) == (1, 5)
+        assert texts(await on.store.read(BRANCH, counter="words", uncounted=True)) == ["a", "too"]
+
+    @rule
+    async def test_a_branch_of_a_branch_has_all_before_it(self, on: Opened) -> None:
+        """Branches of branches reach back through all of them, wherever each begins."""
+        third, fourth = (KEY._replace(session=name) for name in ("third", "fourth"))
+        await on.store.append(KEY, said("a", "b", "c"))
+        await fork(on.store, KEY, BRANCH, next_seq=3)
+        await on.store.append(BRANCH, said("d", "e"))
+        await fork(on.store, BRANCH, third, next_seq=4)
+        await on.store.append(third, said("f"))
+        await fork(on.store, third, fourth, next_seq=2)
+        await on.store.append(fourth, said("g"))
+
+        assert texts(await on.store.read(third)) == ["a", "b", "d", "f"]
+        assert texts(await on.store.read(third, newest_first=True)) == ["f", "d", "b", "a"]
+        assert texts(await on.store.read(fourth)) == ["a", "g"]
+        assert texts(await on.store.fetch(third, [1, 3, 4, 5])) == ["a", "d", "f"]
+
+    @rule
+    async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: Opened) -> None:
+        """An id that is taken and another revision than expected are conflicts, and change nothing."""
+        await on.store.append(KEY, said("a"))
+        await on.store.append(BRANCH, said("b"))
+        head = await on.store.head(KEY) or Head()
+
+        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_revision=1))
+        await refused(Conflict, on.store.fork(KEY, KEY.session, head, expect_revision=1))
+        await refused(Conflict, on.store.fork(KEY, "new", head, expect_revision=2))
+
+        assert texts(await on.store.read(BRANCH)) == ["b"]
+        assert await on.store.head(KEY._replace(session="new")) is None
+
+    @rule
+    async def test_ids_that_branches_share_are_known_in_each(self, on: Opened) -> None:
+        """A batch from before the point adds nothing to a branch; one from after it does."""
+        before, after = said("a"), said("b")
+        await on.store.append(KEY, before, check_ids=True)
+        await fork(on.store, KEY, BRANCH)
+        await on.store.append(KEY, after, check_ids=True)
+
+        assert (await on.store.append(BRANCH, before, check_ids=True)).added == 0
+        assert (await on.store.append(BRANCH, after, check_ids=True)).added == 1
+        await refused(Conflict, on.store.append(BRANCH, [replace(before[0], content="z")], check_ids=True))
+
+    # --- what happens to one and to the others
+
+    @rule
+    async def test_erasing_reaches_every_branch(self, on: Opened) -> None:
+        """An entry that branches share is erased in all, each with an epoch and a record; other entries stay."""
+        last = KEY._replace(session="last")
+        await on.store.append(KEY, said("a", "b"))
+        await fork(on.store, KEY, BRANCH)
+        await fork(on.store, KEY, last, next_seq=2)
+        await on.store.append(KEY, said("theirs"))
+        await on.store.append(BRANCH, said("mine"))
+
+        await on.store.compact(BRANCH, Change(kind="erase", reason="r", seqs=(2, 3)))
+
+        assert [(e.erased, e.text) for e in await on.store.read(KEY)] == [(False, "a"), (True, ""), (False, "theirs")]
+        assert [(e.erased, e.text) for e in await on.store.read(BRANCH)] == [(False, "a"), (True, ""), (True, "")]
+        assert texts(await on.store.read(last)) == ["a"]
+        for key, seqs, moved in ((KEY, (2,), 1), (BRANCH, (2, 3), 1), (last, (), 0)):
+            head = await on.store.head(key) or Head()
+            assert (head.epoch, head.erased) == (moved, len(seqs))
+            assert [(r.kind, r.seqs) for r in await on.store.records(key)] == [("erase", seqs)][:moved]
+
+    @rule
+    async def test_what_expires_goes_in_every_branch(self, on: Opened) -> None:
+        """A sweep makes tombstones of expired entries in each branch that has them."""
+        (due,) = said("due", expires_at=moment(on.clock.now + 5_000_000))
+        await on.store.append(KEY, [due, *said("b")])
+        await fork(on.store, KEY, BRANCH)
+        on.clock.advance(10)
+
+        assert await on.store.sweep(on.clock.now) >= 1
+
+        for key in (KEY, BRANCH):
+            assert [entry.erased for entry in await on.store.read(key)] == [True, False]
+            assert (await on.store.head(key) or Head()).erased == 1
+        assert await on.store.sweep(on.clock.now) == 0
+
+    @rule
+    async def test_clearing_or_deleting_one_leaves_the_others_whole(self, on: Opened) -> None:
+        """Whoever goes first, the others keep what they share; a new session of the same id begins empty."""
+        last = KEY._replace(session="last")
+        await on.store.append(KEY, said("a", "b"))
+        await fork(on.store, KEY, BRANCH)
+        await fork(on.store, BRANCH, last, next_seq=2)
+        await on.store.append(BRANCH, said("c"))
+
+        await on.store.delete(KEY)
+        assert texts(await on.store.read(BRANCH)) == ["a", "b", "c"]
+        assert await on.store.read(KEY) == []
+        await on.store.append(KEY, said("new"))
+        assert texts(await on.store.read(KEY)) == ["new"]
+        await on.store.compact(BRANCH, Change(kind="clear", reason="r"))
+        assert await on.store.read(BRANCH) == []
+        assert texts(await on.store.read(last)) == ["a"]
+        await on.store.append(BRANCH, said("d"))
+        assert texts(await on.store.read(BRANCH)) == ["d"]
+        await on.store.compact(last, Change(kind="erase", reason="r", seqs=(1,)))
+        assert [entry.erased for entry in await on.store.read(last)] == [True]
+        assert texts(await on.store.read(KEY)) == ["new"]
+        assert await on.store.delete(last) is True
+        assert texts(await on.store.read(BRANCH)) == ["d"]
+
+    @rule
+    async def test_replacing_one_leaves_the_others_whole(self, on: Opened) -> None:
+        """An import in the place of a session does not reach its branches."""
+        await on.store.append(KEY, said("a"))
+        await fork(on.store, KEY, BRANCH)
+        await on.store.append(FOREIGN, said("x", "y"))
+        head, entries = await on.store.head(FOREIGN) or Head(), tuple(await on.store.read(FOREIGN))
+
+        await on.store.load(KEY, Dump(head=head, entries=entries, records=()), replace=True)
+
+        assert texts(await on.store.read(KEY)) == ["x", "y"]
+        assert texts(await on.store.read(BRANCH)) == ["a"]
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        assert texts(await on.store.read(BRANCH)) == ["a"]
+
+    # --- rewinding
+
+    @rule
+    async def test_a_rewind_is_kept_in_head_and_record(self, on: Opened) -> None:
+        """What is hidden is still read; the log goes on behind it from what was open before."""
+        first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
+        await on.store.append(KEY, [*said("b", "c")])
+        back = replace(first.head, rewound=((3, 4),), hidden=2)
+
+        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=back))
+        after = await on.store.append(KEY, [Entry(kind="tool_result", role="tool", name="f", content="x")])
+
+        assert (head.rewound, head.hidden, head.epoch, head.entries) == (((3, 4),), 2, 1, 2)
+        assert (after.entries[0].seq, after.entries[0].answers, after.entries[0].late) == (5, 2, False)
+        assert [entry.seq for entry in await on.store.read(KEY)] == [1, 2, 3, 4, 5]
+        assert [(r.kind, r.rewound) for r in await on.store.records(KEY)] == [("rewind", ((3, 4),))]
+
+    # --- large content
+
+    @rule
+    async def test_large_content_comes_back_equal(self, on: Opened) -> None:
+        """Texts, arguments and media of any size come back as they were, by every way of reading, in each branch."""
+        picture = "data:image/png;base64," + "QUJD" * 20_000
+        batch = [
+            Entry(id="1", content=(Text(text="look"), Image(source=picture), Image(source=picture))),
+            Entry(id="2", kind="tool_call", role="assistant", name="f", content='{"a": "' + "ü" * 40_000 + '"}'),
+            Entry(id="3", kind="tool_result", role="tool", content="x\ud800" * 30_000, metadata={"k": "y" * 70_000}),
+            Entry(id="4", content='{"held":[["content","' + "0" * 40_000 + '"]]}'),
+        ]
+        done = await on.store.append(KEY, batch, check_ids=True)
+        await fork(on.store, KEY, BRANCH)
+
+        for key in (KEY, BRANCH):
+            for found in (
+                await on.store.read(key),
+                (await on.store.read(key, newest_first=True))[::-1],
+                await on.store.fetch(key, [1, 2], ["3", "4"]),
+            ):
+                assert [replace(entry, lone=False) for entry in found] == list(done.entries)
+        assert (await on.store.append(KEY, batch, check_ids=True)).added == 0
+
+    @rule
+    async def test_large_content_outlives_one_of_two_entries(self, on: Opened) -> None:
+        """Erasing an entry takes its content only where no other entry says the same."""
+        big = "all the same " * 5_000
+        await on.store.append(KEY, said(big, big))
+        await on.store.append(FOREIGN, said(big))
+
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert texts(await on.store.read(KEY)) == ["", big]
+        await on.store.delete(KEY)
+        assert texts(await on.store.read(FOREIGN)) == [big]
