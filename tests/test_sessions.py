@@ -304,8 +304,8 @@ def test_counting_counts_each_entry_once(memory: Memory) -> None:
     assert len(asked) == before
 
 
-def test_history_tells_what_changed_the_view(session: Session, clock: FakeClock) -> None:
-    """Pins, erasures and cuts leave records, oldest first, with revision, time and reason."""
+def test_history_tells_what_every_revision_did(session: Session, clock: FakeClock) -> None:
+    """Additions, pins, erasures and cuts, oldest first, with revision, time and reason; or only those between two."""
     session.add(turn("1"))
     session.pin(1)
     clock.advance(5)
@@ -313,9 +313,16 @@ def test_history_tells_what_changed_the_view(session: Session, clock: FakeClock)
 
     records = session.history()
 
-    assert [(record.kind, record.revision, record.seqs) for record in records] == [("pin", 2, (1,)), ("erase", 3, (2,))]
-    assert records[1].reason == "asked for"
-    assert records[1].at - records[0].at == 5_000_000
+    assert [(record.kind, record.revision, record.seqs) for record in records] == [
+        ("add", 1, (1, 2, 3, 4, 5, 6)),
+        ("pin", 2, (1,)),
+        ("erase", 3, (2,)),
+    ]
+    assert records[2].reason == "asked for"
+    assert records[2].at - records[1].at == 5_000_000
+    assert session.history(after=1) == records[1:]
+    assert session.history(before=3) == records[:2]
+    assert session.history(after=3) == session.history(before=1) == []
 
 
 # --- usage

@@ -17,7 +17,7 @@ from palimpsest.context import Context, Outcome
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message, find_format
-from palimpsest.gather import Gatherer, past
+from palimpsest.gather import Gatherer
 from palimpsest.log import RENDERER, Change, Cut, Head
 from palimpsest.options import Options, check_id
 from palimpsest.stores import Store
@@ -128,7 +128,11 @@ class Assembly:
 
     async def _head(self) -> Head:
         head = await self.store.head(self.options.key) or Head()
-        return head if self.call.at is None else await past(self.store, self.options.key, self.view, head, self.call.at)
+        if self.call.at is None:
+            return head
+        from palimpsest.past import Past
+
+        return await Past(self.store, self.options.key).view(head, self.view, self.call.at)
 
     async def _settle(self, head: Head) -> tuple[_State, str | None, Plan | None]:
         """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""
@@ -267,12 +271,18 @@ class Assembly:
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
-        ahead = await self.gatherer.ahead(seqs, cut, known or (), self.now, newest)
-        static = [rule for _, rules in self.rules for rule in rules if not rule.condition.dynamic]
-        conditions = [] if self.options.exact else static
-        window = look(entries, cut, self.meter, now=self.now, conditions=conditions, newest=newest)
+        ahead = await self.gatherer.ahead(head, seqs, cut, known or (), self.now, newest)
+        rules = [] if self.options.exact else self._static_rules(cut)
+        window = look(entries, cut, self.meter, now=self.now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*ahead.stale, *window.stale])
         return _State(head, cut, budget, fixed, entries, more, ahead.groups, window)
+
+    def _static_rules(self, cut: Cut) -> list[Rule]:
+        """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
+        rules = [rule for _, found in self.rules for rule in found]
+        if self.call.at is not None and cut.revision and cut.conditions != self.options.condition_texts:
+            rules = self.options.parsed(cut.conditions, self.failures)
+        return [rule for rule in rules if not rule.condition.dynamic]
 
     # --- budget and outcome
 

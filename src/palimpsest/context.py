@@ -14,7 +14,7 @@ import msgspec
 from palimpsest.budget import Budget, Fixed, measure
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
-from palimpsest.log import Clamp, Cut, Head
+from palimpsest.log import Clamp, Cut, Head, visible
 from palimpsest.window import Group, Item, Meter, Window, fill
 
 
@@ -241,7 +241,8 @@ def _report(context: Context, window: Window, head: Sequence[Group], fmt: Format
     items = [item for group in everything for item in group.items]
     left = [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
     first = outcome.head.first_seq
-    before = cut.start - first - sum(len(group.entries) for group in head)
+    spans = visible(outcome.head.rewound, first - 1, cut.start)
+    before = sum(end - begin + 1 for begin, end in spans) - sum(len(group.entries) for group in head)
     if before > 0:
         left.insert(0, LeftOut(first, cut.start - 1, before, "evicted to the archive"))
     left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)

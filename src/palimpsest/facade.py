@@ -17,6 +17,7 @@ from palimpsest.writing import Content
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.options import Options
+    from palimpsest.past import When
     from palimpsest.reading import Interaction, Stats
 
 T = TypeVar("T")
@@ -143,8 +144,10 @@ class Session:
     def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
         return drive(self._core.resolve(call_id, status=status, output=output))
 
-    def entries(self, *, after: int = 0, limit: int | None = None) -> list[Entry]:
-        return drive(self._core.entries(after=after, limit=limit))
+    def entries(
+        self, *, after: int = 0, limit: int | None = None, at: int | None = None, rewound: bool = False
+    ) -> list[Entry]:
+        return drive(self._core.entries(after=after, limit=limit, at=at, rewound=rewound))
 
     def entry(self, id: str | int) -> Entry:
         return drive(self._core.entry(id))
@@ -155,8 +158,8 @@ class Session:
     def interactions(self) -> list[Interaction]:
         return drive(self._core.interactions())
 
-    def history(self) -> list[Record]:
-        return drive(self._core.history())
+    def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
+        return drive(self._core.history(after=after, before=before))
 
     def stats(self) -> Stats:
         return drive(self._core.stats())
@@ -212,6 +215,12 @@ class Session:
 
     def clear(self) -> int:
         return drive(self._core.clear())
+
+    def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
+        return Session(drive(self._core.fork(session_id, at=at)))
+
+    def rewind(self, to: When) -> int:
+        return drive(self._core.rewind(to))
 
     def export(self) -> dict[str, Any]:
         return drive(self._core.export())

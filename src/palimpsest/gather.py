@@ -1,12 +1,11 @@
-"""Reading what a cut shows: newest first until the room is full, pins and the past included. Reads only."""
+"""Reading what a cut shows: newest first until the room is full, pins included. Reads only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError
-from palimpsest.log import Cut, Head, SessionKey
+from palimpsest.log import Cut, Head, SessionKey, visible
 from palimpsest.notes import MASK_OVER
 from palimpsest.stores import Store
 from palimpsest.window import Meter, Window, look
@@ -27,26 +26,28 @@ class Gatherer:
         Reading stops when what was read costs more than `room` tokens (None: read all).
         """
         entries: list[Entry] = []
-        before, total = head.next_seq, 0
-        while before > cut.start:
-            chunk = await self._store.read(
-                self._key,
-                after=cut.start - 1,
-                before=before,
-                limit=CHUNK,
-                newest_first=True,
-                counter=self._meter.counter.name,
-            )
-            if not chunk:
-                break
-            before = chunk[-1].seq
-            chunk.reverse()
-            entries = chunk + entries if entries else chunk
-            if room is None or before <= cut.start:
-                continue
-            total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
-            if total > max(room, 0):
-                return entries, True
+        spans, total = visible(head.rewound, cut.start - 1, head.next_seq), 0
+        for first, last in reversed(spans):
+            before = last + 1
+            while before > first:
+                chunk = await self._store.read(
+                    self._key,
+                    after=first - 1,
+                    before=before,
+                    limit=CHUNK,
+                    newest_first=True,
+                    counter=self._meter.counter.name,
+                )
+                if not chunk:
+                    break
+                before = chunk[-1].seq
+                chunk.reverse()
+                entries = chunk + entries if entries else chunk
+                if room is None or before <= spans[0][0]:
+                    continue
+                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
+                if total > max(room, 0):
+                    return entries, True
         return entries, False
 
     def _least(self, entry: Entry, cut: Cut) -> int:
@@ -57,7 +58,7 @@ class Gatherer:
         return self._meter.cost(entry)
 
     async def ahead(
-        self, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int, newest: dict[str, int]
+        self, head: Head, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int, newest: dict[str, int]
     ) -> Window:
         """Show pinned entries and open human messages from before the window; `newest` as in `look`."""
         seqs = set(seqs)
@@ -70,34 +71,17 @@ class Gatherer:
             for entry in fetched:
                 found[entry.seq] = entry
                 if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
-                    found.update({other.seq: other for other in await self._whole_group(entry)})
+                    found.update({other.seq: other for other in await self._whole_group(head, entry)})
         members = [found[seq] for seq in sorted(found)]
         return look(members, cut, self._meter, now=now, newest=newest)
 
-    async def _whole_group(self, entry: Entry) -> list[Entry]:
-        near = await self._store.read(self._key, after=entry.group - 1, limit=CHUNK, counter=self._meter.counter.name)
-        return [other for other in near if other.group == entry.group]
-
-
-async def past(store: Store, key: SessionKey, view: str, head: Head, at: int) -> Head:
-    """Return the head as far as a context needs it, as it was at revision `at`."""
-    if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
-        raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
-    low, high = head.first_seq, head.next_seq
-    while low < high:
-        middle = (low + high) // 2
-        found = await store.read(key, after=middle - 1, limit=1)
-        if found and found[0].revision <= at:
-            low = middle + 1
-        else:
-            high = middle
-    cuts = [
-        record
-        for record in await store.records(key, before=at + 1)
-        if record.kind == "cut" and record.view == view and record.cut is not None
-    ]
-    views = {view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {}
-    reason = cuts[-1].reason if cuts else ""
-    return Head(
-        revision=at, epoch_reason=reason, first_seq=head.first_seq, next_seq=low, views=views, created=head.created
-    )
+    async def _whole_group(self, head: Head, entry: Entry) -> list[Entry]:
+        members: list[Entry] = []
+        for first, last in visible(head.rewound, entry.group - 1, head.next_seq):
+            near = await self._store.read(
+                self._key, after=first - 1, before=last + 1, limit=CHUNK, counter=self._meter.counter.name
+            )
+            members += [other for other in near if other.group == entry.group]
+            if near and near[-1].group != entry.group:
+                break
+        return members

@@ -159,11 +159,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why.
 
+    Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added.
     Of a pin that lets go `unpin` is set; of a rewind `rewound` are all ranges that are hidden after it.
     """
 
     revision: int
-    kind: ChangeKind
+    kind: ChangeKind | Literal["add"]
     reason: str
     at: int
     view: str = ""

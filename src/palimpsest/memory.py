@@ -148,9 +148,9 @@ class AsyncMemory:
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
-        Events: entry:added, cut, evicted, erased, session:cleared, session:imported, context:over_budget,
-        condition:error, usage:recorded, turn:ended. A handler may be a coroutine function; one that raises
-        is logged and breaks nothing.
+        Events: entry:added, cut, evicted, erased, session:cleared, session:forked, session:imported,
+        session:rewound, context:over_budget, condition:error, usage:recorded, turn:ended. A handler may be a
+        coroutine function; one that raises is logged and breaks nothing.
         """
         return self.observers.on(event, handler)
 

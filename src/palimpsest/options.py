@@ -119,10 +119,23 @@ class Options:
 
     def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
         """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
+        return self.parsed(strategy.conditions, failures, strict=strategy.strict)
+
+    def parsed(self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False) -> list[Rule]:
+        """Conditions ready to apply; as `rules`."""
         from palimpsest.compaction.max_tokens import Rule
         from palimpsest.conditions import parse
 
-        return [Rule(parse(text), strategy.strict, failures) for text in strategy.conditions]
+        return [Rule(parse(text), strict, failures) for text in conditions]
+
+    def of(self, session_id: str) -> Options:
+        """The same options for another session of the same tenant."""
+        from copy import copy
+
+        check_id(session_id, "session")
+        other = copy(self)
+        other.key = SessionKey(self.key.tenant, session_id)
+        return other
 
     @property
     def condition_texts(self) -> tuple[str, ...]:

@@ -8,13 +8,16 @@ from datetime import datetime
 import msgspec
 
 from palimpsest.entries import Entry, moment
-from palimpsest.log import Head, Usage
+from palimpsest.log import Head, Usage, visible
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
 from palimpsest.stores import Store
 
 BATCH = 512
 """Entries read at once where a whole log is walked."""
+
+END = 2**32 - 1
+"""Over every `seq`."""
 
 
 class Interaction(msgspec.Struct, frozen=True):
@@ -29,7 +32,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A session in numbers; tokens by the session's counter, of texts whole and without provider overhead.
 
     `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
-    ones and summaries do not count. `summaries` are those in the context now.
+    and rewound ones and summaries do not count. `summaries` are those in the context now.
     """
 
     total_entries: int
@@ -39,6 +42,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int
     active_tokens: int
     erased_entries: int
+    rewound_entries: int
+    cuts: int
     interactions: int
     pinned: int
     open_calls: tuple[str, ...]
@@ -59,11 +64,26 @@ class Reader:
         """The session's head; an empty one for a session that does not exist."""
         return await self._store.head(self._options.key) or Head()
 
-    async def walk(self, after: int = 0) -> AsyncIterator[Entry]:
-        """Yield the log's entries, oldest first, a batch at a time."""
-        name = self._options.counter.name
+    async def entries(
+        self, after: int, limit: int | None, *, rewound: bool = False, then: Head | None = None
+    ) -> list[Entry]:
+        """The log's entries after a `seq`, oldest first, at most `limit`; those taken back only with `rewound`.
+
+        `then` is the head of another time, to see the log of that.
+        """
+        found: list[Entry] = []
+        head = then or (Head() if rewound else await self.head())
+        for first, last in visible(() if rewound else head.rewound, after, END if then is None else then.next_seq):
+            left = None if limit is None else limit - len(found)
+            found += await self._store.read(
+                self._options.key, after=first - 1, before=last + 1, limit=left, counter=self._options.counter.name
+            )
+        return found
+
+    async def walk(self, after: int = 0, *, rewound: bool = False) -> AsyncIterator[Entry]:
+        """Yield the log's entries, oldest first, a batch at a time; those taken back only with `rewound`."""
         while True:
-            batch = await self._store.read(self._options.key, after=after, limit=BATCH, counter=name)
+            batch = await self.entries(after, BATCH, rewound=rewound)
             for entry in batch:
                 yield entry
             if len(batch) < BATCH:
@@ -75,7 +95,7 @@ class Reader:
         cut = head.views.get(self._options.view)
         start = max(cut.start if cut else 1, head.first_seq)
         counter = self._options.counter.name
-        entries = await self._store.read(self._options.key, after=start - 1, counter=counter)
+        entries = await self.entries(start - 1, None)
         if cut is not None:
             ahead = [seq for seq in {*cut.pins, *cut.anchors} if seq < start]
             if ahead:
@@ -126,7 +146,10 @@ class Reader:
         _, unstored = await self.count()
         head = await self.head()
         active = await self.active(head, now)
-        _, tokens = await self._store.tally(self._options.key, self._options.counter.name)
+        tokens = 0
+        for first, last in visible(head.rewound, 0, END):
+            tally = self._store.tally(self._options.key, self._options.counter.name, after=first - 1, before=last + 1)
+            tokens += (await tally)[1]
         if not self._store.writable:
             tokens += unstored
         return Stats(
@@ -137,6 +160,8 @@ class Reader:
             total_tokens=tokens,
             active_tokens=sum(self._tokens(entry) for entry in active),
             erased_entries=head.erased,
+            rewound_entries=head.hidden,
+            cuts=sum(record.kind == "cut" for record in await self._store.records(self._options.key)),
             interactions=head.turns,
             pinned=len(head.pinned),
             open_calls=head.open_calls,

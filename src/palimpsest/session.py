@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
+from palimpsest.entries import Entry, new_ids
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound
 from palimpsest.formats import Message
-from palimpsest.log import Change, Record, Usage
+from palimpsest.log import Change, Head, Record, Usage, hides, hiding
+from palimpsest.options import MAX_ID
 from palimpsest.writing import Gathered, Writer
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
+    from palimpsest.past import Past, When
     from palimpsest.reading import Interaction, Stats
 
 
@@ -42,14 +44,24 @@ class AsyncSession(Writer):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
 
+    @property
+    def _past(self) -> Past:
+        from palimpsest.past import Past  # few sessions look back
+
+        return Past(self._store, self._options.key)
+
     # --- reading
 
-    async def entries(self, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+    async def entries(
+        self, *, after: int = 0, limit: int | None = None, at: int | None = None, rewound: bool = False
+    ) -> list[Entry]:
         """Return the log's entries with a `seq` over `after`, oldest first: all, or at most `limit`.
 
-        Evicted entries are there like any other, erased ones as tombstones.
+        Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
+        only with `rewound`. With `at` it is the log as it was at that revision.
         """
-        return await self._store.read(self._options.key, after=after, limit=limit, counter=self._options.counter.name)
+        then = None if at is None else await self._past.view(await self._reader.head(), self._options.view, at)
+        return await self._reader.entries(after, limit, rewound=rewound, then=then)
 
     async def entry(self, id: str | int) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
@@ -74,9 +86,13 @@ class AsyncSession(Writer):
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
         return await self._reader.interactions()
 
-    async def history(self) -> list[Record]:
-        """Return the log's records, oldest first: cuts, erasures, pins, with their time, reason and figures."""
-        return await self._store.records(self._options.key)
+    async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return what happened to the session, oldest first, one record a revision.
+
+        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
+        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        """
+        return await self._past.history(await self._reader.head(), after, before)
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
@@ -107,7 +123,8 @@ class AsyncSession(Writer):
         `system` and `tools` (schemas as the provider takes them) are counted and sent, not stored. `reserve`
         are tokens kept for the answer. `max_tokens` or `max_messages` other than the session's give a
         context of another budget, which stores no cut; callers with budgets of their own use a `view` each.
-        `at` rebuilds what was given at a revision; `dry_run` stores nothing.
+        `at` rebuilds what was given at a revision (`ctx.revision`), with the system text and tools of this call;
+        what was erased since is left out. `dry_run` stores nothing.
 
         Raises BudgetImpossible, with the figures, where what may not be left out does not fit.
         """
@@ -188,6 +205,10 @@ class AsyncSession(Writer):
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
         self._may_write()
         seqs = tuple([(await self.entry(id)).seq for id in ids])
+        head = await self._reader.head() if seqs and not unpin else Head()
+        for seq in seqs:
+            if hides(head.rewound, seq):
+                raise EntryNotFound(self.id, f"{seq}, which was rewound")
         if seqs:
             reason = "unpinned" if unpin else "pinned"
             await self._store.compact(self._options.key, Change(kind="pin", reason=reason, seqs=seqs, unpin=unpin))
@@ -233,6 +254,68 @@ class AsyncSession(Writer):
         )
         return head.entries
 
+    # --- branches and the past
+
+    async def fork(self, session_id: str | None = None, *, at: When | None = None) -> AsyncSession:
+        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+
+        The branch shares every entry before that point, with id, number and counts, and goes its own way from
+        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
+        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
+        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        """
+        self._may_write()
+        into = session_id or f"{self.id[: MAX_ID - 9]}~{new_ids(1, 0)[0][-8:]}"
+        options = self._options.of(into)
+        while True:
+            head = await self._reader.head()
+            if not head.revision:
+                raise SessionNotFound(self.id)
+            point = await self._past.point(head, at, "at")
+            then, now = await self._past.head(head, point), self._memory.clock()
+            usage = then.usage and msgspec.structs.replace(
+                then.usage, calls=0, total_input=0, total_output=0, total_cached=0
+            )
+            branch = msgspec.structs.replace(
+                then, forked_from=(self.id, point.revision), usage=usage, created=now, updated=now
+            )
+            try:
+                await self._store.fork(self._options.key, into, branch, expect_revision=head.revision)
+                break
+            except Conflict:
+                if await self._store.head(options.key) is not None:
+                    raise
+        facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
+        await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
+        return type(self)(self._memory, options)
+
+    async def rewind(self, to: When) -> int:
+        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+
+        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
+        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
+        stays erased. Calls that were open then are open again.
+        """
+        self._may_write()
+        while True:
+            head = await self._reader.head()
+            point = await self._past.point(head, to, "to")
+            then = await self._past.head(head, point)
+            alive, gone = await self._past.alive(head, point.next_seq - 1)
+            rewound = hiding(then.rewound, point.next_seq, head.next_seq - 1)
+            if rewound == head.rewound:
+                return 0
+            back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
+            change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
+            try:
+                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                break
+            except Conflict:  # somebody was first: go back from there
+                continue
+        facts = {"revision": point.revision, "entries": gone}
+        await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
+        return gone
+
     async def export(self) -> dict[str, Any]:
         """Return the whole session as plain JSON values: entries with state and links, records, usage.
 
@@ -241,8 +324,9 @@ class AsyncSession(Writer):
         from palimpsest.export import exported
 
         head = await self._reader.head()
-        entries = [entry async for entry in self._reader.walk()]
-        return exported(self._options.key, head, entries, await self.history(), self._memory.clock())
+        entries = [entry async for entry in self._reader.walk(rewound=True) if entry.seq < head.next_seq]
+        records = await self._store.records(self._options.key, before=head.revision + 1)
+        return exported(self._options.key, head, entries, records, self._memory.clock())
 
     # --- turns
 

@@ -103,11 +103,8 @@ def show_command(
 
 
 def _walk(chat: Session, after: int, at: int | None) -> Iterator[Entry]:
-    while batch := chat.entries(after=after, limit=PAGE):
-        for entry in batch:
-            if at is not None and entry.revision > at:
-                return
-            yield entry
+    while batch := chat.entries(after=after, limit=PAGE, at=at):
+        yield from batch
         after = batch[-1].seq
 
 
@@ -249,6 +246,4 @@ def _figures(memory: Memory, session: str, model: str | None) -> dict[str, Any]:
     chat = memory.session(session, model=model)
     stats = msgspec.to_builtins(chat.stats())
     stats["usage"] = stats["usage"] or "never recorded"
-    records = chat.history()
-    stats["cuts"] = sum(record.kind == "cut" for record in records)
     return {"session": session, "counter": chat.options.counter.name, **stats}

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LARGE = 32 * 1024
+"""Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
+
+
 class Appended(msgspec.Struct, frozen=True):
     """What an append did: the head after it, the entries with their places, how many of them are new."""
 
@@ -256,6 +260,12 @@ def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
 def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
     """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for."""
     return msgspec.structs.replace(change, seqs=tuple(seqs), detail={**change.detail, "session": key.session})
+
+
+def check_large(limit: object) -> None:
+    """Raise ConfigError unless `limit` may be how many bytes a content has before it is kept apart."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 64:
+        raise ConfigError("large_bytes", limit, "a whole number of bytes, at least 64")
 
 
 def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:

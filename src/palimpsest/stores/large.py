@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-LARGE = 32 * 1024
-"""Bytes from which on a string is kept apart, unless a store is told otherwise."""
-
 _MARK = b'{"held":'
 
 Place = tuple[str | int, ...]

@@ -19,24 +19,34 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, pack, placed_at
+from palimpsest.entries import Entry, placed_at
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, apply, tombstone
+from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, SessionInfo, expected, info, replaced, unknown_only
+from palimpsest.stores import (
+    LARGE,
+    Appended,
+    Dump,
+    SessionInfo,
+    branching,
+    check_large,
+    expected,
+    info,
+    of_branch,
+    replaced,
+    unknown_only,
+)
 from palimpsest.stores.group_commit import Append, GroupCommit
+from palimpsest.stores.sqlite_branches import Branches, Shared, by_log, home, spans
 from palimpsest.stores.sqlite_db import Database, connect
-from palimpsest.stores.sqlite_rows import INSERT, LAST, SELECT, entries, place, row, stored_id
+from palimpsest.stores.sqlite_heads import Heads, Known
+from palimpsest.stores.sqlite_rows import LAST, Rows, place
 from palimpsest.stores.sqlite_schema import migrate
 from palimpsest.stores.sqlite_side import SideTables
 
 Durability = ("FULL", "NORMAL")
-OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly")
-KNOWN = 4096
-"""Heads remembered at once, so that an append need not read what this process wrote last."""
-
-_decode_head = msgspec.json.Decoder(Head).decode
+OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
 _decode_record = msgspec.json.Decoder(Record).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -45,7 +55,8 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`.
 
     Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
-    may take the last commits), `busy_seconds` to wait for other writers (default 30), `readonly`.
+    may take the last commits), `busy_seconds` to wait for other writers (default 30), `readonly`, `large_bytes`
+    (a text or the data of an image of more bytes is kept once, however many entries hold it; default 32,768).
     """
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
@@ -53,14 +64,6 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
         if name not in OPTIONS:
             raise ConfigError("option", name, ", ".join(OPTIONS), nearest=nearest(name, OPTIONS))
     return SQLiteStore(url, url[len("sqlite:///") :], runner, **options)
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """A session's number and head, with the head's stored form, as they were last seen."""
-
-    number: int
-    head: Head
-    body: bytes
 
 
 class SQLiteStore(SideTables):
@@ -75,6 +78,7 @@ class SQLiteStore(SideTables):
         synchronous: str = "FULL",
         busy_seconds: float = 30,
         readonly: bool = False,
+        large_bytes: int = LARGE,
         **options: Any,
     ) -> None:
         if not isinstance(synchronous, str) or synchronous.upper() not in Durability:
@@ -83,11 +87,13 @@ class SQLiteStore(SideTables):
             raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
         if not isinstance(readonly, bool):
             raise ConfigError("readonly", readonly, "True or False")
+        check_large(large_bytes)
         super().__init__(runner, **options)
         self.url, self.path, self.writable = url, path, not readonly
         self._synchronous = synchronous.upper()
-        self._heads: dict[SessionKey, _Known] = {}
         self._db = connect(url, path, writable=self.writable, busy_seconds=busy_seconds)
+        self._rows, self._branches = Rows(url, self._db, large_bytes), Branches(self._db)
+        self._heads = Heads(url, self._db, self._branches)
         self._database = Database(url, self._db, self.check_open, self._heads.clear)
         self._commits = GroupCommit(self._database.lock, self._write_all)
         try:
@@ -104,57 +110,12 @@ class SQLiteStore(SideTables):
         if self._closed:
             self.check()
 
-    # --- sessions
-
-    def _find(self, key: SessionKey) -> _Known | None:
-        """The session's number and head as they are stored now, remembered for the next append."""
-        known = self._heads.get(key)
-        row = None
-        if known is not None:
-            row = self._db.execute("SELECT head FROM session WHERE number = ?", (known.number,)).fetchone()
-            number = known.number
-        if row is None:
-            row = self._db.execute("SELECT head, number FROM session WHERE tenant = ? AND id = ?", key).fetchone()
-            if row is None:
-                self._heads.pop(key, None)
-                return None
-            number = row[1]
-        return self._know(key, _Known(number, self._head_in(row[0], key.session), row[0]))
-
-    def _know(self, key: SessionKey, known: _Known) -> _Known:
-        if len(self._heads) >= KNOWN:
-            self._heads.clear()
-        self._heads[key] = known
-        return known
-
-    def _head_in(self, body: bytes, session: str) -> Head:
-        try:
-            return _decode_head(body)
-        except (ValueError, TypeError) as cause:
-            raise StoreCorrupt(self.url, f"the head of session {session!r} cannot be read ({cause})") from cause
-
-    def _create(self, key: SessionKey) -> _Known:
-        body = _encode(Head())
-        sql = "INSERT INTO session(tenant, id, head) VALUES(?, ?, ?)"
-        number = self._db.execute(sql, (*key, body)).lastrowid
-        assert number is not None, "an inserted row has a number"
-        return self._know(key, _Known(number, Head(), body))
-
-    def _save(self, key: SessionKey, known: _Known, head: Head) -> bool:
-        """Put `head` in the place of the one known; return whether that was still there."""
-        body = _encode(head)
-        sql = "UPDATE session SET head = ? WHERE number = ? AND head = ?"
-        if self._db.execute(sql, (body, known.number, known.body)).rowcount == 0:
-            return False
-        self._heads[key] = _Known(known.number, head, body)
-        return True
+    # --- appending
 
     def _head(self, key: SessionKey) -> Head | None:
         with self._database.reading:
-            found = self._find(key)
+            found = self._heads.find(key)
             return found.head if found else None
-
-    # --- appending
 
     async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
         return await self._commits.run(Append(key, entries, check_ids, expect), self._runner)
@@ -177,34 +138,31 @@ class SQLiteStore(SideTables):
         key, entries = append.key, append.entries
         if append.check_ids or append.expect is not None:
             return self._write_checked(append)
-        known = self._heads.get(key) or self._find(key) or self._create(key)
+        known = self._heads.remembered(key) or self._heads.find(key) or self._heads.create(key)
         while True:
             head, linked = link(known.head, entries, self._clock())
-            if self._save(key, known, head):
+            if self._heads.save(key, known, head):
                 break
-            known = self._find(key) or self._create(key)  # another process has written since
-        self._insert(known.number, linked)
+            known = self._heads.find(key) or self._heads.create(key)  # another process has written since
+        self._rows.insert(key.tenant, known.number, linked)
         return Appended(head, tuple(linked), len(linked))
 
     def _write_checked(self, append: Append) -> Appended:
         key, entries = append.key, append.entries
-        found = self._find(key)
+        found = self._heads.find(key)
         expected(key, found.head if found else Head(), append.expect)
         known: dict[str, Entry] = {}
         if append.check_ids and found is not None:
-            known = {entry.id: entry for entry in self._by_ids(found.number, [entry.id for entry in entries])}
+            known = {entry.id: entry for entry in self._by_ids(key, found, [entry.id for entry in entries])}
         fresh = unknown_only(entries, known) if append.check_ids else entries
         if not fresh:
             return Appended(found.head if found else Head(), tuple(known[entry.id] for entry in entries), 0)
-        session = found or self._create(key)
+        session = found or self._heads.create(key)
         head, linked = link(session.head, fresh, self._clock())
-        self._save(key, session, head)
-        self._insert(session.number, linked)
+        self._heads.save(key, session, head)
+        self._rows.insert(key.tenant, session.number, linked)
         new = {entry.id: entry for entry in linked}
         return Appended(head, tuple(new.get(entry.id) or known[entry.id] for entry in entries), len(linked))
-
-    def _insert(self, number: int, new: Sequence[Entry]) -> None:
-        self._db.executemany(INSERT, [row(number, entry) for entry in new])
 
     # --- reading
 
@@ -218,50 +176,36 @@ class SQLiteStore(SideTables):
         counter: str | None,
         uncounted: bool,
     ) -> list[Entry]:
-        with self._database.reading as db:
-            found = self._heads.get(key) or self._find(key)
+        with self._database.reading:
+            found = self._heads.find(key)
             if found is None:
                 return []
-            number = found.number
-            where = "WHERE e.pos > ? AND e.pos < ? " + ("AND t.n IS NULL " if uncounted else "")
-            order = "ORDER BY e.pos DESC LIMIT ?" if newest_first else "ORDER BY e.pos LIMIT ?"
-            low, high = place(number, after), place(number, 0xFFFFFFFF if before is None else before)
-            rows = db.execute(SELECT + where + order, (counter, low, high, -1 if limit is None else limit)).fetchall()
-            return entries(self.url, rows)
+            where = spans(found.number, found.shared, after, before)
+            return self._rows.read(key.tenant, where, counter, limit, newest_first, uncounted)
 
-    def _by_ids(self, number: int, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
-        rows = []
-        span = (place(number, 0), place(number, LAST))
+    def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
+        number, shared = found.number, found.shared
+        everywhere = spans(number, shared, 0, None)
+        entries = []
         for id in ids:
-            there = self._db.execute(
-                SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, place(number, placed_at(id)), stored_id(id))
-            ).fetchall()
-            rows += (
-                there
-                or self._db.execute(
-                    SELECT + "WHERE e.id = ? AND e.given IS NOT NULL AND e.pos BETWEEN ? AND ?",
-                    (counter, stored_id(id), *span),
-                ).fetchall()
-            )
-        return entries(self.url, rows)
+            seq = placed_at(id)
+            entries += self._rows.named(key.tenant, id, place(home(number, shared, seq), seq), everywhere, counter)
+        return entries
 
     def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
-        with self._database.reading as db:
-            found = self._find(key)
+        with self._database.reading:
+            found = self._heads.find(key)
             if found is None:
                 return []
-            base = found.number << 32
-            rows = []
-            for seq in seqs:
-                if 0 < seq < 2**32:
-                    rows += db.execute(SELECT + "WHERE e.pos = ?", (counter, base | seq)).fetchall()
-            named = [*entries(self.url, rows), *self._by_ids(found.number, ids, counter)]
-            by_seq = {entry.seq: entry for entry in named}
+            number, shared = found.number, found.shared
+            places = [place(home(number, shared, seq), seq) for seq in seqs if 0 < seq < 2**32]
+            entries = [*self._rows.at(key.tenant, places, counter), *self._by_ids(key, found, ids, counter)]
+            by_seq = {entry.seq: entry for entry in entries}
             return [by_seq[seq] for seq in sorted(by_seq)]
 
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
         with self._database.reading as db:
-            found = self._find(key)
+            found = self._heads.find(key)
             if found is None:
                 return []
             sql = "SELECT body FROM record WHERE number = ? AND revision > ? AND revision < ? ORDER BY revision"
@@ -277,45 +221,70 @@ class SQLiteStore(SideTables):
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
         with self._database.reading as db:
             sql = "SELECT id, head FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
-            return [info(id, self._head_in(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
+            return [info(id, self._heads.decode(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
 
     # --- changing
 
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._database.writing():
-            known = self._find(key) or self._create(key)
+            known = self._heads.find(key) or self._heads.create(key)
             expected(key, known.head, expect_revision, expect_epoch)
             head = self._change(key, known, change)
         if change.kind in ("erase", "clear"):
             self._forget_journal()
         return head
 
-    def _change(self, key: SessionKey, known: _Known, change: Change) -> Head:
+    def _change(self, key: SessionKey, known: Known, change: Change) -> Head:
+        """Apply a change to the session itself, and to the branches that it reaches."""
+        if change.kind == "erase":
+            for log, seqs in by_log(known.number, known.shared, change.seqs).items():
+                self._rows.bury(log, seqs)
+                self._erase_elsewhere(log, seqs, of_branch(change, key, seqs), known.number)
+        return self._note(key, known, change)
+
+    def _note(self, key: SessionKey, known: Known, change: Change) -> Head:
+        """Put a change into the session's head and records."""
         head, record = apply(known.head, change, self._clock())
         if change.kind == "clear":
-            self._wipe(known.number)
-        elif change.kind == "erase":
-            self._bury(known.number << 32, change.seqs)
+            self._db.execute("DELETE FROM record WHERE number = ?", (known.number,))
         if record is not None:
             self._db.execute("INSERT INTO record VALUES(?, ?, ?)", (known.number, record.revision, _encode(record)))
-        self._save(key, known, head)
+        self._heads.save(key, known, head, () if change.kind == "clear" else None)
+        if change.kind == "clear":
+            self._trim(known.number, *self._branches.leave(known.number))
         return head
 
-    def _bury(self, base: int, seqs: Sequence[int]) -> None:
-        db = self._db
-        for seq in seqs:
-            row = db.execute(SELECT + "WHERE e.pos = ?", ("", base | seq)).fetchone()
-            if row is not None:
-                body = pack(tombstone(entries(self.url, [row])[0]))
-                db.execute("UPDATE entry SET body = ?, expires = NULL WHERE pos = ?", (body, base | seq))
-                db.execute("DELETE FROM tokens WHERE pos = ?", (base | seq,))
+    def _erase_elsewhere(self, log: int, seqs: Sequence[int], change: Change, besides: int | None) -> None:
+        """Note in every session that reads these entries of a log, but one, that they are erased."""
+        for number, read in list(self._branches.readers(log, seqs)):
+            row = self._db.execute("SELECT tenant, id FROM session WHERE number = ?", (number,)).fetchone()
+            if number == besides or row is None:  # a log may outlive its session
+                continue
+            known = self._heads.find(SessionKey(*row))
+            assert known is not None, "a session with a number has a head"
+            still = tuple(seq for seq in read if seq >= known.head.first_seq)
+            if still:
+                self._note(SessionKey(*row), known, msgspec.structs.replace(change, seqs=still))
 
-    def _wipe(self, number: int) -> None:
-        """Remove all that the session holds but its head."""
-        span = (number << 32, number << 32 | LAST)
-        self._db.execute("DELETE FROM entry WHERE pos BETWEEN ? AND ?", span)
-        self._db.execute("DELETE FROM tokens WHERE pos BETWEEN ? AND ?", span)
-        self._db.execute("DELETE FROM record WHERE number = ?", (number,))
+    def _trim(self, *logs: int) -> None:
+        """Remove what no session reads any more: all that its own has cleared, or that outlived it."""
+        for log in logs:
+            row = self._db.execute("SELECT head, id FROM session WHERE number = ?", (log,)).fetchone()
+            end = LAST if row is None else self._heads.decode(*row).first_seq - 1
+            self._rows.remove(place(log, self._branches.kept(log) + 1), place(log, end))
+
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+        with self._database.writing() as db:
+            found = self._heads.find(key)
+            expected(key, found.head if found else Head(), expect_revision)
+            there = self._heads.find(SessionKey(key.tenant, into))
+            branch = branching(key, into, there.head if there else None)
+            known, shared = self._heads.create(branch), Shared()
+            if found is not None:
+                shared = self._branches.part(known.number, found.number, found.shared, head.next_seq - 1)
+                sql = "INSERT INTO record SELECT ?, revision, body FROM record WHERE number = ? AND revision <= ?"
+                db.execute(sql, (known.number, found.number, head.revision))
+            self._heads.save(branch, known, head, shared)
 
     def _forget_journal(self) -> None:
         """Move what was overwritten out of the write-ahead log; a reader may delay that, which is no error."""
@@ -324,61 +293,59 @@ class SQLiteStore(SideTables):
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._database.writing() as db:
-            found = self._find(key)
+            found = self._heads.find(key)
             if found is not None:
                 if not replace:
                     raise Conflict(
                         f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'"
                     )
-                self._wipe(found.number)
-            known = found or self._create(key)
-            self._insert(known.number, dump.entries)
+                self._remove(key, found)
+            known = self._heads.create(key)
+            self._rows.insert(key.tenant, known.number, dump.entries)
             rows = [(known.number, record.revision, _encode(record)) for record in dump.records]
             db.executemany("INSERT INTO record VALUES(?, ?, ?)", rows)
-            self._save(key, known, replaced(found.head, dump.head) if found else dump.head)
+            self._heads.save(key, known, replaced(found.head, dump.head) if found else dump.head)
+        if found is not None:
+            self._forget_journal()
 
     def _delete(self, key: SessionKey) -> bool:
-        with self._database.writing() as db:
-            found = self._find(key)
+        with self._database.writing():
+            found = self._heads.find(key)
             if found is not None:
-                self._wipe(found.number)
-                db.execute("DELETE FROM session WHERE number = ?", (found.number,))
-                self._heads.pop(key, None)
+                self._remove(key, found)
         if found is not None:
             self._forget_journal()
         return found is not None
+
+    def _remove(self, key: SessionKey, found: Known) -> None:
+        """Remove the session and all that no branch reads."""
+        self._db.execute("DELETE FROM session WHERE number = ?", (found.number,))
+        self._db.execute("DELETE FROM record WHERE number = ?", (found.number,))
+        self._heads.forget(key)
+        self._trim(found.number, *self._branches.leave(found.number))
 
     # --- counts
 
     def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
         with self._database.reading:
             self.check_open()
-            found = self._find(key)
+            found = self._heads.find(key)
             if found is None or not self.writable:
                 return
-            base, erased = found.number << 32, b'"erased":true'
+            number, shared = found.number, found.shared
+            placed = [(place(home(number, shared, seq), seq), n) for seq, n in counts.items() if 0 < seq < 2**32]
             # A lost count is counted again, so it need not wait for the disk; the next append's commit takes it along.
             self._db.execute("PRAGMA synchronous=NORMAL")
             try:
                 with self._database.transaction:
-                    self._db.executemany(
-                        "INSERT OR REPLACE INTO tokens "
-                        "SELECT ?, pos, ? FROM entry WHERE pos = ? AND (instr(body, ?) = 0 "
-                        "OR json_extract(CAST(body AS TEXT), '$.erased') IS NULL)",
-                        [(counter, n, base | seq, erased) for seq, n in counts.items() if 0 < seq < 2**32],
-                    )
+                    self._rows.count(counter, placed)
             finally:
                 self._db.execute(f"PRAGMA synchronous={self._synchronous}")
 
-    def _tally(self, key: SessionKey, counter: str, after: int) -> tuple[int, int]:
-        with self._database.reading as db:
-            found = self._find(key)
-            if found is None:
-                return 0, 0
-            span = (counter, place(found.number, after), place(found.number, 0xFFFFFFFF))
-            sql = "SELECT count(*), coalesce(sum(n), 0) FROM tokens WHERE counter = ? AND pos > ? AND pos <= ?"
-            number, total = db.execute(sql, span).fetchone()
-            return number, total
+    def _tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
+        with self._database.reading:
+            found = self._heads.find(key)
+            return self._rows.tally(counter, spans(found.number, found.shared, after, before)) if found else (0, 0)
 
     def _sweep(self, now: int) -> int:
         with self._database.writing() as db:
@@ -386,11 +353,9 @@ class SQLiteStore(SideTables):
             due: dict[int, list[int]] = {}
             for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ? ORDER BY pos", (now,)).fetchall():
                 due.setdefault(pos >> 32, []).append(pos & 0xFFFFFFFF)
-            for number, seqs in due.items():
-                key = SessionKey(*db.execute("SELECT tenant, id FROM session WHERE number = ?", (number,)).fetchone())
-                known = self._find(key)
-                assert known is not None, "a session with entries has a head"
-                self._change(key, known, Change(kind="erase", reason="expiry", seqs=tuple(seqs)))
+            for log, seqs in due.items():
+                self._rows.bury(log, seqs)
+                self._erase_elsewhere(log, seqs, Change(kind="erase", reason="expiry", seqs=tuple(seqs)), None)
                 swept += len(seqs)
         if due:
             self._forget_journal()

@@ -1,39 +1,190 @@
-"""How the SQLite store writes an entry as a row, and reads it back."""
+"""How the SQLite store keeps entries as rows, with their counts, and large content once: the tables of a log.
+
+A log is a range of `pos`: its number * 2^32 + seq. Which logs a session reads is the business of
+`palimpsest.stores.sqlite_branches`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 
 from palimpsest.entries import Entry, pack, placed_at, unpack
 from palimpsest.errors import StoreCorrupt
+from palimpsest.log import tombstone
 
 LAST = 0xFFFFFFFF
-"""The last place of a session's range."""
+"""The last place of a log's range."""
 
 SELECT = "SELECT e.pos, e.id, e.body, t.n FROM entry e LEFT JOIN tokens t ON t.counter = ? AND t.pos = e.pos "
 INSERT = "INSERT INTO entry(pos, id, given, expires, body) VALUES(?, ?, ?, ?, ?)"
 
 Row = tuple[int, bytes | str, bytes, int | None]
+Span = tuple[int, int]
+"""Bounds of `pos`, both exclusive."""
 
 
-def row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, int | None, bytes]:
+class Rows:
+    """Entries as rows. `limit` is how many bytes a string of an entry may have before it is kept apart."""
+
+    def __init__(self, url: str, db: sqlite3.Connection, limit: int) -> None:
+        self._url, self._db, self._limit = url, db, limit
+
+    # --- in
+
+    def insert(self, tenant: str, number: int, new: Iterable[Entry]) -> None:
+        """Write entries into a log."""
+        rows = [_row(number, entry) for entry in new]
+        if any(len(row[4]) > self._limit for row in rows):
+            rows = [(*row[:4], self._apart(tenant, row[0], row[4])) for row in rows]
+        self._db.executemany(INSERT, rows)
+
+    def _apart(self, tenant: str, pos: int, body: bytes) -> bytes:
+        """Keep what is large in this stored form apart, and return the form without it."""
+        if len(body) <= self._limit:
+            return body
+        from palimpsest.stores.large import take_out
+
+        slim, large = take_out(body, self._limit)
+        for digest, content in large.items():
+            key = _key(tenant, digest)
+            self._db.execute("INSERT OR IGNORE INTO large VALUES(?, ?)", (key, content))
+            self._db.execute("INSERT OR IGNORE INTO large_use VALUES(?, ?)", (pos, key))
+        return slim
+
+    # --- out
+
+    def read(
+        self, tenant: str, spans: Sequence[Span], counter: str | None, limit: int | None, newest: bool, uncounted: bool
+    ) -> list[Entry]:
+        """Return entries of these spans, which are in order, with their counts."""
+        sql = SELECT + "WHERE e.pos > ? AND e.pos < ? " + ("AND t.n IS NULL " if uncounted else "")
+        sql += "ORDER BY e.pos DESC LIMIT ?" if newest else "ORDER BY e.pos LIMIT ?"
+        rows: list[Row] = []
+        for low, high in reversed(spans) if newest else spans:
+            left = -1 if limit is None else limit - len(rows)
+            if left == 0:
+                break
+            rows += self._db.execute(sql, (counter, low, high, left)).fetchall()
+        return self.entries(tenant, rows)
+
+    def at(self, tenant: str, places: Iterable[int], counter: str | None) -> list[Entry]:
+        """Return the entries at these places that there are."""
+        rows: list[Row] = []
+        for pos in places:
+            rows += self._db.execute(SELECT + "WHERE e.pos = ?", (counter, pos)).fetchall()
+        return self.entries(tenant, rows)
+
+    def named(self, tenant: str, id: str, pos: int, spans: Sequence[Span], counter: str | None) -> list[Entry]:
+        """Return the entry of this id: at `pos`, which the id may name, or else among those that were given ids."""
+        key = stored_id(id)
+        rows = self._db.execute(SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, pos, key)).fetchall()
+        for span in spans if not rows else ():
+            sql = SELECT + "WHERE e.id = ? AND e.given IS NOT NULL AND e.pos > ? AND e.pos < ?"
+            rows += self._db.execute(sql, (counter, key, *span)).fetchall()
+        return self.entries(tenant, rows)
+
+    def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
+        """Return the entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
+        try:
+            return [
+                unpack(
+                    self._whole(tenant, body) if body[:8] == b'{"held":' else body, _text(id), pos & 0xFFFFFFFF, tokens
+                )
+                for pos, id, body, tokens in rows
+            ]
+        except (ValueError, TypeError, KeyError, IndexError) as cause:
+            raise StoreCorrupt(self._url, self._damaged(tenant, rows)) from cause
+
+    def _whole(self, tenant: str, body: bytes) -> bytes:
+        from palimpsest.stores.large import put_back
+
+        return put_back(body, self._loader(tenant))
+
+    def _loader(self, tenant: str) -> Callable[[str], bytes]:
+        def load(digest: str) -> bytes:
+            found = self._db.execute("SELECT body FROM large WHERE digest = ?", (_key(tenant, digest),)).fetchone()
+            if found is None:
+                raise ValueError(f"its large content {digest} is missing")
+            content: bytes = found[0]
+            if sha256(content).hexdigest() != digest:
+                raise ValueError(f"its large content {digest} is damaged")
+            return content
+
+        return load
+
+    def _damaged(self, tenant: str, rows: Sequence[Row]) -> str:
+        for pos, id, body, _ in rows:
+            try:
+                unpack(self._whole(tenant, body), _text(id), 0, None)
+            except (ValueError, TypeError, KeyError, IndexError) as fault:
+                return f"entry {pos & 0xFFFFFFFF} of log number {pos >> 32} cannot be read ({fault})"
+        return "an entry cannot be read"
+
+    # --- away
+
+    def bury(self, number: int, seqs: Iterable[int]) -> None:
+        """Make tombstones of these entries of a log."""
+        for seq in seqs:
+            pos = number << 32 | seq
+            for _, id, body, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+                try:
+                    tomb = pack(tombstone(unpack(body, _text(id), seq, None)))  # what it held apart is not needed
+                except (ValueError, TypeError) as cause:
+                    raise StoreCorrupt(self._url, f"entry {seq} of log number {number} cannot be read") from cause
+                self._db.execute("UPDATE entry SET body = ?, expires = NULL WHERE pos = ?", (tomb, pos))
+                self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))
+                self._let_go(pos, pos)
+
+    def remove(self, low: int, high: int) -> None:
+        """Remove the rows from `low` to `high`, both included."""
+        self._db.execute("DELETE FROM entry WHERE pos BETWEEN ? AND ?", (low, high))
+        self._db.execute("DELETE FROM tokens WHERE pos BETWEEN ? AND ?", (low, high))
+        self._let_go(low, high)
+
+    def _let_go(self, low: int, high: int) -> None:
+        """Remove the large contents that nobody but these places refers to."""
+        sql = "SELECT DISTINCT digest FROM large_use WHERE pos BETWEEN ? AND ?"
+        digests = self._db.execute(sql, (low, high)).fetchall()
+        if digests:
+            self._db.execute("DELETE FROM large_use WHERE pos BETWEEN ? AND ?", (low, high))
+            sql = "DELETE FROM large WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM large_use WHERE digest = ?1)"
+            self._db.executemany(sql, digests)
+
+    # --- counts
+
+    def count(self, counter: str, counts: Iterable[tuple[int, int]]) -> None:
+        """Store counts by place, but of what does not exist or is erased."""
+        erased = b'"erased":true'
+        self._db.executemany(
+            "INSERT OR REPLACE INTO tokens SELECT ?, pos, ? FROM entry WHERE pos = ? AND (instr(body, ?) = 0 "
+            "OR json_extract(CAST(body AS TEXT), '$.erased') IS NULL)",
+            [(counter, n, pos, erased) for pos, n in counts],
+        )
+
+    def tally(self, counter: str, spans: Iterable[Span]) -> tuple[int, int]:
+        """Return how many counts there are in these spans, and their sum."""
+        sql = "SELECT count(*), coalesce(sum(n), 0) FROM tokens WHERE counter = ? AND pos > ? AND pos < ?"
+        figures = [self._db.execute(sql, (counter, *span)).fetchone() for span in spans]
+        return sum(number for number, _ in figures), sum(total for _, total in figures)
+
+
+def _key(tenant: str, digest: str) -> bytes:
+    """The key of a large content: tenants share nothing, not even what is alike."""
+    return sha256(f"{tenant}\0{digest}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, int | None, bytes]:
     """The row that `INSERT` takes. An id that does not name the entry's own place is marked, to be indexed."""
     expires = _expiry(entry) if entry.expires_at is not None else None
     given = None if placed_at(entry.id) == entry.seq else 1
     return number << 32 | entry.seq, stored_id(entry.id), given, expires, pack(entry)
 
 
-def entries(url: str, rows: Sequence[Row]) -> list[Entry]:
-    """The entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
-    try:
-        return [unpack(body, _text(id), pos & 0xFFFFFFFF, tokens) for pos, id, body, tokens in rows]
-    except (ValueError, TypeError) as cause:
-        raise StoreCorrupt(url, _damaged(rows)) from cause
-
-
 def place(number: int, seq: int) -> int:
-    """The `pos` of a seq as a bound: whatever was asked for, it stays within the session's own range."""
-    return number << 32 | min(max(seq, 0), 0xFFFFFFFF)
+    """The `pos` of a seq as a bound: whatever was asked for, it stays within the log's own range."""
+    return number << 32 | min(max(seq, 0), LAST)
 
 
 def stored_id(id: str) -> bytes | str:
@@ -61,12 +212,3 @@ def _expiry(entry: Entry) -> int | None:
     if entry.expires_at is None or entry.erased:  # a tombstone has nothing left to sweep
         return None
     return int(entry.expires_at.timestamp() * 1_000_000)
-
-
-def _damaged(rows: Sequence[Row]) -> str:
-    for pos, id, body, _ in rows:
-        try:
-            unpack(body, _text(id), 0, None)
-        except (ValueError, TypeError) as fault:
-            return f"entry {pos & 0xFFFFFFFF} of session number {pos >> 32} cannot be read ({fault})"
-    return "an entry cannot be read"

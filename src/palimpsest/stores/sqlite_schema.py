@@ -31,6 +31,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID",
         "INSERT INTO meta VALUES('fence', 0)",
     ),
+    (
+        "CREATE TABLE share(number INTEGER NOT NULL, last INTEGER NOT NULL, log INTEGER NOT NULL, "
+        "PRIMARY KEY(number, last)) WITHOUT ROWID",
+        "CREATE INDEX share_log ON share(log)",
+        "CREATE TABLE large(digest BLOB NOT NULL UNIQUE, body BLOB NOT NULL)",
+        "CREATE TABLE large_use(pos INTEGER NOT NULL, digest BLOB NOT NULL, PRIMARY KEY(pos, digest)) WITHOUT ROWID",
+        "CREATE INDEX large_use_digest ON large_use(digest)",
+    ),
 )
 VERSION = len(MIGRATIONS)
 

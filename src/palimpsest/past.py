@@ -1,0 +1,160 @@
+"""What a session was at an earlier time: found again from its entries and records. Reads only.
+
+A time is a revision, or the place behind an entry. Nothing about it is stored beside what the log holds anyway:
+entries know the revision that added them, records the cuts, pins, erasures and rewinds that came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, EntryNotFound
+from palimpsest.linking import follow
+from palimpsest.log import Head, Record, SessionKey, hides
+from palimpsest.stores import Store
+
+BATCH = 512
+"""Entries read at once where a log is walked."""
+
+When = int | str | Entry
+"""A revision, or an entry (or its id) that is to be the newest."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A time of a session: the revision, and the `next_seq` of then."""
+
+    revision: int
+    next_seq: int
+
+
+class Past:
+    """One session's past."""
+
+    def __init__(self, store: Store, key: SessionKey) -> None:
+        self._store, self._key = store, key
+
+    async def point(self, head: Head, when: When | None, where: str) -> Point:
+        """Return the time that `when` names (None: now). Raises ConfigError, naming `where`, for one that never was."""
+        if when is None:
+            return Point(head.revision, head.next_seq)
+        if isinstance(when, str | Entry):
+            id = when if isinstance(when, str) else when.id
+            found = await self._store.fetch(self._key, ids=[id])
+            if not found:
+                raise EntryNotFound(self._key.session, id)
+            return Point(found[0].revision, found[0].seq + 1)
+        if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
+            raise ConfigError(where, when, f"a revision from 0 to {head.revision}, or an entry")
+        later = await self._store.records(self._key, after=when)
+        cleared = [record.revision for record in later if record.kind == "clear"]
+        if cleared:
+            raise ConfigError(where, when, f"a revision from {cleared[-1]} on: what was before was cleared")
+        return Point(when, await self.end(head, when))
+
+    async def end(self, head: Head, revision: int) -> int:
+        """Return the `next_seq` that the session had at this revision."""
+        low, high = head.first_seq, head.next_seq
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._store.read(self._key, after=middle - 1, limit=1)
+            if found and found[0].revision <= revision:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def view(self, head: Head, view: str, at: int) -> Head:
+        """Return the head as far as a context of this view needs it, as it was at revision `at`."""
+        if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
+            raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
+        records = await self._store.records(self._key, before=at + 1)
+        cuts = [record for record in records if record.kind == "cut" and record.view == view and record.cut is not None]
+        return Head(
+            revision=at,
+            epoch_reason=cuts[-1].reason if cuts else "",
+            first_seq=head.first_seq,
+            next_seq=await self.end(head, at),
+            views={view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {},
+            rewound=_rewound(records),
+            created=head.created,
+        )
+
+    async def head(self, head: Head, point: Point) -> Head:
+        """Return the whole head as it was then, by walking the log up to there; now, that is the head itself.
+
+        What has been erased since counts as erased. Epoch and usage are those of today.
+        """
+        if point == Point(head.revision, head.next_seq):
+            return head
+        records = await self._store.records(self._key, before=point.revision + 1)
+        rewound = _rewound(records)
+        then = Head(first_seq=head.first_seq, next_seq=head.first_seq)
+        erased = hidden = 0
+        async for batch in self._batches(head.first_seq - 1, point.next_seq):
+            then = follow(then, [entry for entry in batch if not hides(rewound, entry.seq)])
+            erased += sum(entry.erased for entry in batch)
+            hidden += sum(not entry.erased and hides(rewound, entry.seq) for entry in batch)
+        views = {record.view: record.cut for record in records if record.kind == "cut" and record.cut is not None}
+        return msgspec.structs.replace(
+            then,
+            revision=point.revision,
+            epoch=head.epoch,
+            epoch_reason=head.epoch_reason,
+            next_seq=point.next_seq,
+            group=then.group if any(call.group == then.group for call in then.calls) else 0,
+            pinned=await self._pinned(then, records),
+            erased=erased,
+            views=views,
+            usage=head.usage,
+            rewound=rewound,
+            hidden=hidden,
+            forked_from=head.forked_from,
+            created=head.created,
+        )
+
+    async def alive(self, head: Head, after: int) -> tuple[int, int]:
+        """Return how many entries after a `seq` are no tombstones, and how many of those no rewind hides."""
+        alive = shown = 0
+        async for batch in self._batches(after, head.next_seq):
+            left = [entry.seq for entry in batch if not entry.erased]
+            alive += len(left)
+            shown += sum(not hides(head.rewound, seq) for seq in left)
+        return alive, shown
+
+    async def history(self, head: Head, after: int, before: int | None) -> list[Record]:
+        """Return what every revision between the two did, oldest first: additions beside what the records tell."""
+        records = await self._store.records(self._key, after=after, before=before)
+        first = await self.end(head, after)
+        last = head.next_seq if before is None else await self.end(head, before - 1)
+        added: list[Record] = []
+        async for batch in self._batches(first - 1, last):
+            for entry in batch:
+                if added and added[-1].revision == entry.revision:
+                    added[-1] = msgspec.structs.replace(added[-1], seqs=(*added[-1].seqs, entry.seq))
+                else:
+                    added.append(Record(revision=entry.revision, kind="add", reason="", at=entry.at, seqs=(entry.seq,)))
+        return sorted([*added, *records], key=lambda record: record.revision)
+
+    async def _pinned(self, then: Head, records: Sequence[Record]) -> tuple[int, ...]:
+        pinned = set(then.pinned)
+        for record in records:
+            if record.kind == "pin":
+                pinned = pinned - set(record.seqs) if record.unpin else pinned | set(record.seqs)
+        there = await self._store.fetch(self._key, sorted(pinned))
+        return tuple(entry.seq for entry in there if not entry.erased and entry.seq < then.next_seq)
+
+    async def _batches(self, after: int, before: int) -> AsyncIterator[list[Entry]]:
+        while after + 1 < before:
+            batch = await self._store.read(self._key, after=after, before=before, limit=BATCH)
+            if not batch:
+                return
+            yield batch
+            after = batch[-1].seq
+
+
+def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
+    """The ranges that the rewinds among these records had hidden after the last of them."""
+    return next((record.rewound for record in reversed(records) if record.kind == "rewind"), ())

@@ -1,0 +1,94 @@
+"""The SQLite store's sessions: their numbers, heads and what they share, remembered as they were last seen."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log import Head, SessionKey
+from palimpsest.stores.sqlite_branches import Branches, Shared
+
+KNOWN = 4096
+"""Heads remembered at once, so that an append need not read what this process wrote last."""
+
+_decode = msgspec.json.Decoder(Head).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A session's number and head, with the head's stored form, and what it shares, as they were last seen."""
+
+    number: int
+    head: Head
+    body: bytes
+    shared: Shared
+
+
+class Heads:
+    """The table `session`, with a memory: what is remembered may be outdated, and `save` finds that out."""
+
+    def __init__(self, url: str, db: sqlite3.Connection, branches: Branches) -> None:
+        self._url, self._db, self._branches = url, db, branches
+        self._known: dict[SessionKey, Known] = {}
+
+    def remembered(self, key: SessionKey) -> Known | None:
+        """The session as it was last seen; None where it was not."""
+        return self._known.get(key)
+
+    def forget(self, key: SessionKey) -> None:
+        """Remember the session no longer."""
+        self._known.pop(key, None)
+
+    def clear(self) -> None:
+        """Remember nothing."""
+        self._known.clear()
+
+    def find(self, key: SessionKey) -> Known | None:
+        """The session's number and head as they are stored now, remembered for the next append."""
+        known = self._known.get(key)
+        row = None
+        if known is not None:
+            row = self._db.execute("SELECT head FROM session WHERE number = ?", (known.number,)).fetchone()
+            if row is not None and row[0] == known.body:
+                return known
+            number = known.number
+        if row is None:
+            row = self._db.execute("SELECT head, number FROM session WHERE tenant = ? AND id = ?", key).fetchone()
+            if row is None:
+                self._known.pop(key, None)
+                return None
+            number = row[1]
+        head = self.decode(row[0], key.session)
+        return self._know(key, Known(number, head, row[0], self._branches.shared(number)))
+
+    def _know(self, key: SessionKey, known: Known) -> Known:
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        self._known[key] = known
+        return known
+
+    def decode(self, body: bytes, session: str) -> Head:
+        """Return the head that was stored. Raises StoreCorrupt naming the session where it cannot be read."""
+        try:
+            return _decode(body)
+        except (ValueError, TypeError) as cause:
+            raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({cause})") from cause
+
+    def create(self, key: SessionKey) -> Known:
+        """Make a session with a number that no other has ever had."""
+        body = _encode(Head())
+        sql = "INSERT INTO session(tenant, id, head) VALUES(?, ?, ?)"
+        number = self._db.execute(sql, (*key, body)).lastrowid
+        assert number is not None, "an inserted row has a number"
+        return self._know(key, Known(number, Head(), body, ()))
+
+    def save(self, key: SessionKey, known: Known, head: Head, shared: Shared | None = None) -> bool:
+        """Put `head` in the place of the one known; return whether that was still there."""
+        body = _encode(head)
+        sql = "UPDATE session SET head = ? WHERE number = ? AND head = ?"
+        if self._db.execute(sql, (body, known.number, known.body)).rowcount == 0:
+            return False
+        self._known[key] = Known(known.number, head, body, known.shared if shared is None else shared)
+        return True
