@@ -259,7 +259,9 @@ class Assembly:
         """
         budget, fixed = self._budget(cut)
         if known is None:
-            room = None if budget is None or (self.meter.exact and self.walks_all) else budget.room
+            # What was given at a past revision is given whole: it fitted then.
+            everything = self.call.at is not None or (self.meter.exact and self.walks_all)
+            room = None if budget is None or everything else budget.room
             entries, more = await self.gatherer.window(head, cut, room)
         else:
             entries, more = [entry for entry in known if entry.seq >= cut.start], False

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from palimpsest.entries import Entry, check
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
-from palimpsest.linking import link
-from palimpsest.log import Head, Record, SessionKey, Usage
+from palimpsest.linking import follow, link
+from palimpsest.log import Head, Record, SessionKey, Usage, hides
 from palimpsest.stores import Dump
 
-SCHEMA_VERSION = 1
-KIND = "palimpsest/session"
+SCHEMA_VERSION = 2
+"""Version 2 knows what rewinds have hidden; exports of version 1 are read, too."""
 
-T = TypeVar("T")
+KNOWN_VERSIONS = (1, 2)
+KIND = "palimpsest/session"
 
 _LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
 _FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", *_LINKS))
@@ -46,6 +47,8 @@ def exported(
             "next_seq": head.next_seq,
             "turns": head.turns,
             "pinned": list(head.pinned),
+            "rewound": [list(span) for span in head.rewound],
+            "forked_from": list(head.forked_from) if head.forked_from else None,
             "views": _plain(head.views),
             "created_at": _time(head.created) if head.created else None,
             "updated_at": _time(head.updated) if head.updated else None,
@@ -78,7 +81,10 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     given = data.get("usage")
     usage = None if given is None else _converted(given, Usage, f"{where}.usage")
     first = outline.get("first_seq", 1)
-    linked_head, relinked = _relink(entries, first)
+    rewound = _converted(outline.get("rewound") or (), tuple[tuple[int, int], ...], f"{where}.head.rewound")
+    _check_spans(rewound, first, entries[-1].seq if entries else first - 1, f"{where}.head.rewound")
+    forked_from = _converted(outline.get("forked_from"), tuple[str, int] | None, f"{where}.head.forked_from")
+    linked_head, relinked = _relink(entries, first, rewound)
     head = msgspec.structs.replace(
         linked_head,
         revision=max(head.revision, *(entry.revision for entry in relinked), 0) if relinked else head.revision,
@@ -88,6 +94,9 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
         turns=outline.get("turns", linked_head.turns),
         pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),
         erased=sum(entry.erased for entry in relinked),
+        rewound=rewound,
+        hidden=sum(not entry.erased and hides(rewound, entry.seq) for entry in relinked),
+        forked_from=forked_from,
         views=head.views,
         usage=usage,
         created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked_head.created,
@@ -96,7 +105,7 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     return session, Dump(head=head, entries=tuple(relinked), records=records)
 
 
-def _converted(raw: object, kind: type[T], where: str) -> T:
+def _converted(raw: object, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as fault:
@@ -118,8 +127,8 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     if kind != KIND:
         raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
     version = data.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        known = f"known here: {SCHEMA_VERSION}"
+    if version not in KNOWN_VERSIONS or isinstance(version, bool):
+        known = f"known here: {', '.join(map(str, KNOWN_VERSIONS))}"
         raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
     session = data.get("session_id")
     if not isinstance(session, str):
@@ -131,16 +140,27 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     return data, session, outline
 
 
-def _relink(entries: Sequence[Entry], first: int) -> tuple[Head, list[Entry]]:
-    """Link the entries as appending them one revision at a time does; a tombstone keeps the links it has."""
+def _check_spans(rewound: Sequence[tuple[int, int]], first: int, last: int, where: str) -> None:
+    before = first - 1
+    for i, (low, high) in enumerate(rewound):
+        if not before < low <= high <= last:
+            raise ImportFailed(f"{where}[{i}]", f"{low} to {high} is no range of entries behind the one before")
+        before = high
+
+
+def _relink(entries: Sequence[Entry], first: int, rewound: Sequence[tuple[int, int]]) -> tuple[Head, list[Entry]]:
+    """Link the entries as appending them one revision at a time does.
+
+    Tombstones and what a rewind has hidden keep the links that they have.
+    """
     head, linked = Head(first_seq=first, next_seq=first), []
     for entry in entries:
         head = msgspec.structs.replace(head, revision=entry.revision - 1)
-        if entry.erased:
+        hidden = hides(rewound, entry.seq)
+        if entry.erased or hidden:
             linked.append(entry)
-            turn = entry.seq if entry.is_human else head.turn
             head = msgspec.structs.replace(
-                head, revision=entry.revision, next_seq=entry.seq + 1, turn=turn, tail=entry.group
+                head if hidden else follow(head, [entry]), revision=entry.revision, next_seq=entry.seq + 1
             )
             continue
         head, (again,) = link(head, [entry], entry.at)

@@ -51,7 +51,9 @@ class Gatherer:
         return entries, False
 
     def _least(self, entry: Entry, cut: Cut) -> int:
-        """What the entry costs at least in the next cut: an old result may become a note."""
+        """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
+        if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
+            return self._meter.overhead(entry)
         may_mask = self._meter.exact and self._masks and entry.kind == "tool_result"
         if may_mask and len(entry.content) > MASK_OVER:
             return self._meter.overhead(entry)

@@ -160,7 +160,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why.
 
     Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added.
-    Of a pin that lets go `unpin` is set; of a rewind `rewound` are all ranges that are hidden after it.
+    Of a pin that lets go `unpin` is set; of a rewind `to` is the revision that it went back to, and `rewound` are
+    all ranges that are hidden after it.
     """
 
     revision: int
@@ -171,6 +172,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: Cut | None = None
     seqs: tuple[int, ...] = ()
     unpin: bool = False
+    to: int = 0
     rewound: tuple[tuple[int, int], ...] = ()
     detail: dict[str, Any] = {}
 
@@ -273,6 +275,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
         cut=cut,
         seqs=change.seqs,
         unpin=change.unpin,
+        to=change.back.revision if change.back is not None else 0,
         rewound=after.rewound if change.kind == "rewind" else (),
         detail=change.detail,
     )

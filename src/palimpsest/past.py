@@ -70,7 +70,7 @@ class Past:
         """Return the head as far as a context of this view needs it, as it was at revision `at`."""
         if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
             raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
-        records = await self._store.records(self._key, before=at + 1)
+        records = _standing(await self._store.records(self._key, before=at + 1))
         cuts = [record for record in records if record.kind == "cut" and record.view == view and record.cut is not None]
         return Head(
             revision=at,
@@ -89,7 +89,7 @@ class Past:
         """
         if point == Point(head.revision, head.next_seq):
             return head
-        records = await self._store.records(self._key, before=point.revision + 1)
+        records = _standing(await self._store.records(self._key, before=point.revision + 1))
         rewound = _rewound(records)
         then = Head(first_seq=head.first_seq, next_seq=head.first_seq)
         erased = hidden = 0
@@ -153,6 +153,15 @@ class Past:
                 return
             yield batch
             after = batch[-1].seq
+
+
+def _standing(records: Sequence[Record]) -> Sequence[Record]:
+    """The records that stand at their end: a rewind takes back those after the revision that it went to."""
+    for i in reversed(range(len(records))):
+        if records[i].kind == "rewind":
+            before = [record for record in records[:i] if record.revision <= records[i].to]
+            return [*_standing(before), *records[i:]]
+    return records
 
 
 def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.entries import Entry, new_ids
+from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound
 from palimpsest.formats import Message
 from palimpsest.log import Change, Head, Record, Usage, hides, hiding
@@ -265,7 +266,7 @@ class AsyncSession(Writer):
         SessionNotFound for a session without entries, Conflict where `session_id` is taken.
         """
         self._may_write()
-        into = session_id or f"{self.id[: MAX_ID - 9]}~{new_ids(1, 0)[0][-8:]}"
+        into = session_id or f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
         options = self._options.of(into)
         while True:
             head = await self._reader.head()
