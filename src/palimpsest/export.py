@@ -1,13 +1,16 @@
-"""A session as plain JSON, out and in again. Pure."""
+"""A session as plain JSON, out and in again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from palimpsest.context import Context
 from palimpsest.entries import Entry, check
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.linking import follow, link
@@ -29,15 +32,65 @@ def exported(
     key: SessionKey, head: Head, entries: Sequence[Entry], records: Sequence[Record], now: int
 ) -> dict[str, Any]:
     """Return the session as JSON values; `import_session` takes them back."""
+    return _frame(key, head, now) | {
+        "entries": [_entry(entry) for entry in entries if not entry.erased],
+        "tombstones": [_entry(entry) for entry in entries if entry.erased],
+        "records": [_plain(record) for record in records],
+    }
+
+
+async def written(
+    key: SessionKey, head: Head, entries: AsyncIterator[Entry], records: AsyncIterator[Record], now: int
+) -> AsyncIterator[bytes]:
+    """Yield the JSON text of `exported` in pieces, without ever holding the log.
+
+    It is one pass over the log, so that what is erased meanwhile is in one section only.
+    """
+    from tempfile import SpooledTemporaryFile
+
+    with SpooledTemporaryFile(1 << 20) as tombstones:
+        for i, (name, value) in enumerate(_frame(key, head, now).items()):
+            yield b"".join((b"{" if i == 0 else b",\n", _json(name), b": "))
+            comma = b"\n"
+            if name == "entries":
+                yield b"["
+                async for entry in entries:
+                    line = _json(_entry(entry))
+                    if entry.erased:
+                        tombstones.write(line + b"\n")
+                        continue
+                    yield comma + line
+                    comma = b",\n"
+                yield b"]"
+            elif name == "tombstones":
+                tombstones.seek(0)
+                yield b"["
+                for line in tombstones:
+                    yield comma + line.rstrip()
+                    comma = b",\n"
+                yield b"]"
+            elif name == "records":
+                yield b"["
+                async for record in records:
+                    yield comma + _json(_plain(record))
+                    comma = b",\n"
+                yield b"]"
+            else:
+                yield _json(value)
+    yield b"}\n"
+
+
+def _frame(key: SessionKey, head: Head, now: int) -> dict[str, Any]:
+    """Everything about a session but its entries and records."""
     return {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "session_id": key.session,
         "exported_at": _time(now),
-        "entries": [_entry(entry) for entry in entries if not entry.erased],
-        "tombstones": [_entry(entry) for entry in entries if entry.erased],
+        "entries": [],
+        "tombstones": [],
         "summaries": [],
-        "records": [_plain(record) for record in records],
+        "records": [],
         "usage": _plain(head.usage),
         "head": {
             "revision": head.revision,
@@ -54,6 +107,47 @@ def exported(
             "updated_at": _time(head.updated) if head.updated else None,
         },
     }
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # lone surrogates have no UTF-8
+        import json
+
+        return json.dumps(value).encode()
+
+
+class Sink(Protocol):
+    """Whatever bytes can be written to, such as a file opened in binary mode."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take the next bytes."""
+        ...
+
+
+@contextmanager
+def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
+    """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise."""
+    if not isinstance(file, str | os.PathLike):
+        yield file
+        return
+    path = os.fspath(file)
+    try:
+        with open(f"{path}.partial", "wb") as out:
+            yield out
+        os.replace(f"{path}.partial", path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(f"{path}.partial")
+        raise
+
+
+def listed(context: Context) -> bytes:
+    """The messages of a context as a file: the provider's list, or its arguments where system text stands beside it."""
+    if context.format == "text":
+        return context.text.encode("utf-8", "replace")
+    return _json(context.messages if context.system is None else context.request()) + b"\n"
 
 
 def imported(data: object, where: str = "data") -> tuple[str, Dump]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,6 +17,7 @@ from palimpsest.writing import Content
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
+    from palimpsest.export import Sink
     from palimpsest.options import Options
     from palimpsest.past import When
     from palimpsest.reading import Interaction, Stats
@@ -224,6 +226,9 @@ class Session:
 
     def export(self) -> dict[str, Any]:
         return drive(self._core.export())
+
+    def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+        return drive(self._core.export_to(file, format=format))
 
     @contextmanager
     def turn(self, *, atomic: bool = False) -> Iterator[Session]:

@@ -138,6 +138,21 @@ class Past:
                     added.append(Record(revision=entry.revision, kind="add", reason="", at=entry.at, seqs=(entry.seq,)))
         return sorted([*added, *records], key=lambda record: record.revision)
 
+    async def records(self, head: Head) -> AsyncIterator[Record]:
+        """Yield the records up to this head, oldest first, some at a time."""
+        after = 0
+        while after < head.revision:
+            before = min(after + 8 * BATCH, head.revision) + 1
+            for record in await self._store.records(self._key, after=after, before=before):
+                yield record
+            after = before - 1
+
+    async def entries(self, head: Head) -> AsyncIterator[Entry]:
+        """Yield every entry before this head, oldest first, some at a time."""
+        async for batch in self._batches(head.first_seq - 1, head.next_seq):
+            for entry in batch:
+                yield entry
+
     async def _pinned(self, then: Head, records: Sequence[Record]) -> tuple[int, ...]:
         pinned = set(then.pinned)
         for record in records:

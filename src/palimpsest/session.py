@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
-from palimpsest.log import Change, Head, Record, Usage, hides, hiding
-from palimpsest.options import MAX_ID
-from palimpsest.writing import Gathered, Writer
+from palimpsest.log import Change, Head, Usage, hides
+from palimpsest.timeline import Timeline
+from palimpsest.writing import Gathered
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
-    from palimpsest.past import Past, When
     from palimpsest.reading import Interaction, Stats
 
 
@@ -31,7 +29,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
     open_calls: tuple[str, ...]
 
 
-class AsyncSession(Writer):
+class AsyncSession(Timeline):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
@@ -44,12 +42,6 @@ class AsyncSession(Writer):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
-
-    @property
-    def _past(self) -> Past:
-        from palimpsest.past import Past  # few sessions look back
-
-        return Past(self._store, self._options.key)
 
     # --- reading
 
@@ -86,14 +78,6 @@ class AsyncSession(Writer):
     async def interactions(self) -> list[Interaction]:
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
         return await self._reader.interactions()
-
-    async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
-        """Return what happened to the session, oldest first, one record a revision.
-
-        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
-        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
-        """
-        return await self._past.history(await self._reader.head(), after, before)
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
@@ -254,80 +238,6 @@ class AsyncSession(Writer):
             "session:cleared", self.id, {"entries": head.entries}, self._memory.runner.wait
         )
         return head.entries
-
-    # --- branches and the past
-
-    async def fork(self, session_id: str | None = None, *, at: When | None = None) -> AsyncSession:
-        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
-
-        The branch shares every entry before that point, with id, number and counts, and goes its own way from
-        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
-        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
-        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
-        """
-        self._may_write()
-        into = session_id or f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
-        options = self._options.of(into)
-        while True:
-            head = await self._reader.head()
-            if not head.revision:
-                raise SessionNotFound(self.id)
-            point = await self._past.point(head, at, "at")
-            then, now = await self._past.head(head, point), self._memory.clock()
-            usage = then.usage and msgspec.structs.replace(
-                then.usage, calls=0, total_input=0, total_output=0, total_cached=0
-            )
-            branch = msgspec.structs.replace(
-                then, forked_from=(self.id, point.revision), usage=usage, created=now, updated=now
-            )
-            try:
-                await self._store.fork(self._options.key, into, branch, expect_revision=head.revision)
-                break
-            except Conflict:
-                if await self._store.head(options.key) is not None:
-                    raise
-        facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
-        await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
-        return type(self)(self._memory, options)
-
-    async def rewind(self, to: When) -> int:
-        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
-
-        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
-        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again.
-        """
-        self._may_write()
-        while True:
-            head = await self._reader.head()
-            point = await self._past.point(head, to, "to")
-            then = await self._past.head(head, point)
-            alive, gone = await self._past.alive(head, point.next_seq - 1)
-            rewound = hiding(then.rewound, point.next_seq, head.next_seq - 1)
-            if rewound == head.rewound:
-                return 0
-            back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
-            change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
-            try:
-                await self._store.compact(self._options.key, change, expect_revision=head.revision)
-                break
-            except Conflict:  # somebody was first: go back from there
-                continue
-        facts = {"revision": point.revision, "entries": gone}
-        await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
-        return gone
-
-    async def export(self) -> dict[str, Any]:
-        """Return the whole session as plain JSON values: entries with state and links, records, usage.
-
-        `memory.import_session` takes it back; tombstones stand for what was erased.
-        """
-        from palimpsest.export import exported
-
-        head = await self._reader.head()
-        entries = [entry async for entry in self._reader.walk(rewound=True) if entry.seq < head.next_seq]
-        records = await self._store.records(self._options.key, before=head.revision + 1)
-        return exported(self._options.key, head, entries, records, self._memory.clock())
 
     # --- turns
 

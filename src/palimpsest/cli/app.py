@@ -24,9 +24,13 @@ BROKEN_PIPE, INTERRUPTED = 0, 130
 COMMANDS = {
     "context": "context",
     "demo": "demo",
+    "diff": "timeline",
     "doctor": "doctor",
     "export": "exporting",
+    "fork": "timeline",
+    "history": "timeline",
     "import": "importing",
+    "rewind": "timeline",
     "sessions": "sessions",
     "show": "sessions",
     "stats": "sessions",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import sys
 
 import click
 
-from palimpsest import Session
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
-from palimpsest.cli.output import note, to_json
+from palimpsest.cli.output import Cleaning, note, print_json
+
+FORMATS = ("palimpsest", "openai", "openai-responses", "anthropic", "gemini", "text")
 
 
 @click.command(
@@ -18,15 +18,16 @@ from palimpsest.cli.output import note, to_json
     epilog=examples(
         "palimpsest export support-7 -o support-7.json",
         "palimpsest export support-7 --format openai | jq '.[].role'",
+        "palimpsest export support-7 --format anthropic -o messages.json",
     ),
 )
 @session_argument
 @click.option(
     "--format",
-    type=click.Choice(["palimpsest", "openai"]),
+    type=click.Choice(FORMATS),
     default="palimpsest",
     show_default=True,
-    help="Everything, to be imported again; or the log as messages of chat completions.",
+    help="Everything, to be imported again; or the log as a provider's messages, or as plain text.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to this file. [default: standard output]")
 @json_option
@@ -36,34 +37,27 @@ def export_command(
 ) -> None:
     """Write a session as JSON. Erased entries are there as tombstones without content.
 
-    The form `openai` is what a model would be given without any budget: a call that is still open is left out, and
-    so is what has expired or was erased.
+    The other forms are what a model would be given without any budget: a call that is still open is left out, and
+    so is what has expired, was erased or was rewound. Where a provider takes the system text beside the messages
+    it stands beside them. All but `text` is JSON anyway; --json makes an object of that, too.
     """
     with open_memory(store, tenant) as memory:
         require(memory, session)
         chat = memory.session(session, readonly=True)
-        value: Any = chat.export() if format == "palimpsest" else _messages(chat)
-    text = to_json(value, indent=None if output is None and not as_json else 1) + "\n"
-    if output is None or output == "-":
-        click.echo(text, nl=False)
-        return
-    _write(output, text)
-    note(f"Wrote {len(text.encode()):,} bytes to {output}.")
-
-
-def _messages(chat: Session) -> list[dict[str, Any]]:
-    context = chat.context(view="export", dry_run=True)
-    if context.pending:
-        note(f"Left out, because their calls are still open: {', '.join(context.pending)}")
-    return context.messages
-
-
-def _write(path: str, text: str) -> None:
-    """Write the whole file or none of it."""
-    partial = f"{path}.partial"
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, path)
-    except OSError as fault:
-        raise click.ClickException(f"{path}: {fault.strerror}") from fault
+        if format != "palimpsest":
+            pending = chat.context(view="export", dry_run=True).pending
+            if pending:
+                note(f"Left out, because their calls are still open: {', '.join(pending)}")
+        if as_json and format == "text":
+            print_json(chat.context(view="export", dry_run=True, format="text").request())
+            return
+        if output is None or output == "-":
+            out = Cleaning(sys.stdout.buffer, json=format != "text")
+            chat.export_to(out, format=format)
+            out.close()
+            return
+        try:
+            size = chat.export_to(output, format=format)
+        except OSError as fault:
+            raise click.ClickException(f"{output}: {fault.strerror}") from fault
+    note(f"Wrote {size:,} bytes to {output}.")

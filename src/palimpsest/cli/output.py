@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -52,6 +53,27 @@ def to_json(value: Any, *, indent: int | None = 2) -> str:
 
 def _json_escape(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+class Cleaning:
+    """A sink for UTF-8 that lets through what is safe on a terminal, and shows the rest as escapes."""
+
+    def __init__(self, out: IO[bytes], *, json: bool) -> None:
+        self._out, self._json = out, json
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes, /) -> None:
+        """Write the next bytes."""
+        self._put(self._decoder.decode(data))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._put(self._decoder.decode(b"", final=True))
+        self._out.flush()
+
+    def _put(self, text: str) -> None:
+        safe = _JSON_UNSAFE.sub(_json_escape, text) if self._json else clean(text)
+        self._out.write(safe.encode())
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,271 @@
+"""`palimpsest history`, `diff`, `fork` and `rewind`: what happened, what the model was given when, and going back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.output import clean, console, counted, line, moment, note, print_json, table
+
+if TYPE_CHECKING:
+    from palimpsest import Context, Record, Session
+
+Message = dict[str, Any]
+
+
+# --- history
+
+
+@click.command(
+    "history",
+    epilog=examples("palimpsest history support-7", "palimpsest history support-7 --after 40 --json"),
+)
+@session_argument
+@click.option("--after", type=click.IntRange(0), default=0, metavar="REVISION", help="Only what came after it.")
+@click.option("--before", type=click.IntRange(1), metavar="REVISION", help="Only what came before it.")
+@json_option
+@store_options
+def history_command(
+    store: str | None, tenant: str | None, as_json: bool, session: str, after: int, before: int | None
+) -> None:
+    """List what happened to a session, oldest first: additions, cuts, erasures, pins, rewinds, with time and reason.
+
+    A revision is what `context --at`, `show --at`, `diff`, `fork --at` and `rewind` take.
+    """
+    with open_memory(store, tenant) as memory:
+        require(memory, session)
+        records = memory.session(session, readonly=True).history(after=after, before=before)
+    if as_json:
+        print_json([_record_json(record) for record in records])
+        return
+    rows = table("revision", "time", "what", "entries", "why", right=("revision",))
+    for record in records:
+        rows.add_row(str(record.revision), moment(record.at), record.kind, _places(record.seqs), line(_why(record)))
+    console().print(rows)
+
+
+def _record_json(record: Record) -> dict[str, Any]:
+    import msgspec
+
+    from palimpsest.entries import moment as when
+
+    values: dict[str, Any] = msgspec.to_builtins(record)
+    return {**values, "at": when(record.at).isoformat()}
+
+
+def _places(seqs: Sequence[int]) -> str:
+    """Seqs as a reader writes them: `1 to 6, 9`."""
+    runs: list[list[int]] = []
+    for seq in seqs:
+        if runs and seq == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], seq]
+        else:
+            runs.append([seq])
+    told = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return ", ".join(told[:8]) + (", …" if len(told) > 8 else "")
+
+
+def _why(record: Record) -> str:
+    view = f"view {record.view}: " if record.view not in ("", "main") else ""
+    figures = {name: value for name, value in record.detail.items() if isinstance(value, int) and value}
+    told = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in figures.items())
+    return f"{view}{record.reason}" + (f" ({told})" if told else "")
+
+
+# --- diff
+
+
+class Change(NamedTuple):
+    """A run of messages: kept, or some taken away and others put in their place."""
+
+    kept: int
+    removed: list[tuple[int, Message]]
+    added: list[tuple[int, Message]]
+
+
+@click.command(
+    "diff",
+    epilog=examples(
+        "palimpsest diff support-7 40 52", "palimpsest diff support-7 40 52 --view small --format anthropic --json"
+    ),
+)
+@session_argument
+@click.argument("one", type=click.IntRange(1), metavar="REV1")
+@click.argument("other", type=click.IntRange(1), metavar="REV2")
+@click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
+@click.option("--format", default="openai", show_default=True, help="The messages of which provider.")
+@click.option("--full", is_flag=True, help="Whole messages, not their first lines.")
+@json_option
+@store_options
+def diff_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    one: int,
+    other: int,
+    view: str,
+    format: str,
+    full: bool,
+) -> None:
+    """Show what the model was given at one revision and at another, and what happened in between.
+
+    Messages that both have are counted, the others are listed: `-` was given at REV1 only, `+` at REV2 only.
+    """
+    with open_memory(store, tenant) as memory:
+        require(memory, session)
+        chat = memory.session(session, readonly=True, view=view, format=format)
+        before, after = (chat.context(at=revision) for revision in (one, other))
+        between = [record for record in _between(chat, one, other) if record.kind != "add"]
+    changes = list(changed(before.messages, after.messages))
+    if as_json:
+        print_json(_diff_json(before, after, changes, between))
+        return
+    _print_diff(before, after, changes, between, width=0 if full else 100)
+
+
+def _between(chat: Session, one: int, other: int) -> list[Record]:
+    return chat.history(after=min(one, other), before=max(one, other) + 1)
+
+
+def changed(before: Sequence[Message], after: Sequence[Message]) -> Iterator[Change]:
+    """Yield what makes `after` of `before`, in order; messages are alike where their JSON is."""
+    left, right = ([json.dumps(message, sort_keys=True) for message in given] for given in (before, after))
+    for what, i, k, j, n in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if what == "equal":
+            yield Change(k - i, [], [])
+        else:
+            yield Change(0, list(enumerate(before[i:k], i)), list(enumerate(after[j:n], j)))
+
+
+def _side(context: Context) -> dict[str, Any]:
+    return {"revision": context.revision, "messages": len(context.messages), "tokens": context.tokens}
+
+
+def _diff_json(before: Context, after: Context, changes: list[Change], between: list[Record]) -> dict[str, Any]:
+    return {
+        "from": _side(before),
+        "to": _side(after),
+        "same_prefix": _same_prefix(changes),
+        "changes": [
+            {"kept": change.kept}
+            if change.kept
+            else {
+                "removed": [{"index": i, "message": message} for i, message in change.removed],
+                "added": [{"index": i, "message": message} for i, message in change.added],
+            }
+            for change in changes
+        ],
+        "records": [_record_json(record) for record in between],
+    }
+
+
+def _same_prefix(changes: list[Change]) -> int:
+    """How many messages both begin with: what a provider's cache may have kept."""
+    return changes[0].kept if changes else 0
+
+
+def _print_diff(before: Context, after: Context, changes: list[Change], between: list[Record], *, width: int) -> None:
+    from rich.text import Text
+
+    screen = console()
+    for sign, side in (("-", _side(before)), ("+", _side(after))):
+        told = f"{counted(side['messages'], 'message')}, {side['tokens']:,} tokens"
+        screen.print(Text(f"{sign} revision {side['revision']}: {told}", "bold"))
+    for record in between:
+        screen.print(Text(clean(f"  {record.kind} at revision {record.revision}: {_why(record)}"), "yellow"))
+    for change in changes:
+        if change.kept:
+            screen.print(Text(f"  {counted(change.kept, 'message')} alike", "dim"))
+        for sign, style, messages in (("-", "red", change.removed), ("+", "green", change.added)):
+            for i, message in messages:
+                screen.print(Text(f"{sign} {i}  {_shown(message, width)}", style))
+    if not any(change.removed or change.added for change in changes):
+        note("Both were given the same.")
+
+
+def _shown(message: Message, width: int) -> str:
+    role = message.get("role") or message.get("type") or message.get("section") or ""
+    rest = {key: value for key, value in message.items() if key not in ("role", "section")}
+    only = next(iter(rest.values())) if len(rest) == 1 else None
+    said = only if isinstance(only, str) else json.dumps(rest, ensure_ascii=False)
+    return line(f"{role}: {said}", width) if width else clean(f"{role}: {said}")
+
+
+# --- going back
+
+
+@click.command(
+    "fork",
+    epilog=examples("palimpsest fork support-7 support-7-retry", "palimpsest fork support-7 retry --at 40"),
+)
+@session_argument
+@click.argument("branch", required=False, metavar="[NEW]")
+@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="As the session was then. [default: now]")
+@click.option("--behind", metavar="ENTRY", help="With this entry (its id) as the newest.")
+@json_option
+@store_options
+def fork_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    branch: str | None,
+    at: int | None,
+    behind: str | None,
+) -> None:
+    """Make a session NEW that branches off SESSION; without NEW it is given a name. Both go on independently.
+
+    They share what was there before: erasing an entry of that erases it in both.
+    """
+    with open_memory(store, tenant, write=True) as memory:
+        require(memory, session)
+        made = memory.session(session).fork(branch, at=_when(at, behind, required=False))
+        info = memory.info(made.id)
+    if as_json:
+        print_json({"session": made.id, "entries": info.entries, "revision": info.revision})
+        return
+    click.echo(line(made.id))
+    note(f"It holds {counted(info.entries, 'entry')} of {session}.")
+
+
+@click.command(
+    "rewind",
+    epilog=examples("palimpsest rewind support-7 --to 40", "palimpsest rewind support-7 --behind 0192…"),
+)
+@session_argument
+@click.option("--to", type=click.IntRange(0), metavar="REVISION", help="As the session was then.")
+@click.option("--behind", metavar="ENTRY", help="With this entry (its id) as the newest.")
+@json_option
+@store_options
+def rewind_command(
+    store: str | None, tenant: str | None, as_json: bool, session: str, to: int | None, behind: str | None
+) -> None:
+    """Go back to how SESSION was. What came after is hidden, not destroyed: going to a later revision restores it."""
+    when = _when(to, behind, required=True)
+    assert when is not None, "it is required"
+    with open_memory(store, tenant, write=True) as memory:
+        before = require(memory, session).revision
+        gone = memory.session(session).rewind(when)
+        info = memory.info(session)
+    if as_json:
+        print_json({"session": session, "taken_back": gone, "entries": info.entries, "revision": info.revision})
+        return
+    click.echo(f"Took back {counted(gone, 'entry')}; {session} holds {counted(info.entries, 'entry')}.")
+    if info.revision > before:
+        note(f"`palimpsest rewind {session} --to {before}` restores them.")
+
+
+def _when(revision: int | None, entry: str | None, *, required: bool) -> int | str | None:
+    """The point in time that the options name."""
+    if revision is not None and entry is not None:
+        raise click.UsageError("a revision or an entry, not both")
+    if required and revision is None and entry is None:
+        raise click.UsageError("say where to: --to REVISION or --behind ENTRY; `palimpsest history` lists revisions")
+    return revision if entry is None else entry

@@ -1,0 +1,139 @@
+"""A session's past and its branches, and the session as a file: the half of `AsyncSession` that looks back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from palimpsest.errors import Conflict, SessionNotFound
+from palimpsest.log import Change, Record, hiding
+from palimpsest.options import MAX_ID
+from palimpsest.writing import Writer
+
+if TYPE_CHECKING:
+    from palimpsest.export import Sink
+    from palimpsest.past import Past, When
+
+
+class Timeline(Writer):
+    """Forks, rewinds, history and exports."""
+
+    @property
+    def _past(self) -> Past:
+        from palimpsest.past import Past  # few sessions look back
+
+        return Past(self._store, self._options.key)
+
+    async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return what happened to the session, oldest first, one record a revision.
+
+        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
+        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        """
+        return await self._past.history(await self._reader.head(), after, before)
+
+    async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
+        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+
+        The branch shares every entry before that point, with id, number and counts, and goes its own way from
+        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
+        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
+        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        """
+        self._may_write()
+        into = session_id or f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
+        options = self._options.of(into)
+        while True:
+            head = await self._reader.head()
+            if not head.revision:
+                raise SessionNotFound(self.id)
+            point = await self._past.point(head, at, "at")
+            then, now = await self._past.head(head, point), self._memory.clock()
+            usage = then.usage and msgspec.structs.replace(
+                then.usage, calls=0, total_input=0, total_output=0, total_cached=0
+            )
+            branch = msgspec.structs.replace(
+                then, forked_from=(self.id, point.revision), usage=usage, created=now, updated=now
+            )
+            try:
+                await self._store.fork(self._options.key, into, branch, expect_revision=head.revision)
+                break
+            except Conflict:
+                if await self._store.head(options.key) is not None:
+                    raise
+        facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
+        await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
+        return type(self)(self._memory, options)
+
+    async def rewind(self, to: When) -> int:
+        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+
+        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
+        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
+        stays erased. Calls that were open then are open again.
+        """
+        self._may_write()
+        while True:
+            head = await self._reader.head()
+            point = await self._past.point(head, to, "to")
+            then = await self._past.head(head, point)
+            alive, gone = await self._past.alive(head, point.next_seq - 1)
+            rewound = hiding(then.rewound, point.next_seq, head.next_seq - 1)
+            if rewound == head.rewound:
+                return 0
+            back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
+            change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
+            try:
+                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                break
+            except Conflict:  # somebody was first: go back from there
+                continue
+        facts = {"revision": point.revision, "entries": gone}
+        await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
+        return gone
+
+    async def export(self) -> dict[str, Any]:
+        """Return the whole session as plain JSON values: entries with state and links, records, usage.
+
+        `memory.import_session` takes it back; tombstones stand for what was erased.
+        """
+        from palimpsest.export import exported
+
+        head, past = await self._reader.head(), self._past
+        entries = [entry async for entry in past.entries(head)]
+        records = [record async for record in past.records(head)]
+        return exported(self._options.key, head, entries, records, self._memory.clock())
+
+    async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
+
+        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
+        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
+        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
+        calls that are still open are left out, and so is what was erased, has expired or was rewound.
+        """
+        from palimpsest.export import partial
+
+        run, size = self._memory.runner.run, 0
+        with partial(file) as out:
+            async for piece in self._pieces(format):
+                await run(out.write, piece)
+                size += len(piece)
+        return size
+
+    async def _pieces(self, format: str) -> AsyncIterator[bytes]:
+        from palimpsest.assembly import Assembly, Call
+        from palimpsest.export import listed, written
+
+        if format == "palimpsest":
+            head, past = await self._reader.head(), self._past
+            key, now = self._options.key, self._memory.clock()
+            async for piece in written(key, head, past.entries(head), past.records(head), now):
+                yield piece
+            return
+        plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
+        assembly = Assembly(self._store, plain, Call(view="export", dry_run=True), self._memory.clock())
+        yield listed(await self._memory.runner.whole(assembly.context))
