@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import rules
 from palimpsest.formats import find_format
 from palimpsest.memory import Memory
+from recordings import tau_bench
 
 BUDGETS = (2_500, 4_000, 8_000, 16_000)
 TOGETHER = 40
@@ -20,13 +19,7 @@ TOGETHER = 40
 
 @pytest.fixture(scope="module")
 def conversations() -> list[list[dict[str, Any]]]:
-    folder = os.environ.get("PALIMPSEST_DATA")
-    if not folder:
-        pytest.skip("PALIMPSEST_DATA does not name the data folder")
-    path = Path(folder) / "tau-bench" / "gpt-4o-airline.json"
-    if not path.exists():
-        pytest.skip("tau-bench/gpt-4o-airline.json is not in the data folder")
-    return [one["traj"] for one in json.loads(path.read_bytes())]
+    return tau_bench()
 
 
 def contexts(store: str | Path, messages: list[dict[str, Any]], system: str) -> Iterator[tuple[int, Any]]:
