@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
 from processes import can_be_anybody, integrity, run
 from writer import SESSION, quarters, turn
 
@@ -366,10 +367,12 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
-def test_flipped_bits_raise_nothing_but_our_errors(tmp_path: Path, flips: int) -> None:
-    """A bit flipped anywhere in the file is either without effect on reading or raises an error of ours."""
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -> None:
+    """A bit flipped anywhere in the file is named by an error of ours, or what is read is what was written."""
     path, sound = tmp_path / "log.db", tmp_path / "sound.db"
     filled(sound, turns=8, sessions=("one", "two"))
+    with Memory.open(sound) as memory:
+        written = seen(memory)
     original, dice, refused = sound.read_bytes(), random.Random(7), 0
     for _ in range(flips):
         damaged = bytearray(original)
@@ -378,13 +381,69 @@ def test_flipped_bits_raise_nothing_but_our_errors(tmp_path: Path, flips: int) -
 
         try:
             with Memory.open(path) as memory:
-                for info in memory.sessions():
-                    session = memory.session(info.session)
-                    session.entries()
-                    session.context()
-                    session.history()
+                read = seen(memory)
         except PalimpsestError:
             refused += 1
+        else:
+            assert read == written
         for rest in tmp_path.glob("log.db*"):
             rest.unlink()
     assert refused
+
+
+def seen(memory: Memory) -> list:
+    """All that can be read of two sessions."""
+    sessions = [memory.session(name) for name in ("one", "two")]
+    return [
+        (info.session, info.entries, session.entries(), session.context(dry_run=True).messages, session.history())
+        for info, session in zip(memory.sessions(), sessions, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entry SET body = CAST(replace(CAST(body AS TEXT), 'question', 'Question') AS BLOB) WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET pos = pos + 100 WHERE pos = (1 << 32) + 3",
+        "DELETE FROM entry WHERE pos = (1 << 32) + 3",
+        "UPDATE entry SET id = zeroblob(16) WHERE pos = (1 << 32) + 3",
+        "UPDATE session SET head = CAST(replace(CAST(head AS TEXT), '\"revision\":3', '\"revision\":2') AS BLOB)",
+    ],
+)
+def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: str) -> None:
+    """A row that still can be read, but not as it was written, is StoreCorrupt all the same."""
+    path = tmp_path / "log.db"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute(statement).rowcount
+        db.commit()
+
+    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match=r"checksum|missing"):
+        memory.session(SESSION).context()
+
+
+def test_a_store_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """A file that was made before branches and checksums is brought to the present version, its log unchanged."""
+    path = tmp_path / "log.db"
+    made = {"id": bytes(16), "body": b'{"content":"from the first version","at":5,"group":1,"turn":1,"rev":1}'}
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for statement in MIGRATIONS[0]:
+            db.execute(statement)
+        db.execute("PRAGMA user_version=1")
+        db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        head = b'{"revision":1,"next_seq":2,"turn":1,"tail":1,"turns":1,"created":5,"updated":5}'
+        db.execute("INSERT INTO session(tenant, id, head) VALUES('default', 'old', ?)", (head,))
+        db.execute("INSERT INTO entry(pos, id, given, body) VALUES((1 << 32) + 1, :id, 1, :body)", made)
+        db.commit()
+
+    with pytest.raises(StoreUnavailable, match="needs migration"):
+        Memory.open(path, readonly=True)
+    with Memory.open(path) as memory:
+        session = memory.session("old")
+        assert [entry.text for entry in session.entries()] == ["from the first version"]
+        session.add(turn("new"))
+        branch = session.fork()
+        session.rewind(1)
+        assert len(branch.entries()) == 7
+        assert len(session.entries()) == 1
+    assert integrity(path) == "ok"

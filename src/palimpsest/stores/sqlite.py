@@ -41,7 +41,7 @@ from palimpsest.stores.group_commit import Append, GroupCommit
 from palimpsest.stores.sqlite_branches import Branches, Shared, by_log, home, spans
 from palimpsest.stores.sqlite_db import Database, connect
 from palimpsest.stores.sqlite_heads import Heads, Known
-from palimpsest.stores.sqlite_rows import LAST, Rows, place
+from palimpsest.stores.sqlite_rows import CHANGED, LAST, Rows, checksum, place
 from palimpsest.stores.sqlite_schema import migrate
 from palimpsest.stores.sqlite_side import SideTables
 
@@ -208,20 +208,24 @@ class SQLiteStore(SideTables):
             found = self._heads.find(key)
             if found is None:
                 return []
-            sql = "SELECT body FROM record WHERE number = ? AND revision > ? AND revision < ? ORDER BY revision"
-            rows = db.execute(sql, (found.number, after, 2**62 if before is None else before))
-            return [self._record_in(body, key.session) for (body,) in rows]
+            sql = "SELECT body, sum, revision FROM record WHERE number = ? AND revision > ? AND revision < ? "
+            rows = db.execute(sql + "ORDER BY revision", (found.number, after, 2**62 if before is None else before))
+            return [self._record_in(body, written, revision, key.session) for body, written, revision in rows]
 
-    def _record_in(self, body: bytes, session: str) -> Record:
+    def _record_in(self, body: bytes, written: int | None, revision: int, session: str) -> Record:
+        told = f"the record of revision {revision} of session {session!r} cannot be read"
         try:
-            return _decode_record(body)
+            record = _decode_record(body)
         except (ValueError, TypeError) as cause:
-            raise StoreCorrupt(self.url, f"a record of session {session!r} cannot be read ({cause})") from cause
+            raise StoreCorrupt(self.url, f"{told} ({cause})") from cause
+        if written is not None and written != checksum(body, revision):
+            raise StoreCorrupt(self.url, f"{told} ({CHANGED})")
+        return record
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
         with self._database.reading as db:
-            sql = "SELECT id, head FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
-            return [info(id, self._heads.decode(head, id)) for id, head in db.execute(sql, (tenant, after, limit))]
+            sql = "SELECT head, sum, id FROM session WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?"
+            return [info(row[2], self._heads.decode(*row)) for row in db.execute(sql, (tenant, after, limit))]
 
     # --- changing
 
@@ -248,11 +252,16 @@ class SQLiteStore(SideTables):
         if change.kind == "clear":
             self._db.execute("DELETE FROM record WHERE number = ?", (known.number,))
         if record is not None:
-            self._db.execute("INSERT INTO record VALUES(?, ?, ?)", (known.number, record.revision, _encode(record)))
+            self._record(known.number, record)
         self._heads.save(key, known, head, () if change.kind == "clear" else None)
         if change.kind == "clear":
             self._trim(known.number, *self._branches.leave(known.number))
         return head
+
+    def _record(self, number: int, record: Record) -> None:
+        body = _encode(record)
+        row = (number, record.revision, body, checksum(body, record.revision))
+        self._db.execute("INSERT INTO record VALUES(?, ?, ?, ?)", row)
 
     def _erase_elsewhere(self, log: int, seqs: Sequence[int], change: Change, besides: int | None) -> None:
         """Note in every session that reads these entries of a log, but one, that they are erased."""
@@ -269,7 +278,7 @@ class SQLiteStore(SideTables):
     def _trim(self, *logs: int) -> None:
         """Remove what no session reads any more: all that its own has cleared, or that outlived it."""
         for log in logs:
-            row = self._db.execute("SELECT head, id FROM session WHERE number = ?", (log,)).fetchone()
+            row = self._db.execute("SELECT head, sum, id FROM session WHERE number = ?", (log,)).fetchone()
             end = LAST if row is None else self._heads.decode(*row).first_seq - 1
             self._rows.remove(place(log, self._branches.kept(log) + 1), place(log, end))
 
@@ -282,7 +291,7 @@ class SQLiteStore(SideTables):
             known, shared = self._heads.create(branch), Shared()
             if found is not None:
                 shared = self._branches.part(known.number, found.number, found.shared, head.next_seq - 1)
-                sql = "INSERT INTO record SELECT ?, revision, body FROM record WHERE number = ? AND revision <= ?"
+                sql = "INSERT INTO record SELECT ?, revision, body, sum FROM record WHERE number = ? AND revision <= ?"
                 db.execute(sql, (known.number, found.number, head.revision))
             self._heads.save(branch, known, head, shared)
 
@@ -292,7 +301,7 @@ class SQLiteStore(SideTables):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
-        with self._database.writing() as db:
+        with self._database.writing():
             found = self._heads.find(key)
             if found is not None:
                 if not replace:
@@ -302,8 +311,8 @@ class SQLiteStore(SideTables):
                 self._remove(key, found)
             known = self._heads.create(key)
             self._rows.insert(key.tenant, known.number, dump.entries)
-            rows = [(known.number, record.revision, _encode(record)) for record in dump.records]
-            db.executemany("INSERT INTO record VALUES(?, ?, ?)", rows)
+            for record in dump.records:
+                self._record(known.number, record)
             self._heads.save(key, known, replaced(found.head, dump.head) if found else dump.head)
         if found is not None:
             self._forget_journal()

@@ -9,6 +9,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
 from palimpsest.stores.sqlite_branches import Branches, Shared
+from palimpsest.stores.sqlite_rows import CHANGED, checksum
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -50,17 +51,17 @@ class Heads:
         known = self._known.get(key)
         row = None
         if known is not None:
-            row = self._db.execute("SELECT head FROM session WHERE number = ?", (known.number,)).fetchone()
+            row = self._db.execute("SELECT head, sum FROM session WHERE number = ?", (known.number,)).fetchone()
             if row is not None and row[0] == known.body:
                 return known
             number = known.number
         if row is None:
-            row = self._db.execute("SELECT head, number FROM session WHERE tenant = ? AND id = ?", key).fetchone()
+            row = self._db.execute("SELECT head, sum, number FROM session WHERE tenant = ? AND id = ?", key).fetchone()
             if row is None:
                 self._known.pop(key, None)
                 return None
-            number = row[1]
-        head = self.decode(row[0], key.session)
+            number = row[2]
+        head = self.decode(row[0], row[1], key.session)
         return self._know(key, Known(number, head, row[0], self._branches.shared(number)))
 
     def _know(self, key: SessionKey, known: Known) -> Known:
@@ -69,26 +70,29 @@ class Heads:
         self._known[key] = known
         return known
 
-    def decode(self, body: bytes, session: str) -> Head:
+    def decode(self, body: bytes, written: int | None, session: str) -> Head:
         """Return the head that was stored. Raises StoreCorrupt naming the session where it cannot be read."""
         try:
-            return _decode(body)
+            head = _decode(body)
         except (ValueError, TypeError) as cause:
             raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({cause})") from cause
+        if written is not None and written != checksum(body):
+            raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({CHANGED})")
+        return head
 
     def create(self, key: SessionKey) -> Known:
         """Make a session with a number that no other has ever had."""
         body = _encode(Head())
-        sql = "INSERT INTO session(tenant, id, head) VALUES(?, ?, ?)"
-        number = self._db.execute(sql, (*key, body)).lastrowid
+        sql = "INSERT INTO session(tenant, id, head, sum) VALUES(?, ?, ?, ?)"
+        number = self._db.execute(sql, (*key, body, checksum(body))).lastrowid
         assert number is not None, "an inserted row has a number"
         return self._know(key, Known(number, Head(), body, ()))
 
     def save(self, key: SessionKey, known: Known, head: Head, shared: Shared | None = None) -> bool:
         """Put `head` in the place of the one known; return whether that was still there."""
         body = _encode(head)
-        sql = "UPDATE session SET head = ? WHERE number = ? AND head = ?"
-        if self._db.execute(sql, (body, known.number, known.body)).rowcount == 0:
+        sql = "UPDATE session SET head = ?, sum = ? WHERE number = ? AND head = ?"
+        if self._db.execute(sql, (body, checksum(body), known.number, known.body)).rowcount == 0:
             return False
         self._known[key] = Known(known.number, head, body, known.shared if shared is None else shared)
         return True

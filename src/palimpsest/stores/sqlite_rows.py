@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from zlib import adler32
 
 from palimpsest.entries import Entry, pack, placed_at, unpack
 from palimpsest.errors import StoreCorrupt
@@ -17,10 +18,13 @@ from palimpsest.log import tombstone
 LAST = 0xFFFFFFFF
 """The last place of a log's range."""
 
-SELECT = "SELECT e.pos, e.id, e.body, t.n FROM entry e LEFT JOIN tokens t ON t.counter = ? AND t.pos = e.pos "
-INSERT = "INSERT INTO entry(pos, id, given, expires, body) VALUES(?, ?, ?, ?, ?)"
+SELECT = "SELECT e.pos, e.id, e.body, e.sum, t.n FROM entry e LEFT JOIN tokens t ON t.counter = ? AND t.pos = e.pos "
+INSERT = "INSERT INTO entry(pos, id, given, expires, body, sum) VALUES(?, ?, ?, ?, ?, ?)"
 
-Row = tuple[int, bytes | str, bytes, int | None]
+CHANGED = "its checksum is another: something in it was changed"
+"""Why a row is refused that is not as it was written."""
+
+Row = tuple[int, bytes | str, bytes, int | None, int | None]
 Span = tuple[int, int]
 """Bounds of `pos`, both exclusive."""
 
@@ -38,7 +42,7 @@ class Rows:
         rows = [_row(number, entry) for entry in new]
         if any(len(row[4]) > self._limit for row in rows):
             rows = [(*row[:4], self._apart(tenant, row[0], row[4])) for row in rows]
-        self._db.executemany(INSERT, rows)
+        self._db.executemany(INSERT, [(*row, checksum(row[4], row[0], row[1])) for row in rows])
 
     def _apart(self, tenant: str, pos: int, body: bytes) -> bytes:
         """Keep what is large in this stored form apart, and return the form without it."""
@@ -66,7 +70,10 @@ class Rows:
             left = -1 if limit is None else limit - len(rows)
             if left == 0:
                 break
-            rows += self._db.execute(sql, (counter, low, high, left)).fetchall()
+            found: list[Row] = self._db.execute(sql, (counter, low, high, left)).fetchall()
+            if found and not uncounted and abs(found[-1][0] - found[0][0]) != len(found) - 1:
+                raise StoreCorrupt(self._url, f"entries of log number {low >> 32} are missing: it is damaged")
+            rows += found
         return self.entries(tenant, rows)
 
     def at(self, tenant: str, places: Iterable[int], counter: str | None) -> list[Entry]:
@@ -88,14 +95,17 @@ class Rows:
     def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
         """Return the entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
         try:
-            return [
-                unpack(
-                    self._whole(tenant, body) if body[:8] == b'{"held":' else body, _text(id), pos & 0xFFFFFFFF, tokens
-                )
-                for pos, id, body, tokens in rows
-            ]
+            return [self._entry(tenant, row) for row in rows]
         except (ValueError, TypeError, KeyError, IndexError) as cause:
             raise StoreCorrupt(self._url, self._damaged(tenant, rows)) from cause
+
+    def _entry(self, tenant: str, row: Row) -> Entry:
+        pos, id, body, written, tokens = row
+        if written is not None and written != checksum(body, pos, id):
+            raise ValueError(CHANGED)
+        if body[:8] == b'{"held":':
+            body = self._whole(tenant, body)
+        return unpack(body, _text(id), pos & 0xFFFFFFFF, tokens)
 
     def _whole(self, tenant: str, body: bytes) -> bytes:
         from palimpsest.stores.large import put_back
@@ -115,11 +125,11 @@ class Rows:
         return load
 
     def _damaged(self, tenant: str, rows: Sequence[Row]) -> str:
-        for pos, id, body, _ in rows:
+        for row in rows:
             try:
-                unpack(self._whole(tenant, body), _text(id), 0, None)
+                self._entry(tenant, row)
             except (ValueError, TypeError, KeyError, IndexError) as fault:
-                return f"entry {pos & 0xFFFFFFFF} of log number {pos >> 32} cannot be read ({fault})"
+                return f"entry {row[0] & 0xFFFFFFFF} of log number {row[0] >> 32} cannot be read ({fault})"
         return "an entry cannot be read"
 
     # --- away
@@ -128,12 +138,13 @@ class Rows:
         """Make tombstones of these entries of a log."""
         for seq in seqs:
             pos = number << 32 | seq
-            for _, id, body, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+            for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
                 try:
                     tomb = pack(tombstone(unpack(body, _text(id), seq, None)))  # what it held apart is not needed
                 except (ValueError, TypeError) as cause:
                     raise StoreCorrupt(self._url, f"entry {seq} of log number {number} cannot be read") from cause
-                self._db.execute("UPDATE entry SET body = ?, expires = NULL WHERE pos = ?", (tomb, pos))
+                sql = "UPDATE entry SET body = ?, sum = ?, expires = NULL WHERE pos = ?"
+                self._db.execute(sql, (tomb, checksum(tomb, pos, id), pos))
                 self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))
                 self._let_go(pos, pos)
 
@@ -173,6 +184,15 @@ class Rows:
 def _key(tenant: str, digest: str) -> bytes:
     """The key of a large content: tenants share nothing, not even what is alike."""
     return sha256(f"{tenant}\0{digest}".encode("utf-8", "surrogatepass")).digest()
+
+
+def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
+    """What tells that a row is as it was written, at its place and under its id: Adler-32, the cheapest there is."""
+    try:
+        start = adler32(id if isinstance(id, bytes) else id.encode("utf-8", "surrogatepass"))
+        return adler32(body, start ^ (pos & 0xFFFFFFFF))
+    except TypeError:
+        return -1
 
 
 def _row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, int | None, bytes]:

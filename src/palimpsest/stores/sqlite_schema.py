@@ -38,6 +38,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE large(digest BLOB NOT NULL UNIQUE, body BLOB NOT NULL)",
         "CREATE TABLE large_use(pos INTEGER NOT NULL, digest BLOB NOT NULL, PRIMARY KEY(pos, digest)) WITHOUT ROWID",
         "CREATE INDEX large_use_digest ON large_use(digest)",
+        "ALTER TABLE entry ADD COLUMN sum INTEGER",
+        "ALTER TABLE session ADD COLUMN sum INTEGER",
+        "ALTER TABLE record ADD COLUMN sum INTEGER",
     ),
 )
 VERSION = len(MIGRATIONS)
