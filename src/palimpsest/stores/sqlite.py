@@ -177,11 +177,16 @@ class SQLiteStore(SideTables):
         uncounted: bool,
     ) -> list[Entry]:
         with self._database.reading:
-            found = self._heads.find(key)
-            if found is None:
-                return []
-            where = spans(found.number, found.shared, after, before)
-            return self._rows.read(key.tenant, where, counter, limit, newest_first, uncounted)
+            for _ in range(2):
+                found = self._heads.find(key)
+                if found is None:
+                    return []
+                where = spans(found.number, found.shared, after, before)
+                entries = self._rows.read(key.tenant, where, counter, limit, newest_first, uncounted)
+                if uncounted or len(entries) >= _expected(found.head, after, before, limit):
+                    return entries
+            # Not by another process' clear between two statements, then: a log has no gaps.
+            raise StoreCorrupt(self.url, f"entries of session {key.session!r} are missing: it is damaged")
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
         number, shared = found.number, found.shared
@@ -372,3 +377,10 @@ class SQLiteStore(SideTables):
 
     def _close(self) -> None:
         self._database.close()
+
+
+def _expected(head: Head, after: int, before: int | None, limit: int | None) -> int:
+    """How many entries there must be between the two, by what the head says."""
+    first = max(after + 1, head.first_seq)
+    end = head.next_seq if before is None else min(before, head.next_seq)
+    return end - first if limit is None else min(end - first, limit)

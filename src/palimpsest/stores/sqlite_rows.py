@@ -70,10 +70,7 @@ class Rows:
             left = -1 if limit is None else limit - len(rows)
             if left == 0:
                 break
-            found: list[Row] = self._db.execute(sql, (counter, low, high, left)).fetchall()
-            if found and not uncounted and abs(found[-1][0] - found[0][0]) != len(found) - 1:
-                raise StoreCorrupt(self._url, f"entries of log number {low >> 32} are missing: it is damaged")
-            rows += found
+            rows += self._db.execute(sql, (counter, low, high, left)).fetchall()
         return self.entries(tenant, rows)
 
     def at(self, tenant: str, places: Iterable[int], counter: str | None) -> list[Entry]:
@@ -191,7 +188,7 @@ def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
     try:
         start = adler32(id if isinstance(id, bytes) else id.encode("utf-8", "surrogatepass"))
         return adler32(body, start ^ (pos & 0xFFFFFFFF))
-    except TypeError:
+    except (TypeError, AttributeError):  # a damaged row may hold anything
         return -1
 
 
