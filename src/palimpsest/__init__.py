@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from palimpsest.errors import StoreTooNew as StoreTooNew
     from palimpsest.errors import StoreUnavailable as StoreUnavailable
     from palimpsest.facade import Session as Session
+    from palimpsest.formats import Adapted as Adapted
+    from palimpsest.ingest import Imported as Imported
+    from palimpsest.ingest import ImportReport as ImportReport
+    from palimpsest.ingest import Refused as Refused
     from palimpsest.log import Record as Record
     from palimpsest.log import Usage as Usage
     from palimpsest.memory import AsyncMemory as AsyncMemory
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from palimpsest.stores import SessionInfo as SessionInfo
 
 _HOMES = {
+    "Adapted": "formats",
     "AsyncMemory": "memory",
     "AsyncSession": "session",
     "Audio": "entries",
@@ -62,6 +67,8 @@ _HOMES = {
     "ForkedProcess": "errors",
     "Image": "entries",
     "ImportFailed": "errors",
+    "ImportReport": "ingest",
+    "Imported": "ingest",
     "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
@@ -75,6 +82,7 @@ _HOMES = {
     "Prefix": "context",
     "Reasoning": "entries",
     "Record": "log",
+    "Refused": "ingest",
     "Report": "context",
     "Session": "facade",
     "SessionInfo": "stores",

@@ -165,5 +165,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def shorten(value: object, limit: int = 80) -> str:
     """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply"
     return text if len(text) <= limit else text[: limit - 1] + "…"

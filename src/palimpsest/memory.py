@@ -18,9 +18,11 @@ from palimpsest.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store, info, open_store
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
-    from typing import Unpack
+    from typing import BinaryIO, Unpack
 
+    from palimpsest.ingest import ImportReport, Progress
     from palimpsest.options import SessionOptions
 
 DEFAULT_TENANT = "default"
@@ -136,6 +138,48 @@ class AsyncMemory:
         await self.observers.emit("session:imported", key.session, {"entries": len(admitted)}, self.runner.wait)
         return key.session
 
+    async def import_file(
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        source: str = "auto",
+        format: str | None = None,
+        session_id: str | None = None,
+        key: str | None = None,
+        strict: bool = False,
+        branches: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Take the conversations of a file, or of a binary stream, into sessions and say what came of it.
+
+        `source` is what the file is: "messages" (JSON or JSON lines of provider messages, in the `format` named or
+        found), "chatgpt" or "claude" (their data exports, also as archives), "palimpsest" (our own exports),
+        "openai-agents" (its SQLite database), "langchain" or "pydantic-ai"; "auto" finds out. Everything goes into
+        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file.
+
+        Importing a file again adds nothing, one that has grown adds what is new, and an import that was
+        interrupted is completed by repeating it; under another `key` the same messages come once more. With
+        `branches` the branches of a conversation that are not current become sessions, too (`<id>~2`, ...).
+        `progress` is called with the bytes done and their total (None where nobody knows).
+
+        What is malformed is reported with its place, and the rest is taken. Raises ImportFailed, and stores nothing,
+        for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
+        the file cannot be opened; ConfigError for an option that is not accepted.
+        """
+        from palimpsest.ingest import import_file
+
+        return await import_file(
+            self,
+            path,
+            source=source,
+            format=format,
+            session_id=session_id,
+            key=key,
+            strict=strict,
+            branches=branches,
+            progress=progress,
+        )
+
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
@@ -228,6 +272,31 @@ class Memory:
         self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"
     ) -> str:
         return drive(self._core.import_session(data, session_id=session_id, on_conflict=on_conflict))
+
+    def import_file(
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        source: str = "auto",
+        format: str | None = None,
+        session_id: str | None = None,
+        key: str | None = None,
+        strict: bool = False,
+        branches: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        return drive(
+            self._core.import_file(
+                path,
+                source=source,
+                format=format,
+                session_id=session_id,
+                key=key,
+                strict=strict,
+                branches=branches,
+                progress=progress,
+            )
+        )
 
     def delete_session(self, session_id: str) -> bool:
         return drive(self._core.delete_session(session_id))

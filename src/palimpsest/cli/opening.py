@@ -41,14 +41,6 @@ def _expect_file(where: str | Path) -> None:
         raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
 
 
-def entries_in(memory: Memory, session: str | None) -> int:
-    """How many entries the session holds; 0 where there is no such session."""
-    try:
-        return memory.info(session).entries if session else 0
-    except SessionNotFound:
-        return 0
-
-
 def require(memory: Memory, session: str) -> SessionInfo:
     """Return the session as a listing shows it. Raises Missing, with the nearest id, where there is none."""
     try:

@@ -1,0 +1,113 @@
+"""Which provider's messages these are: told by keys, roles and types that only one of them has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from palimpsest.errors import ImportFailed
+
+DEFAULT = "openai"
+"""What messages are taken for that speak for nobody: a role and a text are chat completions, and most others', too."""
+
+_BLOCKS = {
+    "anthropic": {
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+        "document",
+        "search_result",
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "mcp_tool_use",
+        "mcp_tool_result",
+        "container_upload",
+    },
+    "openai": {"image_url", "input_audio"},
+    "openai-responses": {"input_text", "output_text", "input_image", "input_file", "summary_text", "reasoning_text"},
+}
+"""Types of content that only this provider's messages hold. `text`, `file` and `refusal` belong to several."""
+
+_ITEMS = {"reasoning", "item_reference", "compaction", "image_generation_call", "additional_tools"}
+
+
+def format_of(messages: list[Any], objects: list[Any], place: str) -> str:
+    """The format that the messages speak for; `openai` where they speak for none.
+
+    `objects` are what the messages came in, whose keys speak, too. Raises ImportFailed, with what was found, where
+    they speak for more than one.
+    """
+    found: dict[str, str] = {}
+    for value in objects:
+        for name, what in _object_signs(value):
+            found.setdefault(name, what)
+    for i, message in enumerate(messages):
+        if isinstance(message, dict):
+            for name, what in _signs(message):
+                found.setdefault(name, f"{what} in message {i + 1}")
+    if len(found) > 1:
+        seen = "; ".join(f"{name} because of {what}" for name, what in sorted(found.items()))
+        raise ImportFailed(place, f"the messages could be of more than one format: {seen}. Name it with `format`")
+    return next(iter(found), DEFAULT)
+
+
+def is_provider_message(value: Mapping[str, Any]) -> bool:
+    """Whether an object looks like a message, or an item, of any provider."""
+    if isinstance(value.get("role"), str):
+        return True
+    return (isinstance(value.get("parts"), list) and "kind" not in value) or _is_item(value)
+
+
+def _object_signs(value: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("contents"), list):
+        yield "gemini", "`contents`"
+    elif isinstance(value.get("messages"), list) and isinstance(value.get("system"), str | list):
+        yield "anthropic", "`system` beside `messages`"
+    elif isinstance(value.get("input"), list) and not isinstance(value.get("messages"), list):
+        yield "openai-responses", "`input`"
+
+
+def _is_item(message: Mapping[str, Any]) -> bool:
+    kind = message.get("type")
+    if not isinstance(kind, str) or isinstance(message.get("data"), dict):
+        return False
+    return kind in _ITEMS or kind.endswith(("_call", "_call_output")) or kind.startswith("mcp_")
+
+
+def _signs(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What of a message speaks for which format."""
+    role = message.get("role")
+    if isinstance(message.get("parts"), list):
+        yield "gemini", "`parts`"
+    elif role == "model":
+        yield "gemini", "the role model"
+    if _is_item(message):
+        yield "openai-responses", f"an item of type {message['type']}"
+    if isinstance(message.get("tool_calls"), list) or isinstance(message.get("function_call"), dict):
+        yield "openai", "`tool_calls`"
+    if role == "tool" or role == "function":
+        yield "openai", f"the role {role}"
+    if message.get("type") == "message" and "stop_reason" in message:
+        yield "anthropic", "`stop_reason`"
+    content = message.get("content")
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict):
+            yield from _block_signs(block)
+
+
+def _block_signs(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    kind = block.get("type")
+    for name, kinds in _BLOCKS.items():
+        if isinstance(kind, str) and kind in kinds:
+            yield name, f"content of type {kind}"
+    if kind == "image" and isinstance(block.get("source"), dict):
+        yield "anthropic", "an image with a `source`"
+    if "cache_control" in block:
+        yield "anthropic", "`cache_control`"
+    if kind == "file" and isinstance(block.get("file"), dict):
+        yield "openai", "content of type file"

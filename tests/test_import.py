@@ -1,0 +1,304 @@
+"""What importing a file promises, whatever its source: once, whole, resumable, bounded, and told."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import CHAT, read, run, write_lines
+from exports_chatgpt import simple, written
+from palimpsest import AsyncMemory, Entry, ImportFailed, InvalidEntry, Memory
+from palimpsest.testing import FakeClock
+
+IMPORTER = Path(__file__).with_name("importer.py")
+
+
+def messages(count: int) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": f"message {number}"} for number in range(count)]
+
+
+def lines(said: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\n" for message in said)
+
+
+# --- once
+
+
+def test_keys_are_those_of_earlier_versions(memory: Memory) -> None:
+    """The ids of imported messages are fixed for ever: what was imported once is known by every later version."""
+    memory.import_file(io.BytesIO(lines(CHAT)), session_id="lines")
+    memory.import_file(io.BytesIO(json.dumps(CHAT).encode()), session_id="document")
+
+    assert [memory.session(name).entries()[0].id for name in ("lines", "document")] == [
+        "8976e730-17ff-8c78-b424-9b97589dd2bb",
+        "8d3a4ad9-2178-8e02-84dc-92cda9cda94f",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["list", "lines"])
+def test_a_file_that_grows_adds_its_end(memory: Memory, kind: str) -> None:
+    """However often and at whatever length a growing file is imported, each message comes once."""
+    figures = []
+    for length in (10, 300, 300, 700):
+        said = messages(length)
+        body = lines(said) if kind == "lines" else json.dumps(said).encode()
+        report = memory.import_file(io.BytesIO(body), session_id="talk")
+        figures.append((report.sessions["talk"].added, report.sessions["talk"].already_there))
+
+    assert figures == [(10, 0), (290, 10), (0, 300), (400, 300)]
+    assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in messages(700)]
+
+
+def test_erased_messages_do_not_come_back(memory: Memory) -> None:
+    """What was erased after an import stays erased when the file is imported again."""
+    body = written([simple("talk")])
+    memory.import_file(io.BytesIO(body))
+    memory.session("talk").erase([2])
+
+    report = memory.import_file(io.BytesIO(body))
+
+    assert report.sessions["talk"].added == 0
+    assert memory.session("talk").entry(2).erased
+
+
+# --- interrupted
+
+
+def test_an_import_that_was_cut_short_is_completed_by_repeating_it(memory: Memory) -> None:
+    """Whatever ends it after some commits, a second import adds the rest and doubles nothing."""
+    body = written([simple(f"talk-{number}", 200) for number in range(3)])
+
+    class Stop(BaseException):
+        """Ends the import, and is caught by nobody in between."""
+
+    committed: list[int] = []
+
+    def stop(session: str, facts: dict[str, Any]) -> None:
+        committed.append(facts["entry"].revision)
+        if len(set(committed)) == 2 and session == "talk-0":
+            raise Stop
+
+    off = memory.on("entry:added", stop)
+    with pytest.raises(Stop):
+        memory.import_file(io.BytesIO(body))
+    off()
+    assert 0 < len(memory.session("talk-0").entries()) <= 400
+
+    memory.import_file(io.BytesIO(body))
+
+    for number in range(3):
+        texts = [entry.text for entry in memory.session(f"talk-{number}").entries()]
+        assert texts == [f"talk-{number} {what} {turn}" for turn in range(200) for what in ("question", "answer")]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+@pytest.mark.parametrize("commits", [1, 3])
+def test_an_import_that_was_killed_is_completed_by_repeating_it(tmp_path: Path, commits: int) -> None:
+    """A process killed between two commits leaves whole batches; repeated, the import is whole, nothing double."""
+    (tmp_path / "talk.jsonl").write_bytes(lines(messages(1200)))
+    command = [sys.executable, str(IMPORTER), "kill", str(tmp_path / "log.db"), str(tmp_path / "talk.jsonl")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as importer:
+        assert importer.stdin is not None
+        assert importer.stdout is not None
+        for number in range(1, commits + 1):
+            assert importer.stdout.readline() == f"{number}\n"
+            if number < commits:
+                importer.stdin.write("go on\n")
+                importer.stdin.flush()
+        importer.send_signal(signal.SIGKILL)
+    assert importer.returncode == -signal.SIGKILL
+
+    with Memory.open(tmp_path / "log.db") as memory:
+        assert len(memory.session("talk").entries()) == commits * 256
+        memory.import_file(tmp_path / "talk.jsonl")
+        assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in messages(1200)]
+
+
+# --- refused
+
+
+class NoSecrets:
+    """A policy that refuses whatever holds a secret."""
+
+    def admit(self, entries: list[Entry]) -> list[Entry]:
+        for entry in entries:
+            if "secret" in entry.text:
+                raise InvalidEntry("content", "holds a secret")
+        return entries
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["messages", "chatgpt"])
+def test_what_privacy_refuses_is_named_and_the_rest_is_taken(clock: FakeClock, keyed: bool) -> None:
+    """One message that the policy refuses costs no other, also when the file is imported again; `strict` finds it."""
+    talk = simple("talk", 3)
+    talk.nodes["talk-4"]["message"]["content"]["parts"] = ["a secret"]
+    said = messages(6)
+    said[2]["content"] = "a secret"
+    body = written([talk]) if keyed else lines(said)
+    with Memory.open("memory://", clock=clock) as memory:
+        memory._core.privacy = NoSecrets()
+        with pytest.raises(ImportFailed):
+            memory.import_file(io.BytesIO(body), session_id="talk", strict=True)
+        assert memory.sessions() == []
+
+        first = memory.import_file(io.BytesIO(body), session_id="talk")
+        again = memory.import_file(io.BytesIO(body), session_id="talk")
+
+        assert [one.place for one in first.refused] == ["conversations[0].mapping.talk-4" if keyed else "3"]
+        assert (first.sessions["talk"].added, again.sessions["talk"].added) == (5, 0)
+        assert len(memory.session("talk").entries()) == 5
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+def test_strict_reads_a_stream_twice(memory: Memory, seekable: bool) -> None:
+    """With `strict` a fault at the very end keeps everything out; a stream that cannot go back is copied first."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return seekable
+
+        def seek(self, *_: Any) -> int:
+            if not seekable:
+                raise io.UnsupportedOperation
+            return super().seek(*_)
+
+    with pytest.raises(ImportFailed) as failed:
+        memory.import_file(Pipe(lines(messages(300)) + b"{broken\n"), session_id="talk", strict=True)
+    assert failed.value.where == "line 301"
+    assert memory.sessions() == []
+
+    report = memory.import_file(Pipe(lines(messages(300))), session_id="talk", strict=True)
+
+    assert report.sessions["talk"].added == 300
+
+
+def test_a_file_that_is_not_there_is_an_oserror(memory: Memory, tmp_path: Path) -> None:
+    """A path that cannot be opened raises what `open` raises."""
+    with pytest.raises(FileNotFoundError):
+        memory.import_file(tmp_path / "missing.json")
+
+
+# --- large files, progress, event loops
+
+
+def test_progress_is_told_in_bytes_of_the_file(memory: Memory, tmp_path: Path) -> None:
+    """Bytes done rise to the size of the file; of a stream whose size nobody knows the total is None."""
+    path = tmp_path / "talk.jsonl"
+    path.write_bytes(lines(messages(1000)))
+    told: list[tuple[int, int | None]] = []
+
+    memory.import_file(path, progress=lambda done, total: told.append((done, total)))
+
+    done = [one for one, _ in told]
+    assert len(done) > 4
+    assert done == sorted(done)
+    assert {total for _, total in told} == {path.stat().st_size}
+    assert done[-1] == path.stat().st_size
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
+def test_memory_use_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """A ChatGPT export of 50 MB on one line is imported in a fraction of that: a conversation at a time."""
+    path = tmp_path / "conversations.json"
+    one = simple("talk", 20)
+    for node in one.nodes.values():
+        if node["message"] is not None:
+            node["message"]["content"]["parts"] = ["some words that are said " * 200]
+    body = json.dumps(one.done())
+    count = 50_000_000 // len(body) + 1
+    with path.open("w") as file:
+        file.write("[")
+        for number in range(count):
+            file.write((", " if number else "") + body.replace('"talk"', f'"talk-{number}"'))
+        file.write("]")
+    assert path.stat().st_size > 50_000_000
+
+    command = [sys.executable, str(IMPORTER), "peak", str(tmp_path / "log.db"), str(path)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+
+    assert (found["sessions"], found["added"]) == (count, count * 40)
+    assert found["grown"] < 25_000_000
+
+
+def test_an_event_loop_goes_on_while_a_file_is_read(tmp_path: Path) -> None:
+    """Reading happens in the memory's worker thread, never in the loop's."""
+    import asyncio
+
+    class Watched(io.BytesIO):
+        def __init__(self, body: bytes) -> None:
+            super().__init__(body)
+            self.threads: set[str] = set()
+
+        def read(self, *arguments: Any) -> bytes:
+            self.threads.add(threading.current_thread().name)
+            return super().read(*arguments)
+
+    watched = Watched(lines(messages(2000)))
+
+    async def imported() -> int:
+        async with AsyncMemory.open(tmp_path / "log.db") as memory:
+            report = await memory.import_file(watched, session_id="talk")
+            return report.sessions["talk"].added
+
+    assert asyncio.run(imported()) == 2000
+    assert threading.current_thread().name not in watched.threads
+    assert watched.threads
+
+
+# --- at the terminal
+
+
+def test_the_command_takes_every_source(here: Path) -> None:
+    """`palimpsest import` finds out what a file is, says it, and says what was left out."""
+    (here / "conversations.json").write_bytes(written([simple("a"), simple("b")]))
+
+    told = run("import", "conversations.json")
+    again = read("import", "conversations.json", "--from", "chatgpt")
+
+    assert told.exit_code == 0
+    assert "conversations.json: taken for chatgpt" in told.stderr
+    assert "conversations.json: left out: 2 hidden or empty system messages" in told.stderr
+    assert again[0]["sessions"][0] == {"session": "a", "added": 0, "already_there": 4, "title": "A talk"}
+    assert (again[0]["source"], again[0]["format"]) == ("chatgpt", None)
+
+
+def test_many_sessions_are_one_line(here: Path) -> None:
+    """A file of more than twenty conversations is told in one line of the table, and in full as JSON."""
+    (here / "conversations.json").write_bytes(written([simple(f"talk-{number}") for number in range(25)]))
+
+    told = run("import", "conversations.json").stdout
+    listed = read("import", "conversations.json")
+
+    assert told.splitlines()[1].split() == ["conversations.json", "25", "sessions", "100", "0", "0"]
+    assert len(listed[0]["sessions"]) == 25
+
+
+def test_a_file_that_nobody_knows_is_1_and_the_next_is_taken(here: Path) -> None:
+    """What is not recognised is told with the sources that can be named; other files are imported."""
+    (here / "odd.json").write_text('{"a": 1}')
+    write_lines(here / "chat.jsonl", CHAT)
+
+    result = run("import", "odd.json", "chat.jsonl")
+
+    assert result.exit_code == 1
+    assert "odd.json: is not recognised" in result.stderr
+    assert "chatgpt, claude, langchain" in result.stderr
+    assert [info["session"] for info in read("sessions")] == ["chat"]
+
+
+def test_an_unknown_source_or_format_is_2(here: Path) -> None:
+    """A name that is none of ours is bad usage, and the nearest is named."""
+    write_lines(here / "chat.jsonl", CHAT)
+
+    for option, name, nearest in (("--from", "chatgtp", "chatgpt"), ("--format", "opnai", "openai")):
+        result = run("import", "chat.jsonl", option, name)
+        assert result.exit_code == 2
+        assert f"did you mean '{nearest}'?" in result.stderr

@@ -1,0 +1,147 @@
+"""Whatever is wrong with a file, importing it reports or refuses; it fails in no other way and loses nothing else."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commands import CHAT
+from exports_chatgpt import branched
+from exports_chatgpt import with_tools as chatgpt_tools
+from exports_claude import with_tools as claude_tools
+from palimpsest import ImportFailed, Memory
+from strategies import json_values
+
+CALL = {"name": "look", "args": {"at": 1}, "id": "c1", "type": "tool_call"}
+LANGCHAIN = [
+    {"type": "human", "data": {"content": [{"type": "image_url", "image_url": {"url": "u"}}, "text"], "name": None}},
+    {
+        "type": "ai",
+        "data": {"content": "", "tool_calls": [CALL], "invalid_tool_calls": [CALL], "additional_kwargs": {}},
+    },
+    {"type": "tool", "data": {"content": "found", "tool_call_id": "c1", "status": "success", "artifact": None}},
+    {"lc": 1, "type": "constructor", "id": ["langchain", "AIMessage"], "kwargs": {"content": [{"type": "reasoning"}]}},
+]
+PYDANTIC = [
+    {
+        "kind": "request",
+        "parts": [
+            {
+                "part_kind": "user-prompt",
+                "content": ["a", {"kind": "binary", "data": "aGk=", "media_type": "image/png"}],
+            },
+            {"part_kind": "speech", "speaker": "user", "transcript": "hi", "audio": {"kind": "binary", "data": "aGk="}},
+        ],
+        "timestamp": "2025-01-01T00:00:00Z",
+    },
+    {
+        "kind": "response",
+        "parts": [
+            {"part_kind": "thinking", "content": "hm"},
+            {"part_kind": "tool-call", "tool_name": "look", "args": {}, "tool_call_id": "c1"},
+            {"part_kind": "file", "content": {"kind": "binary", "data": "aGk=", "media_type": "image/png"}},
+        ],
+    },
+    {
+        "kind": "request",
+        "parts": [{"part_kind": "tool-return", "tool_name": "look", "content": [1], "tool_call_id": "c1"}],
+    },
+]
+MESSAGES = [{"id": "talk", "system": "Be brief.", "messages": CHAT}, CHAT]
+FILES: dict[str, list[Any]] = {
+    "chatgpt": [chatgpt_tools().done(), branched().done()],
+    "claude": [claude_tools().done()],
+    "langchain": LANGCHAIN,
+    "pydantic-ai": PYDANTIC,
+    "messages": MESSAGES,
+}
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place within a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, held in inner:
+        yield (*at, key)
+        yield from places(held, (*at, key))
+
+
+def damaged(value: Any, place: tuple[Any, ...], other: Any) -> Any:
+    """The value with something else at this place."""
+    changed = copy.deepcopy(value)
+    holder = changed
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = other
+    return changed
+
+
+@pytest.mark.parametrize("source", FILES)
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_value_anywhere_is_taken_or_told(source: str, data: st.DataObject) -> None:
+    """Any JSON in the place of any other: the rest is taken, the import can be repeated, and contexts stay valid."""
+    value = FILES[source]
+    other = data.draw(json_values | st.sampled_from([float("nan"), 2**80, "\ud800", [[]], {"type": "text"}, ""]))
+    body = json.dumps(damaged(value, data.draw(st.sampled_from(list(places(value)))), other)).encode()
+    with Memory.open("memory://") as memory:
+        try:
+            first = memory.import_file(io.BytesIO(body), source=source, session_id="all", branches=True)
+            again = memory.import_file(io.BytesIO(body), source=source, session_id="all", branches=True)
+        except ImportFailed:
+            return  # two formats in one file
+
+        assert sum(one.added for one in again.sessions.values()) == 0
+        assert again.refused == first.refused
+        memory.session("all", max_tokens=20_000).context()
+
+
+@pytest.mark.parametrize("source", FILES)
+@settings(deadline=None)
+@given(cut=st.floats(0, 1), name=st.sampled_from(["auto", None]))
+def test_a_file_that_ends_anywhere_gives_what_comes_before(source: str, cut: float, name: str | None) -> None:
+    """A file cut off at any byte is refused as a whole or gives its beginning, and says that it ended."""
+    body = json.dumps(FILES[source]).encode()
+    length = int(cut * (len(body) - 1))
+    with Memory.open("memory://") as memory:
+        try:
+            report = memory.import_file(io.BytesIO(body[:length]), source=name or source, session_id="all")
+        except ImportFailed:
+            return
+        assert report.refused or length == 0
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_values_that_are_nested_too_deeply_are_taken_or_told(source: str) -> None:
+    """However deep: a level more or less than what can be read makes a fault of it, and never an end."""
+    at = [
+        place for place in places(FILES[source]) if place[-1] in ("metadata", "content", "input", "args", "image_url")
+    ]
+    with Memory.open("memory://") as memory:
+        for place in at[:3]:
+            for depth in (90, 300, *range(880, 1000, 7), 5000):
+                body = json.dumps(damaged(FILES[source], place, "DEEP"))
+                body = body.replace('"DEEP"', '{"a":' * depth + "1" + "}" * depth)
+                try:
+                    memory.import_file(io.BytesIO(body.encode()), source=source, session_id="all")
+                except ImportFailed:
+                    continue
+        memory.session("all", max_tokens=50_000).context()
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80), st.sampled_from([b"", b"PK\x03\x04", b"SQLite format 3\x00", b"[{", b'{"mapping":']))
+def test_any_bytes_are_refused_or_told(body: bytes, start: bytes) -> None:
+    """Bytes that mean nothing end in a report or in ImportFailed."""
+    with Memory.open("memory://") as memory:
+        try:
+            report = memory.import_file(io.BytesIO(start + body), session_id="all")
+        except ImportFailed:
+            return
+        assert report.sessions == {}

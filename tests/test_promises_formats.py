@@ -1,0 +1,156 @@
+"""Promises 1 to 3 in every format over the same logs, and logs that are written in one format and read in another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest import Context, Entry, Memory, Session
+from palimpsest.errors import BudgetImpossible
+from palimpsest.formats import find_format
+from palimpsest.testing import FakeClock
+from providers import FORMATS, PROVIDERS, SPOKEN
+
+law = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+
+
+def attempt(session: Session, **call: Any) -> Context | None:
+    try:
+        return session.context(**call)
+    except BudgetImpossible:
+        return None
+
+
+def check(ctx: Context, format: str, budget: int | None) -> None:
+    """Assert that a context is valid by all who judge it, says no more than it counts, and is within its budget."""
+    provider, request = PROVIDERS[format], ctx.request()
+    assert provider.faults(ctx.messages) == []
+    assert provider.sdk_faults(request) == []
+    words = sum(len(text.split()) for text in provider.texts(without_tools(request)))
+    assert words <= ctx.tokens + slack(ctx, format)
+    assert budget is None or ctx.tokens <= budget
+
+
+def slack(ctx: Context, format: str) -> int:
+    """Words that a format itself adds to entries: its overhead, which a counter of words alone does not count."""
+    fmt = find_format(format)
+    shown = [item.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
+    return fmt.prime + sum(map(fmt.overhead, shown)) + 2
+
+
+def without_tools(request: dict[str, Any]) -> dict[str, Any]:
+    """The request without its tool schemas, whose words are counted by another rule."""
+    config = {key: value for key, value in request.get("config", {}).items() if key != "tools"}
+    rest = {key: value for key, value in request.items() if key not in ("tools", "config")}
+    return {**rest, "config": config} if config else rest
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@law
+@given(
+    log=strategies.logs(), budget=st.none() | st.integers(15, 300), system=st.sampled_from([None, "be kind and true"])
+)
+def test_the_promises_hold_over_the_same_logs(
+    format: str, log: list[Any], budget: int | None, system: str | None
+) -> None:
+    """After every operation the context is valid, fits, and goes on from the one before it in its epoch."""
+    clock, provider = FakeClock(), PROVIDERS[format]
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("s", max_tokens=budget, counter=strategies.WORDS, format=format)
+        before: Context | None = None
+        for operation in log:
+            if isinstance(operation, strategies.Batch):
+                session.add(operation.messages, format="openai")
+            else:
+                strategies.perform(session, operation, clock.now)
+            ctx = attempt(session, system=system)
+            if ctx is None:
+                continue
+            check(ctx, format, budget)
+            if before is not None and before.epoch == ctx.epoch:
+                assert rules.is_prefix(rules.packed(before.log_messages), rules.packed(ctx.log_messages))
+                assert rules.packed(before.head_messages) == rules.packed(ctx.head_messages)
+                if before.log_messages and before.system == ctx.system:
+                    assert rules.is_prefix(provider.blocks(before.messages), provider.blocks(ctx.messages))
+            before = ctx
+
+
+PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=[f"{one} to {other}" for one, other in PAIRS])
+@law
+@given(data=st.data(), budget=st.none() | st.integers(40, 400))
+def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
+    one: str, other: str, data: st.DataObject, budget: int | None
+) -> None:
+    """Every log of one provider is accepted by any other, within the budget, and a reader finds there what was said."""
+    batches = PROVIDERS[one].batches
+    assert batches is not None
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=one, max_tokens=budget, counter=strategies.WORDS)
+        for messages in data.draw(st.lists(batches, min_size=1, max_size=3), label="batches"):
+            session.add(messages)
+            ctx = attempt(session, format=other)
+            if ctx is None:
+                continue
+            check(ctx, other, budget)
+            assert missing(ctx, other) == []
+
+
+def missing(ctx: Context, format: str) -> list[str]:
+    """What entries say that stand whole in a context, and its request does not."""
+    said = normal("\n".join(PROVIDERS[format].texts(without_tools(ctx.request()))))
+    shown = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
+    return [text for item in shown if item.text is None for text in sayings(item.entry) if normal(text) not in said]
+
+
+def sayings(entry: Entry) -> Iterator[str]:
+    """What a reader wants to find of an entry: its texts, and the words of a call's arguments."""
+    if entry.kind != "tool_call":
+        yield from entry.text.splitlines()
+        return
+    try:
+        yield from leaves(json.loads(entry.text))
+    except ValueError:
+        yield entry.text
+
+
+def leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from value.splitlines()
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
+
+
+def normal(text: str) -> str:
+    """The text as a reader takes it: whatever the spacing, the escapes, and marks that are no words."""
+    text = rules.scrubbed(text)
+    text = re.sub(r"\\u[0-9a-f]{4}|\\[nrtbf]|&lt;|[^\w]", "", text)
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("format", SPOKEN)
+@law
+@given(data=st.data())
+def test_what_was_written_comes_back_equal_from_every_store(format: str, data: st.DataObject) -> None:
+    """Decoded, stored, linked, exported, imported and encoded again, the messages are the equal ones."""
+    batches = PROVIDERS[format].batches
+    assert batches is not None
+    given = data.draw(batches, label="messages")
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        session.add(given)
+        memory.import_session(json.loads(json.dumps(session.export())), session_id="copy")
+
+        for name in ("s", "copy"):
+            assert find_format(format).encode(memory.session(name).entries()) == given

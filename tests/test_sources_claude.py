@@ -1,0 +1,155 @@
+"""Claude's data export as it comes into a memory.
+
+The files are built by exports_claude.py: the vendor has no tool that makes them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from exports_chatgpt import archive
+from exports_claude import BEGAN, Talk, simple, text, with_tools, written
+from palimpsest import Image, Memory, Opaque, Reasoning, Text
+from palimpsest.formats import find_format
+
+
+def stream(body: bytes) -> io.BytesIO:
+    """A file without a name."""
+    return io.BytesIO(body)
+
+
+def texts(memory: Memory, session: str) -> list[str]:
+    return [entry.text for entry in memory.session(session).entries()]
+
+
+def test_conversations_become_sessions_with_their_texts_and_times(memory: Memory) -> None:
+    """Each conversation is a session of its own id; texts are in order, times are those of the messages."""
+    report = memory.import_file(stream(written([simple("a"), simple("b", 3)])))
+
+    assert (report.source, report.format) == ("claude", None)
+    assert {name: one.added for name, one in report.sessions.items()} == {"a": 4, "b": 6}
+    assert (report.refused, report.left_out) == ((), {})
+    assert texts(memory, "b") == [f"b {what} {turn}" for turn in range(3) for what in ("question", "answer")]
+    entries = memory.session("a").entries()
+    assert [entry.role for entry in entries] == ["user", "assistant"] * 2
+    began = round(BEGAN.timestamp() * 1_000_000)
+    assert [entry.at - began for entry in entries] == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert entries[0].metadata["claude"]["conversation"] == {"id": "a", "title": "A talk"}
+
+
+def test_blocks_become_entries_in_their_order(memory: Memory) -> None:
+    """Thoughts, texts, calls, results, attachments and files each become what they are, and nothing is lost."""
+    report = memory.import_file(stream(written([with_tools()])))
+
+    entries = memory.session("claude-tools").entries()
+    assert [(entry.kind, entry.role, entry.name) for entry in entries] == [
+        ("context", "user", "plan.md"),
+        ("message", "user", None),
+        ("message", "assistant", None),
+        ("tool_call", "assistant", "search"),
+        ("tool_result", "tool", "search"),
+        ("tool_call", "assistant", "repl"),
+        ("tool_result", "tool", "repl"),
+        ("message", "assistant", None),
+    ]
+    assert entries[0].text == "# The plan"
+    assert entries[1].content == (
+        Text(text="What is the plan?"),
+        Opaque(item={"type": "file", "file_name": "photo.png"}),
+    )
+    assert entries[2].content == (Reasoning(text="I look it up."), Text(text="One moment."))
+    assert entries[3].continues
+    assert (entries[3].call_id, json.loads(entries[3].text)) == ("toolu_1", {"q": "plan"})
+    assert entries[3].metadata["claude"] == {"message": "Searching"}
+    assert [entry.answers for entry in entries if entry.kind == "tool_result"] == [4, 6]
+    assert entries[4].content == (Text(text="found"), Opaque(item={"type": "knowledge", "title": "Plans"}))
+    assert (entries[6].status, entries[6].text) == ("error", "error")
+    assert entries[7].content == (Text(text="Here it is."), Opaque(item={"type": "token_budget", "remaining": 7}))
+    assert report.refused == ()
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
+def test_contexts_of_imported_sessions_are_valid(memory: Memory, format: str) -> None:
+    """What came in can be sent: the context breaks no rule of its provider."""
+    memory.import_file(stream(written([with_tools()])))
+
+    context = memory.session("claude-tools", max_tokens=8000).context(format=format)
+
+    assert find_format(format).validate(context.messages) == []
+    assert context.messages
+
+
+def test_images_of_the_messages_api_are_images(memory: Memory) -> None:
+    """A block that is of the API's shape is read as the API's format reads it."""
+    talk = Talk("talk")
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    talk.said("human", {"type": "image", "source": source, "uuid": "x"}, "What is it?")
+
+    memory.import_file(stream(written([talk])))
+
+    (entry,) = memory.session("talk").entries()
+    assert entry.content == (Image(source="data:image/png;base64,aGk="), Text(text="What is it?"))
+
+
+def test_older_exports_have_text_alone(memory: Memory) -> None:
+    """A message without blocks says its `text`; one that says nothing at all is left out and counted."""
+    talk = simple("talk", 1)
+    talk.messages[0]["content"] = []
+    talk.messages[0]["text"] = "as it was"
+    del talk.messages[1]["content"]
+    talk.said("human")
+
+    report = memory.import_file(stream(written([talk])))
+
+    assert texts(memory, "talk") == ["as it was", "talk answer 0"]
+    assert report.left_out == {"messages without content": 1}
+
+
+def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
+    """An export made a month later holds other conversations first and longer ones: only what is new is added."""
+    memory.import_file(stream(written([simple("old"), simple("kept", 2)])))
+
+    report = memory.import_file(stream(archive(written([simple("new"), simple("kept", 4), simple("old")]))))
+
+    assert report.source == "claude"
+    assert {name: (one.added, one.already_there) for name, one in report.sessions.items()} == {
+        "new": (4, 0),
+        "kept": (4, 4),
+        "old": (0, 4),
+    }
+
+
+def test_branches_are_told_or_taken(memory: Memory) -> None:
+    """Where messages name their parents, the newest branch is the conversation; the others come when asked for."""
+    talk = Talk("talk", parents=True)
+    talk.said("human", "first question")
+    talk.said("assistant", "first answer")
+    talk.said("human", "edited question", after="00000000-0000-4000-8000-000000000000")
+    talk.said("assistant", "edited answer")
+
+    report = memory.import_file(stream(written([talk])))
+    memory.import_file(stream(written([talk])), branches=True)
+
+    assert texts(memory, "talk") == ["edited question", "edited answer"]
+    assert report.left_out == {"messages in other branches (edits and retries)": 2}
+    assert texts(memory, "talk~2") == ["first question", "first answer"]
+
+
+def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> None:
+    """Messages and blocks that are broken are told with their path."""
+    talk = simple("talk", 3)
+    talk.messages[1]["sender"] = "robot"
+    talk.messages[2]["content"] = [text("fine"), 7]
+    talk.messages[3] = "text"  # type: ignore[call-overload]
+
+    report = memory.import_file(stream(written([talk])))
+
+    assert [one.place for one in report.refused] == [
+        "conversations[0].chat_messages[1].sender",
+        "conversations[0].chat_messages[2].content[1]",
+        "conversations[0].chat_messages[3]",
+    ]
+    assert texts(memory, "talk") == ["talk question 0", "talk question 2", "talk answer 2"]

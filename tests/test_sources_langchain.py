@@ -1,0 +1,218 @@
+"""Messages of LangChain, written by langchain_core itself, as they come into a memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from palimpsest import Audio, File, Image, Memory, Opaque, Reasoning, Text
+from palimpsest.formats import find_format
+from sdks import load
+
+
+@pytest.fixture(scope="module")
+def lc() -> Any:
+    """langchain_core.messages."""
+    return load("langchain_core.messages")
+
+
+def as_dicts(messages: list[Any]) -> Any:
+    return load("langchain_core.messages").messages_to_dict(messages)
+
+
+def as_constructors(messages: list[Any]) -> Any:
+    return load("langchain_core.load").dumpd(messages)
+
+
+def as_models(messages: list[Any]) -> Any:
+    return [message.model_dump() for message in messages]
+
+
+WAYS = [as_dicts, as_constructors, as_models]
+
+
+def taken(memory: Memory, dumped: Any, **options: Any) -> Any:
+    """Import what was dumped into the session `talk`."""
+    return memory.import_file(io.BytesIO(json.dumps(dumped).encode()), session_id="talk", **options)
+
+
+def conversation(lc: Any) -> list[Any]:
+    """One conversation with every type of message."""
+    return [
+        lc.SystemMessage("Be brief."),
+        lc.HumanMessage(
+            ["Look: ", {"type": "image_url", "image_url": {"url": "https://example.org/i.png"}}], name="ann"
+        ),
+        lc.AIMessage(
+            "I look.",
+            id="run-1",
+            tool_calls=[
+                {"name": "look", "args": {"at": 1}, "id": "c1"},
+                {"name": "look", "args": {"at": 2}, "id": "c2"},
+            ],
+            invalid_tool_calls=[{"name": "broken", "args": "{bad", "id": "c3", "error": "no JSON"}],
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        ),
+        lc.ToolMessage("found", tool_call_id="c1", artifact={"rows": [1]}),
+        lc.ToolMessage("lost", tool_call_id="c2", status="error"),
+        lc.ToolMessage("no", tool_call_id="c3", name="broken"),
+        lc.AIMessageChunk("It is bread."),
+        lc.ChatMessage(role="moderator", content="Calm."),
+        lc.ChatMessage(role="assistant", content="Sure."),
+        lc.FunctionMessage(name="old", content="of old"),
+        lc.RemoveMessage(id="x"),
+        lc.HumanMessageChunk("Bye."),
+    ]
+
+
+@pytest.mark.parametrize("dump", WAYS)
+def test_messages_come_in_whichever_way_they_were_written(memory: Memory, lc: Any, dump: Callable[..., Any]) -> None:
+    """Roles, texts, calls with their results, statuses and names are the same for all three ways to write them."""
+    report = taken(memory, dump(conversation(lc)))
+
+    entries = memory.session("talk").entries()
+    assert report.source == "langchain"
+    assert report.refused == ()
+    assert report.left_out == {"orders to remove a message": 1}
+    assert [(entry.kind, entry.role, entry.name) for entry in entries] == [
+        ("message", "system", None),
+        ("message", "user", "ann"),
+        ("message", "assistant", None),
+        ("tool_call", "assistant", "look"),
+        ("tool_call", "assistant", "look"),
+        ("tool_call", "assistant", "broken"),
+        ("tool_result", "tool", "look"),
+        ("tool_result", "tool", "look"),
+        ("tool_result", "tool", "broken"),
+        ("message", "assistant", None),
+        ("message", "user", "moderator"),
+        ("message", "assistant", None),
+        ("tool_result", "tool", "old"),
+        ("message", "user", None),
+    ]
+    assert entries[1].content == (Text(text="Look: "), Image(source="https://example.org/i.png"))
+    assert [entry.text for entry in entries[3:6]] == ['{"at": 1}', '{"at": 2}', "{bad"]
+    assert [entry.answers for entry in entries[6:9]] == [4, 5, 6]
+    assert [entry.status for entry in entries[6:9]] == ["success", "error", "success"]
+    assert entries[2].metadata["langchain"]["usage_metadata"]["total_tokens"] == 3
+    assert entries[5].metadata["langchain"]["error"] == "no JSON"
+    assert entries[6].metadata["langchain"]["artifact"] == {"rows": [1]}
+    assert entries[-1].text == "Bye."
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
+def test_contexts_of_imported_sessions_are_valid(memory: Memory, lc: Any, format: str) -> None:
+    """What came in can be sent: the context breaks no rule of its provider."""
+    taken(memory, as_dicts(conversation(lc)))
+
+    context = memory.session("talk", max_tokens=8000).context(format=format)
+
+    assert find_format(format).validate(context.messages) == []
+
+
+BLOCKS: list[tuple[Any, Any]] = [
+    ({"type": "text", "text": "hi"}, Text(text="hi")),
+    ({"type": "image_url", "image_url": {"url": "u", "detail": "low"}}, Image(source="u", detail="low")),
+    ({"type": "image_url", "image_url": "u"}, Image(source="u")),
+    ({"type": "image", "url": "u"}, Image(source="u")),
+    ({"type": "image", "base64": "aGk=", "mime_type": "image/png"}, Image(source="data:image/png;base64,aGk=")),
+    (
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+        Image(source="data:image/png;base64,aGk="),
+    ),
+    ({"type": "image", "source": {"type": "url", "url": "u"}}, Image(source="u")),
+    ({"type": "image", "file_id": "f1"}, File(file_id="f1")),
+    ({"type": "audio", "base64": "aGk=", "mime_type": "audio/wav"}, Audio(data="aGk=", format="wav")),
+    ({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}}, Audio(data="aGk=", format="mp3")),
+    ({"type": "file", "base64": "aGk=", "mime_type": "application/pdf"}, File(data="data:application/pdf;base64,aGk=")),
+    ({"type": "file", "file": {"file_id": "f1"}}, File(file_id="f1")),
+    ({"type": "video", "base64": "aGk=", "mime_type": "video/mp4"}, File(data="data:video/mp4;base64,aGk=")),
+    ({"type": "text-plain", "text": "plain", "mime_type": "text/plain"}, Text(text="plain")),
+    ({"type": "reasoning", "reasoning": "hm"}, Reasoning(text="hm")),
+    ({"type": "thinking", "thinking": "hm", "signature": "s"}, Reasoning(text="hm")),
+    ({"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}, Reasoning(text="hm")),
+    (
+        {"type": "server_tool_call", "id": "s1", "name": "web_search", "args": {"q": "x"}},
+        Opaque(item={"type": "server_tool_call", "id": "s1", "name": "web_search", "args": {"q": "x"}}),
+    ),
+    (
+        {"type": "non_standard", "value": {"a": [1]}},
+        Opaque(item={"type": "non_standard", "value": {"a": [1]}}),
+    ),
+    ({"type": "file", "url": "u"}, Opaque(item={"type": "file", "url": "u"})),
+]
+
+
+@pytest.mark.parametrize(("block", "part"), BLOCKS, ids=lambda value: value.get("type") if type(value) is dict else "")
+def test_blocks_of_every_kind_become_parts(memory: Memory, lc: Any, block: Any, part: Any) -> None:
+    """Blocks of OpenAI, Anthropic and LangChain's own become parts; what has no counterpart is kept whole."""
+    message = lc.AIMessage([block, {"type": "text", "text": "end"}])
+    assert message.model_dump()["content"][0] == block
+
+    taken(memory, as_dicts([message]))
+
+    (entry,) = memory.session("talk").entries()
+    assert entry.content == (part, Text(text="end"))
+
+
+def test_calls_in_the_content_are_the_calls_of_the_message(memory: Memory, lc: Any) -> None:
+    """A call that stands in the content and in `tool_calls` is one call; one in the content alone is a call, too."""
+    blocks = [
+        {"type": "text", "text": "now"},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": 1}},
+        {"type": "tool_use", "id": "c2", "name": "look", "input": {"at": 2}},
+    ]
+
+    taken(memory, as_dicts([lc.AIMessage(blocks, tool_calls=[{"name": "look", "args": {"at": 1}, "id": "c1"}])]))
+
+    entries = memory.session("talk").entries()
+    assert [(entry.kind, entry.call_id) for entry in entries] == [
+        ("message", None),
+        ("tool_call", "c2"),
+        ("tool_call", "c1"),
+    ]
+    assert {entry.group for entry in entries[1:]} == {entries[1].group}
+
+
+def test_importing_again_adds_nothing_and_grown_dumps_what_is_new(memory: Memory, lc: Any) -> None:
+    """A dump of the same state is known, one of a later state adds its end."""
+    said = [lc.HumanMessage(f"message {number}") for number in range(6)]
+    figures = []
+    for length in (3, 3, 6):
+        report = taken(memory, as_dicts(said[:length]))
+        figures.append((report.sessions["talk"].added, report.sessions["talk"].already_there))
+
+    assert figures == [(3, 0), (0, 3), (3, 3)]
+    assert [entry.text for entry in memory.session("talk").entries()] == [message.content for message in said]
+
+
+def test_states_and_lines_of_messages_are_read(memory: Memory, lc: Any) -> None:
+    """An object with `messages`, and a message a line, are taken like a list."""
+    dumped = as_models([lc.HumanMessage("one"), lc.AIMessage("two")])
+    lines = b"".join(json.dumps(message).encode() + b"\n" for message in dumped)
+
+    memory.import_file(io.BytesIO(json.dumps({"messages": dumped, "session_id": "state"}).encode()))
+    memory.import_file(io.BytesIO(lines), session_id="lines")
+
+    assert [entry.text for entry in memory.session("state").entries()] == ["one", "two"]
+    assert [entry.text for entry in memory.session("lines").entries()] == ["one", "two"]
+
+
+def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, lc: Any) -> None:
+    """A message of an unknown type, a result without its call's id and content that is no content are told."""
+    dumped = as_dicts(
+        [lc.HumanMessage("one"), lc.HumanMessage("x"), lc.ToolMessage("x", tool_call_id="c"), lc.AIMessage("x")]
+    )
+    dumped[1]["type"] = "alien"
+    del dumped[2]["data"]["tool_call_id"]
+    dumped[3]["data"]["content"] = 7
+
+    report = taken(memory, dumped)
+
+    assert [one.place for one in report.refused] == ["messages[1]", "messages[2]", "messages[3]"]
+    assert [one.reason.split(":")[0] for one in report.refused][1:] == ["tool_call_id", "content"]
+    assert [entry.text for entry in memory.session("talk").entries()] == ["one"]

@@ -1,0 +1,243 @@
+"""Provider messages in files: every format, in every shape, told by what the messages hold."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from commands import CHAT
+from palimpsest import ConfigError, ImportFailed, Memory
+from palimpsest.formats import find_format
+from sdks import load
+
+
+def taken(memory: Memory, value: Any, **options: Any) -> Any:
+    """Import a value as JSON, or bytes as they are, into the session `talk`."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return memory.import_file(io.BytesIO(body), **{"session_id": "talk", **options})
+
+
+def anthropic_messages() -> list[dict[str, Any]]:
+    """A conversation as Anthropic's own library dumps it: what it takes, and a response."""
+    types = load("anthropic.types")
+    usage = types.Usage(input_tokens=1, output_tokens=1)
+    blocks = [
+        types.TextBlock(type="text", text="One moment."),
+        types.ToolUseBlock(type="tool_use", id="t1", name="look", input={"at": 1}),
+    ]
+    response = types.Message(
+        id="m1", type="message", role="assistant", model="claude", content=blocks, stop_reason="tool_use", usage=usage
+    )
+    return [
+        {"role": "user", "content": "What is there?"},
+        {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in response.content]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "bread"}]},
+        {"role": "assistant", "content": "Bread."},
+    ]
+
+
+def openai_messages() -> list[dict[str, Any]]:
+    """A conversation as OpenAI's own library dumps it."""
+    types = load("openai.types.chat")
+    function = {"name": "look", "arguments": '{"at": 1}'}
+    answer = types.ChatCompletionMessage(
+        role="assistant", content=None, tool_calls=[{"id": "c1", "type": "function", "function": function}]
+    )
+    return [
+        {"role": "user", "content": "What is there?"},
+        answer.model_dump(),
+        {"role": "tool", "tool_call_id": "c1", "content": "bread"},
+        types.ChatCompletionMessage(role="assistant", content="Bread.").model_dump(exclude_none=True),
+    ]
+
+
+def responses_items() -> list[dict[str, Any]]:
+    """A conversation of the Responses API as OpenAI's own library dumps it."""
+    types = load("openai.types.responses")
+    text = {"type": "output_text", "text": "Bread.", "annotations": []}
+    return [
+        {"role": "user", "content": "What is there?"},
+        types.ResponseFunctionToolCall(
+            type="function_call", call_id="c1", name="look", arguments='{"at": 1}'
+        ).model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": "c1", "output": "bread"},
+        types.ResponseOutputMessage(
+            id="m1", type="message", role="assistant", status="completed", content=[text]
+        ).model_dump(exclude_none=True),
+    ]
+
+
+def gemini_contents() -> list[dict[str, Any]]:
+    """A conversation as Google's own library dumps it."""
+    types = load("google.genai.types")
+    made = [
+        types.Content(role="user", parts=[types.Part(text="What is there?")]),
+        types.Content(role="model", parts=[types.Part.from_function_call(name="look", args={"at": 1})]),
+        types.Content(
+            role="user", parts=[types.Part.from_function_response(name="look", response={"result": "bread"})]
+        ),
+        types.Content(role="model", parts=[types.Part(text="Bread.")]),
+    ]
+    return [content.model_dump(mode="json", exclude_none=True) for content in made]
+
+
+FORMATS = {
+    "anthropic": anthropic_messages,
+    "openai": openai_messages,
+    "openai-responses": responses_items,
+    "gemini": gemini_contents,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", ["list", "lines", "object", "list of lists"])
+def test_every_format_is_told_and_comes_back_equal(memory: Memory, name: str, shape: str) -> None:
+    """What the vendors' own libraries write is recognised in every shape, and encodes to what it was."""
+    messages = FORMATS[name]()
+    bodies = {
+        "list": json.dumps(messages),
+        "lines": "\n".join(map(json.dumps, messages)),
+        "object": json.dumps({"messages": messages}, indent=2),
+        "list of lists": json.dumps([messages]),
+    }
+
+    report = taken(memory, bodies[shape].encode())
+
+    assert (report.source, report.format, report.refused) == ("messages", name, ())
+    entries = memory.session("talk").entries()
+    assert find_format(name).encode(entries) == messages
+    (call,) = [entry for entry in entries if entry.kind == "tool_call"]
+    assert [entry.answers for entry in entries if entry.kind == "tool_result"] == [call.seq]
+    assert memory.session("talk", max_tokens=4000).context(format="openai").messages
+
+
+def test_messages_that_speak_for_nobody_are_chat_completions(memory: Memory) -> None:
+    """A role and a text could be anybody's: they are taken for `openai`, and the report says so."""
+    report = taken(memory, [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+
+    assert report.format == "openai"
+
+
+def test_two_formats_in_one_file_are_refused_with_the_evidence(memory: Memory) -> None:
+    """Nothing is guessed between two: both are named with what speaks for them, and `format` decides."""
+    mixed = [*openai_messages(), *anthropic_messages()]
+
+    with pytest.raises(ImportFailed) as failed:
+        taken(memory, mixed)
+
+    assert "anthropic because of content of type tool_use in message 6" in failed.value.reason
+    assert "openai because of `tool_calls` in message 2" in failed.value.reason
+    assert memory.sessions() == []
+    assert taken(memory, mixed, format="openai").format == "openai"
+
+
+@pytest.mark.parametrize(
+    ("request_", "format", "texts"),
+    [
+        ({"system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]}, "anthropic", ["Be brief.", "hi"]),
+        (
+            {"system": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}], "messages": []},
+            "anthropic",
+            ["Be\nbrief."],
+        ),
+        ({"instructions": "Be brief.", "input": "hi", "model": "gpt"}, "openai", ["Be brief.", "hi"]),
+        (
+            {"instructions": "Be brief.", "input": responses_items()[:1]},
+            "openai-responses",
+            ["Be brief.", "What is there?"],
+        ),
+        (
+            {"system_instruction": {"parts": [{"text": "Be brief."}]}, "contents": gemini_contents()[:1]},
+            "gemini",
+            ["Be brief.", "What is there?"],
+        ),
+    ],
+    ids=["anthropic", "blocks", "responses text", "responses", "gemini"],
+)
+def test_requests_bring_what_the_system_says(memory: Memory, request_: Any, format: str, texts: list[str]) -> None:
+    """A request's system prompt is a system message before its messages, whichever provider's words it uses."""
+    for _ in range(2):
+        report = taken(memory, request_)
+
+    entries = memory.session("talk").entries()
+    assert report.format == format
+    assert entries[0].role == "system"
+    assert [entry.text for entry in entries] == texts
+    assert report.sessions["talk"].added == 0
+
+
+def test_objects_name_their_sessions_and_settings_are_counted(memory: Memory) -> None:
+    """`session_id` or `id` names the session, `title` its title; other keys are counted as left out."""
+    one = {"session_id": "first", "title": "One", "messages": CHAT, "model": "gpt-4o", "tools": []}
+    lines = b"\n".join(json.dumps(value).encode() for value in (one, {"id": "second", "messages": CHAT[:1]}))
+
+    report = memory.import_file(io.BytesIO(lines))
+
+    assert {name: (one.added, one.title) for name, one in report.sessions.items()} == {
+        "first": (4, "One"),
+        "second": (1, None),
+    }
+    assert report.left_out == {"settings beside the messages, such as model and tools": 2}
+
+
+def test_exports_stand_among_messages(memory: Memory) -> None:
+    """A line may hold an export; a file of nothing but exports is of the source `palimpsest`."""
+    memory.session("exported").add(CHAT)
+    export = memory.session("exported").export()
+    lines = b"\n".join(json.dumps(value).encode() for value in (CHAT[0], export))
+    with Memory.open("memory://") as other:
+        mixed = other.import_file(io.BytesIO(lines), session_id="mixed")
+        alone = other.import_file(io.BytesIO(json.dumps([export]).encode()))
+
+        assert (mixed.source, alone.source) == ("messages", "palimpsest")
+        assert (mixed.sessions["mixed"].added, alone.sessions["exported"].added) == (5, 4)
+        assert other.session("exported").export()["entries"] == export["entries"]
+
+
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        (b'{"a": 1, "b": 2}', "an object with 'a', 'b'"),
+        (b"[1, 2]", "begins with 1"),
+        (b"[[]]", "an empty list"),
+        (b"hello there", "no JSON: Expecting value"),
+        (b"", "is empty"),
+        (b"[", "the file ends before its list does"),
+        (b"\x89PNG\r\n\x1a\n rest", "no UTF-8"),
+    ],
+    ids=["object", "numbers", "lists", "text", "nothing", "cut", "binary"],
+)
+def test_an_unknown_file_is_refused_with_what_was_seen(memory: Memory, body: bytes, seen: str) -> None:
+    """The error says what the file begins with and which sources can be named; nothing is stored."""
+    with pytest.raises(ImportFailed) as failed:
+        memory.import_file(io.BytesIO(body), session_id="talk")
+
+    assert seen in str(failed.value)
+    assert memory.sessions() == []
+
+
+def test_a_file_that_could_be_of_two_sources_is_refused(memory: Memory) -> None:
+    """A ChatGPT conversation beside provider messages is nobody's file."""
+    with pytest.raises(ImportFailed, match=r"more than one source \(chatgpt: .*; messages: "):
+        taken(memory, [{"mapping": {}, "title": "x"}, CHAT])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"source": "chatgtp"}, {"format": "opnai"}, {"session_id": "a\x07"}, {"session_id": ""}, {"key": ""}],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_that_are_not_accepted_are_refused(memory: Memory, options: dict[str, Any]) -> None:
+    """A wrong name, id or key is a ConfigError before anything is read."""
+    with pytest.raises(ConfigError):
+        taken(memory, CHAT, **options)
+
+
+def test_an_empty_list_holds_nothing(memory: Memory) -> None:
+    """Importing no messages is no failure."""
+    report = taken(memory, [])
+
+    assert (report.sessions, report.refused) == ({}, ())
