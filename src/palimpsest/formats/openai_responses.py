@@ -1,0 +1,127 @@
+"""The format `openai-responses`: input items of OpenAI's Responses API, which its Agents SDK stores, too. Pure.
+
+One item is one entry. The shapes are those of OpenAI's API reference, "Create a model response" (input), and of the
+types that its Python library publishes. In a context, items hold the keys that those types declare and no others:
+the API refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.entries import Entry, File, Part, Text
+from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.common import own_native
+from palimpsest.formats.openai_chat import PER_CALL
+from palimpsest.formats.openai_responses_decode import decode_items
+from palimpsest.formats.openai_responses_encode import beside, exact_item
+from palimpsest.formats.openai_responses_items import NAME, PICTURES, is_name
+from palimpsest.formats.openai_responses_join import without_repeats
+from palimpsest.formats.openai_responses_render import render_group, result_item
+from palimpsest.formats.openai_responses_rules import broken_rules
+from palimpsest.notes import FENCE_TOKENS
+from palimpsest.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
+
+PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
+"""Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
+
+_UNREAD = frozenset({"id", "type", "role", "status", "phase", "call_id", "async", "async_", "created_by", "execution"})
+"""Keys that name an item or say how it came about: the model is not shown them, and nobody is billed for them."""
+
+
+class OpenAIResponses:
+    """The format `openai-responses`: items of the Responses API's `input`."""
+
+    name = NAME
+    prime = REPLY_OVERHEAD
+
+    def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
+        """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""
+        return decode_items(messages, where)
+
+    def encode(self, entries: Sequence[Entry]) -> list[Message]:
+        """Return entries as items, as they came in; nothing is repaired."""
+        items: list[Message] = []
+        for entry in entries:
+            plain = entry.native is None and isinstance(entry.content, str) and entry.kind not in ("context", "summary")
+            if plain or own_native(entry, NAME) is not None:
+                items.append(exact_item(entry))
+            elif entry.kind == "tool_result":
+                call_id = f"call_{entry.answers}" if entry.call_id is None else entry.call_id
+                items.append(result_item(Shown(entry), "function_call", call_id, None))
+            else:
+                items.extend(render_group([Shown(entry, data=entry.kind in ("context", "summary"))], None))
+        return items
+
+    def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
+        """Return one group as items that the API accepts: what the model said and called, results, then data."""
+        if len(group) == 1:
+            shown, entry = group[0], group[0].entry
+            if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
+                text = entry.content if shown.text is None else shown.text
+                return [{"role": entry.role, "content": text}] if text else []
+        return render_group(group, adapted)
+
+    def join(self, system: str | None, messages: list[Message]) -> Joined:
+        """Return the items with no id twice, and the caller's text, which this API takes as `instructions`."""
+        return Joined(without_repeats(messages), system or None)
+
+    def overhead(self, entry: Entry) -> int:
+        """Tokens that the provider, or the way it is rendered, adds to this entry beside its texts."""
+        if entry.kind == "tool_call":
+            name = entry.name or ""
+            # A rewritten name is ASCII and no longer than the name: a token is at least one character of it.
+            kept = own_native(entry, NAME)
+            tokens = PER_ITEM + PER_CALL + (0 if is_name(name) else max(len(name), 1))
+            return tokens + (_kept_tokens(entry, kept.keep) if kept is not None and kept.keep is not None else 0)
+        native, tokens = entry.native, PER_ITEM
+        if native is not None and native.keep is not None:
+            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else FENCE_TOKENS
+        if not isinstance(entry.content, str):
+            tokens += sum([FENCE_TOKENS + _by_file(part) for part in entry.content if not isinstance(part, Text)])
+        return tokens
+
+    def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
+        """Return the keyword arguments for `client.responses.create`, without the model.
+
+        Tools in the form of chat completions are given the form of this API. Caching is automatic here.
+        """
+        arguments: dict[str, Any] = {"input": joined.messages}
+        if joined.system:
+            arguments["instructions"] = joined.system
+        if tools:
+            arguments["tools"] = [_tool(tool) for tool in tools]
+        return arguments
+
+    def validate(self, messages: Sequence[Any]) -> list[Problem]:
+        """Return every rule of the API that the items break, each with its source."""
+        return broken_rules(messages)
+
+
+def _kept_tokens(entry: Entry, keep: Message) -> int:
+    """What a model may read of the keys that an entry has no field for, at two characters of JSON a token."""
+    if keep.keys() <= _UNREAD:
+        return 0
+    import json
+
+    read = {key: value for key, value in keep.items() if value and key not in _UNREAD and key != "content"}
+    notes = [more["annotations"] for more in beside(entry) if more.get("annotations")]
+    return (len(json.dumps(read)) + len(json.dumps(notes))) // 2
+
+
+def _by_file(part: Part) -> int:
+    """The most that an image can cost whose bytes only the provider has: it is kept as a file of the image's type."""
+    if not isinstance(part, File) or (part.extra or {}).get("type") not in PICTURES:
+        return 0
+    from palimpsest.media import image_tokens  # only where there are any
+
+    return image_tokens(None, None, None)
+
+
+def _tool(tool: Message) -> Message:
+    """The tool as this API takes it, where a function is strict unless it says that it is not."""
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        return tool
+    return {"type": "function", "parameters": {}, "strict": False, **function}

@@ -1,0 +1,215 @@
+"""The items of OpenAI's Responses API: their types, which of them ask and which answer, which keys each may hold. Pure.
+
+Source: the API reference, "Create a model response" (input), and the types that OpenAI's Python library publishes
+for input items. A type that is not listed here is newer, or another vendor's: it is kept and sent as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from palimpsest.formats import Message
+
+NAME = "openai-responses"
+
+ID_LENGTH = 64
+"""Characters of an item's id and of a call's id; longer ones are API error 400."""
+
+NAME_LENGTH = 64
+"""Characters of a function's name."""
+
+
+class Asking(NamedTuple):
+    """A type of item that asks for a result: the type that answers it, and where its arguments are.
+
+    They are the text under the key `text`, or the values under `body`. `tool` stands for a name that the type has not.
+    """
+
+    answer: str
+    text: str = ""
+    body: tuple[str, ...] = ()
+    tool: str = ""
+
+
+FUNCTION = Asking("function_call_output", text="arguments")
+
+ASKING: Mapping[str, Asking] = {
+    "function_call": FUNCTION,
+    "custom_tool_call": Asking("custom_tool_call_output", text="input"),
+    "mcp_approval_request": Asking("mcp_approval_response", text="arguments"),
+    "computer_call": Asking("computer_call_output", body=("action", "actions"), tool="computer"),
+    "local_shell_call": Asking("local_shell_call_output", body=("action",), tool="local_shell"),
+    "shell_call": Asking("shell_call_output", body=("action",), tool="shell"),
+    "apply_patch_call": Asking("apply_patch_call_output", body=("operation",), tool="apply_patch"),
+    "tool_search_call": Asking("tool_search_output", body=("arguments",), tool="tool_search"),
+}
+"""Calls by type. `program` is none: the server answers it, after the calls that the program makes."""
+
+ANSWERING: Mapping[str, tuple[str, ...]] = {
+    "function_call_output": (),
+    "custom_tool_call_output": (),
+    "local_shell_call_output": (),
+    "apply_patch_call_output": (),
+    "computer_call_output": (),
+    "shell_call_output": ("output",),
+    "mcp_approval_response": ("approve", "reason"),
+    "tool_search_output": ("tools",),
+}
+"""Results by type, each with the keys whose values are its content; without any it is what `output` holds."""
+
+_PAIR_KEYS = {
+    "mcp_approval_request": "id",
+    "mcp_approval_response": "approval_request_id",
+    "local_shell_call_output": "id",
+}
+
+
+def pair_key(kind: str) -> str:
+    """The key whose value ties a call of this type, or a result, to its counterpart."""
+    return _PAIR_KEYS.get(kind, "call_id")
+
+
+def asks(item: Message) -> bool:
+    """Whether the item is a call that wants its result from the client."""
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in ASKING and (kind != "tool_search_call" or _by_client(item))
+
+
+def answers(item: Message) -> bool:
+    """Whether the item is the result of such a call."""
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in ANSWERING and (kind != "tool_search_output" or _by_client(item))
+
+
+def _by_client(item: Message) -> bool:
+    return isinstance(item.get("call_id"), str) and item.get("execution") != "server"
+
+
+def own_id(item: Message) -> Any:
+    """The id of the item itself, if it has one; for some types the key holds the id of the call."""
+    return None if item.get("type") == "local_shell_call_output" else item.get("id")
+
+
+def is_assistant_side(item: Message) -> bool:
+    """Whether the model made the item, so that a reasoning item may stand before it."""
+    if "role" in item:
+        return bool(item["role"] == "assistant")
+    return not answers(item) and item.get("type") != "compaction_trigger"
+
+
+class Shape(NamedTuple):
+    """The keys that a type of item must hold, and all that it may hold."""
+
+    needed: frozenset[str]
+    known: frozenset[str]
+
+
+def _shape(needed: str, optional: str = "") -> Shape:
+    return Shape(frozenset(needed.split()), frozenset(f"type {needed} {optional}".split()))
+
+
+SHAPES: Mapping[str, Shape] = {
+    "function_call": _shape("call_id name arguments", "async caller id namespace status"),
+    "function_call_output": _shape("output", "call_id caller id name namespace status"),
+    "custom_tool_call": _shape("call_id name input", "async caller id namespace"),
+    "custom_tool_call_output": _shape("call_id output", "caller id"),
+    "computer_call": _shape("id call_id pending_safety_checks status", "action actions"),
+    "computer_call_output": _shape("call_id output", "acknowledged_safety_checks id status"),
+    "local_shell_call": _shape("id call_id action status"),
+    "local_shell_call_output": _shape("id output", "status"),
+    "shell_call": _shape("call_id action", "caller environment id status"),
+    "shell_call_output": _shape("call_id output", "caller id max_output_length status"),
+    "apply_patch_call": _shape("call_id operation status", "caller id"),
+    "apply_patch_call_output": _shape("call_id status", "caller id output"),
+    "mcp_approval_request": _shape("id name arguments server_label"),
+    "mcp_approval_response": _shape("approval_request_id approve", "id reason"),
+    "tool_search_call": _shape("arguments", "call_id execution id status"),
+    "tool_search_output": _shape("tools", "call_id execution id status"),
+    "reasoning": _shape("id summary", "content encrypted_content status"),
+    "web_search_call": _shape("id action status"),
+    "file_search_call": _shape("id queries status", "results"),
+    "code_interpreter_call": _shape("id code container_id outputs status"),
+    "image_generation_call": _shape(
+        "id result status", "action background error output_format quality revised_prompt size svg_usage"
+    ),
+    "mcp_call": _shape("id name arguments server_label", "approval_request_id error output status"),
+    "mcp_list_tools": _shape("id server_label tools", "error"),
+    "program": _shape("id call_id code fingerprint"),
+    "program_output": _shape("id call_id result status"),
+    "additional_tools": _shape("role tools", "id"),
+    "configuration_update": _shape("", "id reasoning text"),
+    "compaction": _shape("encrypted_content", "id"),
+    "compaction_trigger": _shape("", "id"),
+    "item_reference": _shape("id"),
+}
+"""The keys of each type of item but messages. The API refuses any other ("Unknown parameter")."""
+
+_NULLABLE = frozenset({"code", "keys", "outputs", "param", "parameters", "result", "strict"})
+"""Keys that have to be there even where their value is null. Any other null means the same as no key."""
+
+_FREE = frozenset({"annotations", "arguments", "attributes", "content", "input_schema", "parameters", "schema"})
+"""Keys that hold anybody's JSON, whose nulls are not ours to take out."""
+
+PICTURES = frozenset({"input_image", "computer_screenshot"})
+"""Types of parts that are images."""
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_STATUSES = frozenset({"in_progress", "completed", "incomplete"})
+
+
+def is_id(value: object, kind: str) -> bool:
+    """Whether the API takes the value for the id of an item of this type ("Expected an ID that begins with …")."""
+    if not isinstance(value, str) or len(value) > ID_LENGTH or _ID.fullmatch(value) is None:
+        return False
+    return value.startswith(_PREFIXES.get(kind, ""))
+
+
+def is_status(value: object) -> bool:
+    """Whether the value is the status of a message, a call or a result."""
+    return isinstance(value, str) and value in _STATUSES
+
+
+def is_name(value: object) -> bool:
+    """Whether the API takes the value for the name of a function ("does not match pattern")."""
+    return isinstance(value, str) and len(value) <= NAME_LENGTH and _ID.fullmatch(value) is not None
+
+
+def valid_name(name: str) -> str:
+    """The name with one `_` for each run of characters that the API refuses; empty where nothing is left."""
+    return name if is_name(name) else re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:NAME_LENGTH]
+
+
+def sendable(item: Message) -> Message | None:
+    """The item as the API takes it: without keys that its type has not, nulls and ids that are none.
+
+    None where a key that it needs is missing. An item of an unknown type stays as it is.
+    """
+    kind = item.get("type")
+    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        return item
+    given = {("async" if key == "async_" else key): value for key, value in item.items()}
+    kept = {
+        key: value if key in _FREE else without_nulls(value)
+        for key, value in given.items()
+        if key in shape.known and (value is not None or key in _NULLABLE)
+    }
+    if "id" in kept and not is_id(kept["id"], str(kind)):
+        del kept["id"]
+    if "status" in kept and "status" not in shape.needed and not isinstance(kept["status"], str):
+        del kept["status"]
+    return kept if shape.needed <= kept.keys() else None
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that are null, as model dumps of the vendor's library hold them."""
+    if isinstance(value, dict):
+        return {
+            key: inner if key in _FREE else without_nulls(inner)
+            for key, inner in value.items()
+            if inner is not None or key in _NULLABLE
+        }
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value

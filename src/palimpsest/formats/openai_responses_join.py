@@ -1,0 +1,144 @@
+"""Rendered groups in a row as one input of the Responses API: no item and no call is named twice. Pure.
+
+Each group is valid by itself; what repeats from group to group is settled here, looking back only, so that items that
+are added change none of those before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.entries import Opaque
+from palimpsest.formats import Message
+from palimpsest.formats.openai_responses_items import (
+    ID_LENGTH,
+    SHAPES,
+    answers,
+    asks,
+    is_assistant_side,
+    own_id,
+    pair_key,
+)
+from palimpsest.notes import fenced, stand_in
+
+
+def without_repeats(messages: Sequence[Message]) -> list[Message]:
+    """Return the items with ids of items and of calls that are there once: the first keeps its id."""
+    names = _Names()
+    items: list[Message] = []
+    for i, item in enumerate(messages):
+        if "type" not in item:
+            names.linked = names.linked or item["role"] != "assistant"
+            items.append(item)
+        elif item["type"] == "reasoning":
+            items.extend(names.reasoning(item, messages[i + 1 : i + 2]))
+        else:
+            items.extend(names.named(item))
+    return items
+
+
+class _Names:
+    """The ids that an input has so far."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.calls: dict[str, str] = {}
+        """The ids of calls as they came, each with what the newest call of that id is named."""
+        self.taken: set[str] = set()
+        self.counts: dict[str, int] = {}
+        self.programs: set[str] = set()
+        self.linked = True
+        """Whether ids of items still mean something: the last reasoning item was sent, or none was left out."""
+
+    def reasoning(self, item: Message, after: Sequence[Message]) -> list[Message]:
+        """The reasoning item; as text where it is there already, or where what follows it is and loses its id."""
+        repeated = item["id"] in self.ids
+        if not repeated and not any(own_id(other) in self.ids for other in after if own_id(other) is not None):
+            self.ids.add(item["id"])
+            self.linked = True
+            return [item]
+        self.linked = self.linked and repeated
+        texts = [piece["text"] for key in ("summary", "content") for piece in item.get(key, ()) if piece["text"]]
+        return (
+            [{"role": "assistant", "content": "\n".join(fenced("thinking", text) for text in texts)}] if texts else []
+        )
+
+    def named(self, item: Message) -> list[Message]:
+        """The item under ids that are its own."""
+        if not is_assistant_side(item):
+            self.linked = True
+        if asks(item):
+            item = self._asking(item)
+        elif answers(item):
+            key = pair_key(item["type"])
+            item = _changed(item, key, self.calls.get(item[key]) or item[key])
+        elif item["type"] == "program":
+            self.programs.add(item["call_id"])
+        elif item["type"] == "program_output" and item["call_id"] not in self.programs:
+            return _as_text(item)
+        caller = item.get("caller")
+        if (
+            isinstance(caller, dict)
+            and caller.get("type") == "program"
+            and caller.get("caller_id") not in self.programs
+        ):
+            item = {key: value for key, value in item.items() if key != "caller"}
+        id = own_id(item)
+        if not isinstance(id, str) or item["type"] == "mcp_approval_request":
+            return [item]
+        if id not in self.ids and (self.linked or item["type"] == "item_reference"):
+            self.ids.add(id)
+            return [item]
+        return self._unnamed(item, id)
+
+    def _asking(self, item: Message) -> Message:
+        key = pair_key(item["type"])
+        came = item[key]
+        name = came if came not in self.taken else self._other(came, self.taken)
+        self.taken.add(name)
+        self.calls[came] = name
+        return _changed(item, key, name)
+
+    def _unnamed(self, item: Message, id: str) -> list[Message]:
+        """The item without an id that another has; with another id where its type must have one."""
+        kind = item["type"]
+        if kind == "item_reference":
+            return []
+        if kind == "message":
+            return _easy(item)
+        if kind not in SHAPES or "id" not in SHAPES[kind].needed:
+            return [{key: value for key, value in item.items() if key != "id"}]
+        other = self._other(id, self.ids)
+        self.ids.add(other)
+        return [{**item, "id": other}]
+
+    def _other(self, name: str, taken: set[str]) -> str:
+        """A name like this one that is free; the count goes on where it stopped, however often a name comes."""
+        while True:
+            count = self.counts[name] = self.counts.get(name, 1) + 1
+            other = f"{name[: ID_LENGTH - 1 - len(str(count))]}_{count}"
+            if other not in taken:
+                return other
+
+
+def _changed(item: Message, key: str, value: str) -> Message:
+    return item if item[key] == value else {**item, key: value}
+
+
+def _easy(item: Message) -> list[Message]:
+    """An answer as a message that anybody may have written: its text and its phase."""
+    texts = [_text(part) for part in item["content"]]
+    phase = {"phase": item["phase"]} if "phase" in item else {}
+    text = "\n".join(filter(None, texts))
+    return [{"role": item["role"], "content": text, **phase}] if text else []
+
+
+def _text(part: Message) -> str:
+    text: Any = part.get("refusal" if part["type"] == "refusal" else "text")
+    return text if isinstance(text, str) else stand_in(Opaque(item=part))
+
+
+def _as_text(item: Message) -> list[Message]:
+    text = stand_in(Opaque(item=item))
+    return [{"role": "assistant", "content": text}] if text else []

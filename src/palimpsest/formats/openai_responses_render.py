@@ -1,0 +1,344 @@
+"""One group of a context as items that OpenAI's Responses API accepts. Pure.
+
+The API knows the items that it made by their ids, and which reasoning item each was made with: it refuses a reasoning
+item without what followed it, and what followed without the reasoning. So an item keeps its id while it is untouched
+and no reasoning item before it in its group was left out; otherwise it is sent as if somebody else had written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
+from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
+from palimpsest.formats.openai_chat import NAME as CHAT
+from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
+from palimpsest.formats.openai_responses_items import (
+    ASKING,
+    ID_LENGTH,
+    NAME,
+    PICTURES,
+    SHAPES,
+    is_id,
+    is_name,
+    is_status,
+    pair_key,
+    sendable,
+    valid_name,
+)
+from palimpsest.notes import SPEAKING, fenced, shown_text, stand_in
+
+_DETAILS = ("auto", "low", "high", "original")
+_TEXTUAL = ("function_call", "custom_tool_call")
+"""Calls whose results may be any text. A call of another type whose result is replaced is shown as a function call."""
+
+_PART_TYPES = PICTURES | {"input_text", "output_text", "refusal", "input_file", "input_audio", "summary_text"}
+"""Parts that are known here. One of them that was kept as it is was malformed; one of another type is newer than us."""
+
+Results = Mapping[int, Shown]
+
+
+def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[Message]:
+    """Return the group's items: what the model said and called, then the results, then what is only data."""
+    speaking = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
+    results = {shown.entry.answers: shown for shown in group if not shown.data and shown.entry.kind == "tool_result"}
+    present = {shown.entry.seq for shown in group}
+    ids = _call_ids(speaking)
+    items: list[Message] = []
+    kinds: dict[int, str] = {}
+    linked, before = True, (group[0].entry.group or group[0].entry.seq) - 1
+    for i, shown in enumerate(speaking):
+        entry = shown.entry
+        linked = linked and _adjoin(before, entry.seq, present)
+        before = entry.seq
+        if entry.kind == "tool_call":
+            kind = kinds[entry.seq] = _shown_kind(shown, results, ids, linked=linked)
+            items.append(_call(shown, kind, ids[entry.seq], linked, adapted))
+        elif is_reasoning_item(entry):
+            item = _reasoning(shown) if _is_followed(speaking[i : i + 2], present, results, ids) else None
+            linked = item is not None
+            items.extend([item] if item is not None else _thought(shown, adapted))
+        else:
+            items.extend(message_items(shown, adapted, linked=linked))
+    for shown in group:
+        entry = shown.entry
+        if entry.kind == "tool_result" and not shown.data and entry.answers in kinds:
+            items.append(result_item(shown, kinds[entry.answers], ids[entry.answers], adapted))
+        elif shown.data or entry.kind == "tool_result":
+            items.append({"role": "user", "content": shown_text(entry) if shown.text is None else shown.text})
+    return items
+
+
+def _adjoin(before: int, seq: int, present: set[int]) -> bool:
+    """Whether nothing of the group is missing between two of its entries: it might be what an id needs."""
+    return all(other in present for other in range(before + 1, seq))
+
+
+def _call_ids(speaking: Sequence[Shown]) -> dict[int, str]:
+    """The ids of the group's calls: as they came, or by place where they are empty, too long or taken."""
+    ids: dict[int, str] = {}
+    for shown in speaking:
+        entry = shown.entry
+        if entry.kind == "tool_call":
+            call_id = entry.call_id or ""
+            if not call_id or len(call_id) > ID_LENGTH or call_id in ids.values():
+                call_id = f"{call_id[: ID_LENGTH - 24] or 'call'}_{entry.seq}"
+            while call_id in ids.values():
+                call_id += "_"
+            ids[entry.seq] = call_id
+    return ids
+
+
+# --- reasoning
+
+
+def _is_followed(pair: Sequence[Shown], present: set[int], results: Results, ids: Mapping[int, str]) -> bool:
+    """Whether the item that a reasoning item was made with comes next, untouched."""
+    if len(pair) < 2:
+        return False
+    shown, entry = pair[1], pair[1].entry
+    if shown.text is not None or is_reasoning_item(entry) or not _adjoin(pair[0].entry.seq, entry.seq, present):
+        return False
+    if entry.kind == "tool_call":
+        return _shown_kind(shown, results, ids, linked=True) == kind_of(entry)
+    items = message_items(shown, None, linked=True)
+    whole = whole_item(entry)
+    return bool(items) and (whole is None or items[0].get("type") == whole.get("type", "item_reference"))
+
+
+def _reasoning(shown: Shown) -> Message | None:
+    """The reasoning item, or None where the API would not know it for its own."""
+    item = sendable(exact_item(shown.entry)) if shown.text is None else None
+    if item is None or not all(_are_texts(item.get(key, [])) for key in ("summary", "content")):
+        return None
+    return item if is_status(item.get("status", "completed")) else None
+
+
+def _are_texts(pieces: Any) -> bool:
+    return isinstance(pieces, list) and all(isinstance(one, dict) and one.keys() == {"type", "text"} for one in pieces)
+
+
+def _thought(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
+    text = _all_text(shown.entry, adapted) if shown.text is None else fenced("thinking", shown.text)
+    return [{"role": "assistant", "content": text}] if text else []
+
+
+# --- calls and results
+
+
+def _shown_kind(shown: Shown, results: Results, ids: Mapping[int, str], *, linked: bool) -> str:
+    """The type of item that a call is shown as: its own, if its result can be shown as what answers it."""
+    entry = shown.entry
+    kind = kind_of(entry)
+    if kind not in ASKING or kind in _TEXTUAL:
+        native = entry.native
+        is_custom = native is not None and native.format == CHAT and (native.call or {}).get("type") == "custom"
+        return "custom_tool_call" if kind == "custom_tool_call" or is_custom else "function_call"
+    result = results.get(entry.seq)
+    if result is None or result.text is not None or shown.text is not None:
+        return "function_call"
+    if own_native(result.entry, NAME) is None or kind_of(result.entry) != ASKING[kind].answer:
+        return "function_call"
+    if not linked and "id" in SHAPES[kind].needed:
+        return "function_call"
+    if any(isinstance(part, Opaque) for part in result.entry.content):
+        return "function_call"  # a screenshot of a shape that nobody knows
+    whole = all(sendable(_paired(one.entry, ids[entry.seq])) is not None for one in (shown, result))
+    return kind if whole else "function_call"
+
+
+def _paired(entry: Entry, call_id: str) -> Message:
+    return {**exact_item(entry), pair_key(kind_of(entry)): call_id}
+
+
+def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Adapted] | None) -> Message:
+    entry = shown.entry
+    came = kind_of(entry)
+    item = (sendable(_paired(entry, call_id)) if came == kind and is_own(entry, NAME) else None) or {}
+    if kind in _TEXTUAL:
+        if came not in _TEXTUAL and adapted is not None:
+            adapted.append(Adapted(entry.seq, f"{came} as {kind}"))
+        text = entry.text if shown.text is None else shown.text
+        item |= {"type": kind, "call_id": call_id, "name": valid_name(entry.name or "") or NAMELESS}
+        item[ASKING[kind].text] = text or ("{}" if kind == "function_call" else "")
+    if (not linked or shown.text is not None) and "id" not in SHAPES[kind].needed:
+        item.pop("id", None)
+    return item
+
+
+def result_item(shown: Shown, kind: str, call_id: str, adapted: list[Adapted] | None) -> Message:
+    """The result of a call that is shown as `kind`."""
+    entry, answer = shown.entry, ASKING[kind].answer
+    own = is_own(entry, NAME) and kind_of(entry) == answer
+    item = (sendable(_paired(entry, call_id)) if own else None) or {}
+    if kind not in _TEXTUAL:
+        return item
+    if shown.text is not None:
+        item.pop("id", None)
+    if not is_name(item.get("name", NAMELESS)):
+        del item["name"]
+    output = _output(entry, adapted) if shown.text is None else shown.text
+    return {**item, "type": answer, "call_id": call_id, "output": output}
+
+
+def _output(entry: Entry, adapted: list[Adapted] | None) -> str | list[Message]:
+    """A result's content: parts where there are any that are not text, or where it came as parts."""
+    if isinstance(entry.content, str):
+        return entry.content
+    parts = _input_parts(entry, adapted)
+    if is_own(entry, NAME) or any(part["type"] != "input_text" for part in parts):
+        return parts or ""
+    return "\n".join(part["text"] for part in parts)
+
+
+# --- messages
+
+
+def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
+    """What a message, or an item that is kept whole, is shown as; nothing where nothing of it can be said."""
+    entry, native = shown.entry, own_native(shown.entry, NAME)
+    whole = whole_item(entry)
+    if whole is not None:
+        return _whole(shown, whole, adapted, linked=linked)
+    if entry.name and adapted is not None:
+        adapted.append(Adapted(entry.seq, "name left out"))
+    keep = (native.keep if native is not None else None) or {}
+    if entry.role == "assistant":
+        return _assistant(shown, keep, adapted, linked=linked)
+    item: Message = {"role": _role(entry)}
+    item["content"] = shown.text if shown.text is not None else entry.content
+    if shown.text is None and not isinstance(entry.content, str):
+        item["content"] = _input_parts(entry, adapted)
+    if keep.get("type") == "message":
+        item["type"] = "message"
+    return [item] if item["content"] else []
+
+
+def _role(entry: Entry) -> str:
+    """The role as both of OpenAI's formats name it: the log has no `developer`."""
+    native = entry.native
+    if native is not None and native.keep and native.format in (NAME, CHAT) and native.keep.get("role") == "developer":
+        return "developer"
+    return entry.role
+
+
+def _whole(shown: Shown, whole: Message, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
+    entry, kind = shown.entry, whole.get("type")
+    if shown.text is not None:
+        return [{"role": entry.role, "content": shown.text}]
+    if kind == "compaction_trigger":  # it asks for something once; only as the last item is it valid
+        if adapted is not None:
+            adapted.append(Adapted(entry.seq, "compaction_trigger left out"))
+        return []
+    item = sendable(whole if kind is not None else {**whole, "type": "item_reference"})
+    if item is not None and not linked and isinstance(kind, str) and kind in SHAPES and kind != "item_reference":
+        item = {key: value for key, value in item.items() if key != "id"} if "id" not in SHAPES[kind].needed else None
+    if item is not None:
+        return [item]
+    text = _all_text(entry, adapted)
+    return [{"role": entry.role, "content": text}] if text else []
+
+
+def _assistant(shown: Shown, keep: Mapping[str, Any], adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
+    """An answer of the model: with its id as the API gave it, without it as text that anybody may have written."""
+    entry = shown.entry
+    item: Message = {"role": "assistant"}
+    if shown.text is None and linked and is_id(keep.get("id"), "message"):
+        status = keep.get("status")
+        item |= {"id": keep["id"], "type": "message", "status": status if is_status(status) else "completed"}
+        item["content"] = _output_parts(entry, adapted)
+    else:
+        item["content"] = _all_text(entry, adapted) if shown.text is None else shown.text
+        if keep.get("type") == "message":
+            item["type"] = "message"
+    if keep.get("phase") in ("commentary", "final_answer"):
+        item["phase"] = keep["phase"]
+    return [item] if item["content"] else []
+
+
+def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
+    """All that the entry says, as one text."""
+    if isinstance(entry.content, str):
+        texts = [entry.content]
+    else:
+        texts = [replaced_by_text(entry, part, adapted) for part in entry.content]
+    native = entry.native
+    if native is not None and native.format != NAME and native.keep:
+        for key in SPEAKING:
+            value = native.keep.get(key)
+            if value:
+                texts.append(value if isinstance(value, str) else stand_in(Opaque(item={"type": key, key: value})))
+    return "\n".join(filter(None, texts))
+
+
+def _output_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
+    """What the model said, as parts of its own message."""
+    if isinstance(entry.content, str):
+        return [{"type": "output_text", "text": entry.content, "annotations": []}] if entry.content else []
+    parts: list[Message] = []
+    for part, more in zip(entry.content, beside(entry), strict=True):
+        assert not isinstance(part, str), "content of parts"
+        extra = part.extra or {}
+        if isinstance(part, Opaque) and _is_newer(part):
+            parts.append(part.item)
+        elif isinstance(part, Text) and extra.get("type") == "refusal":
+            parts.extend([{"type": "refusal", "refusal": part.text}] if part.text else [])
+        elif text := replaced_by_text(entry, part, adapted):
+            given = more.get("annotations")
+            parts.append({"type": "output_text", "text": text, "annotations": given if isinstance(given, list) else []})
+    return parts
+
+
+def _is_newer(part: Opaque) -> bool:
+    kind = part.item.get("type")
+    return isinstance(kind, str) and kind not in _PART_TYPES
+
+
+def _input_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
+    """What the model is given, as parts: what has no counterpart becomes text, what says nothing is left out."""
+    parts: list[Message] = []
+    own = is_own(entry, NAME)
+    for part in entry.content:
+        assert not isinstance(part, str), "content of parts"
+        shown = _input_part(part, entry, own=own)
+        if shown is None and (text := replaced_by_text(entry, part, adapted)):
+            shown = {"type": "input_text", "text": text}
+        if shown is not None:
+            mark = part.extra.get("prompt_cache_breakpoint") if own and part.extra else None
+            parts.append({**shown, "prompt_cache_breakpoint": mark} if isinstance(mark, dict) else shown)
+    return parts
+
+
+def _input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
+    """The part as the API takes it, or None where it has to become text."""
+    extra = part.extra if own and part.extra else {}
+    if isinstance(part, Opaque):
+        return part.item if own and _is_newer(part) else None
+    if isinstance(part, Audio) and own and entry.kind == "message":
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
+    if entry.role == "system" and not own:
+        return None
+    if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
+        detail = part.detail if part.detail in _DETAILS else "auto"
+        return {"type": "input_image", "image_url": part.source, "detail": detail}
+    return _file(part, extra, entry) if isinstance(part, File) else None
+
+
+def _file(part: File, extra: Mapping[str, Any], entry: Entry) -> Message | None:
+    if extra.get("type") in PICTURES:
+        detail = extra.get("detail")
+        return {"type": "input_image", "file_id": part.file_id, "detail": detail if detail in _DETAILS else "auto"}
+    given = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
+    if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
+        given["file_id"] = part.file_id
+    if part.data is not None:
+        given |= {"file_data": part.data, "filename": part.filename or "document"}
+    elif part.filename is not None and is_own(entry, NAME):
+        given["filename"] = part.filename
+    if not given.keys() & {"file_url", "file_id", "file_data"}:
+        return None
+    if given.get("detail", "auto") not in _DETAILS[:3]:
+        del given["detail"]
+    return {"type": "input_file", **given}
