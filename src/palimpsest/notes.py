@@ -23,6 +23,21 @@ NO_RESULT = "[no result was recorded]"
 NO_RESULT_TOKENS = 6
 """What `NO_RESULT` costs in o200k_base and in cl100k_base (a test counts it)."""
 
+OPENING = "[the conversation began earlier]"
+"""The first message, where a provider wants the user to speak first and the context begins with the assistant."""
+
+OPENING_TOKENS = 6
+"""What `OPENING` costs in o200k_base and in cl100k_base (a test counts it)."""
+
+NO_MESSAGE = "[the tool failed and said nothing]"
+"""The result of a tool that failed without a word, where a provider wants one."""
+
+NO_MESSAGE_TOKENS = 8
+"""What `NO_MESSAGE` costs in o200k_base and in cl100k_base (a test counts it)."""
+
+UNSENT = frozenset({"anthropic", "gemini", "openai-responses", "text"})
+"""Formats whose contexts hold nothing of `native.keep` that a provider would count, or count it in `overhead`."""
+
 
 def mask_note(entry: Entry) -> str:
     """The line that stands in for an old tool result; `session.entry(number)` fetches it."""
@@ -56,8 +71,11 @@ def _attribute(value: str) -> str:
 FENCE_TOKENS = 16
 """What a fence of `stand_in` costs at most beside what is inside it."""
 
-_UNREADABLE = ("encrypted", "signature")
+_UNREADABLE = ("encrypted", "signature", "thought_signature", "thoughtSignature")
 """Beginnings of the keys whose values only their provider can read."""
+
+_ENCRYPTED = ("redacted_thinking",)
+"""Types of items of which only their provider can read anything."""
 
 
 def stand_in(part: Part) -> str:
@@ -84,7 +102,7 @@ def _document(part: File) -> str:
 def _item(item: dict[str, Any]) -> str:
     """What a reader can make of another provider's item; nothing where all of it is encrypted."""
     readable = _readable(item)
-    if readable.keys() <= {"type", "id", "status"}:
+    if item.get("type") in _ENCRYPTED or readable.keys() <= {"type", "id", "status"}:
         return ""
     return fenced("item", _json(readable), type=str(item.get("type", "")))
 
@@ -127,14 +145,22 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
         texts.append(entry.name)
     if not isinstance(entry.content, str):
         texts.extend(_json(part.item) for part in entry.content if isinstance(part, Opaque))
-        texts.extend(_json(part.extra) for part in entry.content if part.extra)
+        texts.extend(_json(extra) for part in entry.content if (extra := _billed(part.extra)))
     native = entry.native
     if native is not None:
         if native.call is not None:
-            texts.append(_json(native.call))
-        if native.keep is not None and any(value not in (None, "", [], {}) for value in native.keep.values()):
-            texts.append(_json(native.keep))
+            texts.append(_json(_billed(native.call)))
+        keep = native.keep if native.format not in UNSENT else None
+        if keep is not None and any(value not in (None, "", [], {}) for value in keep.values()):
+            texts.append(_json(keep))
     return tuple(texts)
+
+
+def _billed(value: Any) -> Any:
+    """The value without nulls, which providers take as not given."""
+    if isinstance(value, dict):
+        return {key: _billed(inner) for key, inner in value.items() if inner is not None}
+    return [_billed(inner) for inner in value] if isinstance(value, list) else value
 
 
 def has_media(entry: Entry) -> bool:
@@ -147,12 +173,17 @@ def is_empty(entry: Entry) -> bool:
     if isinstance(entry.content, str):
         if entry.content:
             return False
-    elif any(not isinstance(part, Text | Reasoning) or part.text for part in entry.content):
+    elif any(not isinstance(part, Text | Reasoning) or part.text or _is_signed(part) for part in entry.content):
         return False
     native = entry.native
     if entry.role != "assistant" or native is None or not native.keep:
         return True
     return not any(native.keep.get(key) for key in SPEAKING)
+
+
+def _is_signed(part: Part) -> bool:
+    """Whether this is reasoning that its provider keeps to itself and wants back all the same."""
+    return isinstance(part, Reasoning) and part.extra is not None
 
 
 def _json(value: object) -> str:

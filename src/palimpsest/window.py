@@ -251,8 +251,9 @@ def fill(
         else:
             items.append(Item(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
+        call = next(entry for entry in members if entry.seq == seq)
         stand_in = Entry(
-            kind="tool_result", role="tool", content=NO_RESULT, answers=seq, call_id=_call_id(members, seq)
+            kind="tool_result", role="tool", content=NO_RESULT, answers=seq, name=call.name, call_id=call.call_id
         )
         cost = meter.note(stand_in, NO_RESULT, NO_RESULT_TOKENS)
         items.append(Item(stand_in, cost=cost, form="placeholder"))
@@ -294,10 +295,6 @@ def _is_open(members: Sequence[Entry]) -> bool:
     if calls:
         return bool(calls - {entry.answers for entry in members if entry.kind == "tool_result"})
     return bool(members) and members[-1].is_reasoning and members[-1].kind == "message"
-
-
-def _call_id(members: Sequence[Entry], seq: int) -> str | None:
-    return next((entry.call_id for entry in members if entry.seq == seq), None)
 
 
 def _leave(left_out: list[tuple[Entry, str]] | None, entry: Entry, reason: str) -> None:

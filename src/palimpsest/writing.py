@@ -316,7 +316,7 @@ def _key(key: str | None) -> str | None:
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
-    status = statuses.get(entry.call_id or "") if entry.kind == "tool_result" else None
+    status = statuses.get(entry.call_id or "", entry.status) if entry.kind == "tool_result" else None
     return msgspec.structs.replace(entry, status=status, metadata=metadata)
 
 

@@ -9,6 +9,9 @@ from palimpsest.notes import FENCE_TOKENS, stand_in
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
 
+NAMELESS = "unknown"
+"""The name of a tool that a call does not name: providers refuse an empty one."""
+
 
 def is_own(entry: Entry, name: str) -> bool:
     """Whether unknown keys (`extra`) and opaque parts of the entry are of the format `name`."""

@@ -10,38 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import (
-    Audio,
-    Entry,
-    File,
-    Image,
-    Native,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    check_json,
-)
-from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import is_own, own_native, replaced_by_text, stand_in_overhead
+from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text, stand_in_overhead
+from palimpsest.formats.openai_chat_decode import NAME, decode_message
 from palimpsest.formats.openai_chat_rules import broken_rules
 from palimpsest.notes import SPEAKING, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
-NAME = "openai"
 PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
 reported usage of function calls. The first call of a message pays for the message, too."""
 
-NAMELESS = "unknown"
-"""The name of a tool that a call does not name: the API refuses an empty one."""
-
-_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
-_CALLING = {"role", "content", "tool_calls"}
 
 
 class OpenAIChat:
@@ -66,7 +49,7 @@ class OpenAIChat:
             elif role == "tool" and keys == _RESULT and type(content) is str and type(message["tool_call_id"]) is str:
                 entries.append(Entry(kind="tool_result", role="tool", content=content, call_id=message["tool_call_id"]))
             else:
-                entries.extend(_decode(message, f"{where}[{i}]"))
+                entries.extend(decode_message(message, f"{where}[{i}]"))
         return entries
 
     # --- out
@@ -93,7 +76,8 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _said(_message(group, adapted))
+            return _said(_message(group, [] if adapted is None else adapted))
+        adapted = [] if adapted is None else adapted
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
         rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
         if not any(shown.entry.kind == "tool_call" for shown in calling):
@@ -130,140 +114,6 @@ class OpenAIChat:
         return broken_rules(messages)
 
 
-# --- decoding one message
-
-
-def _decode(message: Message, where: str) -> list[Entry]:
-    role = message.get("role")
-    if role == "tool" or role == "function":
-        return [_decode_result(message, where, role)]
-    if not isinstance(role, str) or role not in _ROLES:
-        known = ", ".join([*_ROLES, "tool", "function"])
-        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of chat completions; known: {known}")
-    content, calls, name = message.get("content"), message.get("tool_calls"), message.get("name")
-    if calls is not None and role != "assistant":
-        raise InvalidEntry(f"{where}.tool_calls", f"only an assistant message has tool calls, not one of role {role}")
-    if calls is not None and not isinstance(calls, list):
-        raise InvalidEntry(f"{where}.tool_calls", f"{shorten(calls)} is not a list")
-    if name is not None and not isinstance(name, str):
-        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
-    if content is None and role != "assistant":
-        raise InvalidEntry(f"{where}.content", f"a {role} message needs content: text or a list of parts")
-    entries: list[Entry] = []
-    if content is not None or not calls:
-        parts = _decode_content(content, f"{where}.content")
-        entries.append(Entry(role=_ROLES[role], content=parts, name=name or None))
-    for j, call in enumerate(calls or ()):
-        entry = _decode_call(call, f"{where}.tool_calls[{j}]")
-        entries.append(_with(entry, continues=True) if entries else entry)
-    first = entries[0]
-    keep = _unfielded(message, first)
-    absent = ("content",) if "content" not in message else ()
-    if keep or absent:
-        check_json(keep, where)
-        call_shape = first.native.call if first.native else None
-        entries[0] = _with(first, native=Native(format=NAME, keep=keep or None, absent=absent, call=call_shape))
-    return entries
-
-
-def _unfielded(message: Message, first: Entry) -> Message:
-    """The keys of a spoken message that encoding its entries would not write, or not as they came."""
-    keep = {key: value for key, value in message.items() if key not in ("role", "content", "name", "tool_calls")}
-    if message["role"] == "developer":
-        keep["role"] = "developer"
-    if "name" in message and (not message["name"] or first.kind == "tool_call"):
-        keep["name"] = message["name"]
-    if not message.get("tool_calls"):
-        if "tool_calls" in message:
-            keep["tool_calls"] = message["tool_calls"]
-        if message.get("content") is None and "content" in message:
-            keep["content"] = None
-    return keep
-
-
-def _decode_result(message: Message, where: str, role: str) -> Entry:
-    content, call_id, name = message.get("content"), message.get("tool_call_id"), message.get("name")
-    if role == "tool" and not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.tool_call_id", f"{shorten(call_id)} is not text; a tool message names its call")
-    if role == "function" and not isinstance(name, str):
-        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text; a function message names its function")
-    if name is not None and not isinstance(name, str):
-        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
-    if content is None and role == "tool":
-        raise InvalidEntry(f"{where}.content", "a tool message needs content: text or a list of text parts")
-    keep = {key: value for key, value in message.items() if key not in ("role", "content", "tool_call_id")}
-    if role == "function":
-        keep["role"] = role
-        if content is None and "content" in message:
-            keep["content"] = None
-        if call_id is not None:
-            keep["tool_call_id"] = call_id
-    check_json(keep, where)
-    absent = tuple(
-        key for key, missing in (("content", "content" not in message), ("tool_call_id", role == "function")) if missing
-    )
-    absent = tuple(key for key in absent if key not in keep)
-    return Entry(
-        kind="tool_result",
-        role="tool",
-        content=_decode_content(content, f"{where}.content"),
-        name=name,
-        call_id=call_id if role == "tool" else None,
-        native=Native(format=NAME, keep=keep or None, absent=absent) if keep or absent else None,
-    )
-
-
-def _decode_call(call: Any, where: str) -> Entry:
-    if not isinstance(call, dict):
-        raise InvalidEntry(where, f"a tool call is a mapping, not {type(call).__name__}")
-    call_id, kind = call.get("id"), call.get("type", "function")
-    if not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.id", f"{shorten(call_id)} is not text; every tool call has an id")
-    body = call.get(kind) if isinstance(kind, str) else None
-    text = body.get("arguments" if kind == "function" else "input") if isinstance(body, dict) else None
-    if not isinstance(body, dict) or not isinstance(body.get("name"), str) or not isinstance(text, str):
-        wanted = "function with a name and arguments as JSON text" if kind == "function" else "name and input"
-        raise InvalidEntry(f"{where}.{kind}", f"{shorten(body)} is not a {wanted}")
-    native = None
-    plain = call.keys() == {"id", "type", "function"} and body.keys() == {"name", "arguments"} and kind == "function"
-    if not plain or not call_id or not body["name"]:
-        check_json(call, where)
-        native = Native(format=NAME, call=call)
-    return Entry(kind="tool_call", role="assistant", content=text, name=body["name"], call_id=call_id, native=native)
-
-
-def _decode_content(content: Any, where: str) -> str | tuple[Part, ...]:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidEntry(where, f"{shorten(content)} is neither text nor a list of parts")
-    return tuple(_decode_part(part, f"{where}[{i}]") for i, part in enumerate(content))
-
-
-def _decode_part(part: Any, where: str) -> Part:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
-    check_json(part, where)
-    kind = part["type"]
-    extra = {key: value for key, value in part.items() if key not in ("type", kind)} or None
-    body = part.get(kind)
-    if kind == "text" and isinstance(body, str):
-        return Text(text=body, extra=extra)
-    if isinstance(body, dict):
-        keys, values = body.keys(), all(isinstance(value, str) for value in body.values())
-        if kind == "image_url" and values and {"url"} <= keys <= {"url", "detail"}:
-            return Image(source=body["url"], detail=body.get("detail"), extra=extra)
-        if kind == "input_audio" and values and keys == {"data", "format"}:
-            return Audio(data=body["data"], format=body["format"], extra=extra)
-        if kind == "file" and values and keys <= {"file_id", "file_data", "filename"}:
-            return File(
-                file_id=body.get("file_id"), data=body.get("file_data"), filename=body.get("filename"), extra=extra
-            )
-    return Opaque(item=part)
-
-
 # --- encoding one message
 
 
@@ -278,7 +128,10 @@ def _said(message: Message) -> list[Message]:
 
 
 def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:
-    """The provider message of entries that belong to one: a message and the calls that continue it."""
+    """The provider message of entries that belong to one: a message and the calls that continue it.
+
+    With `adapted` it is for a context: what the API does not take becomes text. Without it comes out as it came in.
+    """
     entry, text, data = run[0].entry, run[0].text, run[0].data
     native = own_native(entry, NAME) if not data else None
     if data:
@@ -338,22 +191,22 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if own or _has_counterpart(part, entry):
+        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
         elif text := replaced_by_text(entry, part, adapted):
             encoded.append({"type": "text", "text": text})
     return encoded
 
 
-def _has_counterpart(part: Part, entry: Entry) -> bool:
-    """Whether chat completions take a part that came in another format."""
+def _has_counterpart(part: Part, entry: Entry, own: bool) -> bool:
+    """Whether chat completions take a part at this place. What has an id at another provider has none here."""
     if isinstance(part, Text):
         return True
     if entry.role != "user":
-        return False  # the results of tools and what the model says are text here
+        return False  # the results of tools, and what system and model say, are text here
     if isinstance(part, Audio):
-        return part.format in ("wav", "mp3")
-    return isinstance(part, Image) or (isinstance(part, File) and part.data is not None)
+        return own or part.format in ("wav", "mp3")
+    return isinstance(part, Image) or (isinstance(part, File) and (own or part.data is not None))
 
 
 def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
@@ -394,9 +247,3 @@ def _callable(message: Message, entries: Sequence[Entry]) -> Message:
 def _call_ids(message: Message, calling: Sequence[Shown]) -> dict[int, str]:
     calls = [shown.entry.seq for shown in calling if shown.entry.kind == "tool_call"]
     return dict(zip(calls, (call["id"] for call in message["tool_calls"]), strict=True))
-
-
-def _with(entry: Entry, **changes: Any) -> Entry:
-    import msgspec
-
-    return msgspec.structs.replace(entry, **changes)

@@ -1,0 +1,306 @@
+"""Google's Gen AI contents: decode, encode, render, join. Pure.
+
+One content is one or more entries tied by `continues`: what it says between its function calls is a message, each
+call and each response an entry of its own. The results of a content come before what it says, so that they meet
+their calls; `places` keeps where the rest stood. The shapes are those of the Gemini API reference, "Content".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.entries import Entry, Opaque, Part, Role, Text
+from palimpsest.errors import InvalidEntry
+from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
+from palimpsest.formats.gemini_contents import (
+    decode_content,
+    encode_call,
+    encode_content,
+    encode_result,
+    response_of,
+    role_of,
+    sendable_object,
+    to_json,
+)
+from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, sendable, shown_part
+from palimpsest.formats.gemini_rules import CALLABLE, NAME_LENGTH, broken_rules
+from palimpsest.notes import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system, shown_text
+
+PER_CONTENT = 4
+"""Tokens around a content. Google publishes no figure: this is that of OpenAI's chat messages."""
+
+PER_PART = 3
+"""Tokens between the parts of one content; own figure, on the large side."""
+
+PER_CALL = 16
+"""Tokens of a call's keys and braces, written out as JSON, beside its name and arguments; own count."""
+
+PER_RESULT = 12
+"""The same of a result beside its text and the name that it repeats."""
+
+UNSIGNED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+"""The signature of a call that Gemini did not make: `skip_thought_signature_validator` in base64.
+
+Models from Gemini 3 on refuse the first function call of a step without a signature. For history of another
+model Google documents two values that are let through unchecked, of which this is one (Gemini API guide and
+Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which both services take."""
+
+UNSIGNED_TOKENS = 33
+"""What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
+
+_ROLES: dict[str, Role] = {"user": "user", "model": "assistant"}
+_SIMPLE = {"role", "parts"}
+_TEXT = {"text"}
+
+
+class Gemini:
+    """The format `gemini`: contents of Google's Gen AI API, as its Python client and its JSON write them."""
+
+    name = NAME
+    prime = OPENING_TOKENS + PER_CONTENT
+
+    # --- in
+
+    def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
+        """Return the contents as entries. Raises InvalidEntry naming the place of what is malformed."""
+        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
+            raise InvalidEntry(where, f"a list of contents is needed, not {type(messages).__name__}")
+        entries: list[Entry] = []
+        for i, content in enumerate(messages):
+            if not isinstance(content, dict):
+                raise InvalidEntry(f"{where}[{i}]", f"a content is a mapping, not {type(content).__name__}")
+            role, parts = content.get("role"), content.get("parts")
+            if type(parts) is list and len(parts) == 1 and content.keys() == _SIMPLE:
+                part = parts[0]
+                plain = type(part) is dict and part.keys() == _TEXT and type(part["text"]) is str
+                if plain and (role == "user" or role == "model"):
+                    entries.append(Entry(role=_ROLES[role], content=part["text"]))
+                    continue
+            entries.extend(decode_content(content, f"{where}[{i}]"))
+        return entries
+
+    # --- out
+
+    def encode(self, entries: Sequence[Entry]) -> list[Message]:
+        """Return entries as contents, as they came in; nothing is repaired."""
+        contents: list[Message] = []
+        run: list[Entry] = []
+        for entry in entries:
+            if run and not (entry.continues and role_of(entry) == role_of(run[0])):
+                contents.append(encode_content(run))
+                run = []
+            run.append(entry)
+        if run:
+            contents.append(encode_content(run))
+        return contents
+
+    def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
+        """Return one group as contents that the API accepts.
+
+        Calls become one model content; the user content after it has their results, in their order, and then what
+        is only data. A system message is one of role `system`, which `join` finds a place for.
+        """
+        if len(group) == 1:
+            shown, entry = group[0], group[0].entry
+            if entry.kind == "message" and type(entry.content) is str and entry.role != "system" and not entry.name:
+                text = entry.content if shown.text is None else shown.text
+                return [{"role": role_of(entry), "parts": [{"text": text}]}] if text else []
+        calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
+        if not any(shown.entry.kind == "tool_call" for shown in calling):
+            pieces = ((role_of(shown.entry, shown.data), _said(shown, adapted)) for shown in group)
+            return [{"role": role, "parts": parts} for role, parts in pieces if parts]
+        calls = _Calls([shown.entry for shown in calling if shown.entry.kind == "tool_call"])
+        asked: list[Message] = []
+        for shown in calling:
+            asked.extend([calls.asked(shown, adapted)] if shown.entry.kind == "tool_call" else _said(shown, adapted))
+        results = [shown for shown in group if shown.entry.kind == "tool_result" and not shown.data]
+        given = [calls.given(shown, adapted) for shown in sorted(results, key=calls.place)]
+        for shown in group:
+            given.extend(_said(shown, adapted) if shown.data else ())
+        return [{"role": "model", "parts": asked}, {"role": "user", "parts": given}]
+
+    def join(self, system: str | None, messages: list[Message]) -> Joined:
+        """Return the contents in a row: neighbours of one role are one, and the first is a user's.
+
+        System messages before all others are system text, after the caller's; a user says the later ones, fenced.
+        """
+        texts = [system] if system else []
+        contents: list[Message] = []
+        for message in messages:
+            role, parts = message["role"], message["parts"]
+            if role == "system":
+                text = "\n".join(part["text"] for part in parts)
+                if not contents:
+                    texts.append(text)
+                    continue
+                role, parts = "user", [{"text": said_by_system(text)}]
+            if not contents and role == "model":
+                contents.append({"role": "user", "parts": [{"text": OPENING}]})
+            if contents and contents[-1]["role"] == role:
+                contents[-1]["parts"].extend(parts)
+            else:
+                contents.append({"role": role, "parts": list(parts)})
+        return Joined(contents, "\n\n".join(texts) or None)
+
+    def overhead(self, entry: Entry) -> int:
+        """Tokens that the API, or the way it is rendered, adds to this entry beside its texts."""
+        kind, content = entry.kind, entry.content
+        if kind == "message" and type(content) is str and entry.role != "system":
+            return PER_CONTENT
+        tokens = PER_CONTENT
+        if kind == "tool_call":
+            tokens = _call_overhead(entry)
+        elif kind == "tool_result":
+            tokens += PER_RESULT + min(len(entry.name or NAMELESS), NAME_LENGTH)
+        elif kind == "message" and entry.role == "system":
+            tokens += FENCE_TOKENS + 3 * entry.text.lower().count("<system_message")
+        if type(content) is not str:
+            tokens += PER_PART * len(content) + FENCE_TOKENS * sum(not isinstance(part, Text) for part in content)
+        return tokens
+
+    def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
+        """Return the keyword arguments for `client.models.generate_content`, without the model."""
+        config: Message = {}
+        if joined.system:
+            config["system_instruction"] = joined.system
+        if tools:
+            config["tools"] = list(tools)
+        return {"contents": joined.messages, "config": config} if config else {"contents": joined.messages}
+
+    def validate(self, messages: Sequence[Any]) -> list[Problem]:
+        """Return every rule of the API that the contents break, each with its source."""
+        return broken_rules(messages)
+
+
+# --- showing one entry
+
+
+def _note(adapted: list[Adapted] | None, seq: int, what: str) -> None:
+    if adapted is not None:
+        adapted.append(Adapted(seq, what))
+
+
+def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
+    """The parts of an entry that is no call and no result of one; none where it says nothing."""
+    entry, text = shown.entry, shown.text
+    if entry.kind == "message":
+        if entry.name:
+            _note(adapted, entry.seq, "the name left out")
+        if entry.role == "system" and entry.turn:
+            _note(adapted, entry.seq, "system message said by the user")
+        if text is None and not isinstance(entry.content, str):
+            return [item for part in entry.content if (item := _shown_part(entry, part, adapted)) is not None]
+        text = entry.text if text is None else text
+    elif text is None:
+        text = shown_text(entry)
+    return [{"text": text}] if text else []
+
+
+def _shown_part(entry: Entry, part: Part, adapted: list[Adapted] | None) -> Message | None:
+    """A part of a message as the API takes it, or the text that stands for it."""
+    if entry.role == "system":
+        found = None
+    elif is_own(entry, NAME):
+        item = encode_part(part, own=True)
+        found = sendable(item) if item is not None else None
+        if item is not None and any(value is not None and key not in PART_KEYS for key, value in item.items()):
+            _note(adapted, entry.seq, "unknown keys left out")
+        if found is None and not isinstance(part, Opaque):
+            return None
+    else:
+        found = shown_part(part) if entry.role == "user" or isinstance(part, Text) else None
+    if found is not None:
+        return found
+    text = replaced_by_text(entry, part, adapted)
+    return {"text": text} if text else None
+
+
+class _Calls:
+    """The calls of one group with the names and ids by which their results answer them."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.places = {entry.seq: place for place, entry in enumerate(entries)}
+        self.names = {entry.seq: _callable(entry.name) for entry in entries}
+        self.ids: dict[int, str] = {}
+        for entry in entries:
+            if entry.call_id:
+                taken = entry.call_id in self.ids.values()
+                self.ids[entry.seq] = f"{entry.call_id}_{entry.seq}" if taken else entry.call_id
+
+    def place(self, shown: Shown) -> int:
+        """Where the call that a result answers stands among the calls."""
+        return self.places[shown.entry.answers]
+
+    def asked(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
+        """The call as a part: with its own signature as long as its arguments are its own."""
+        entry, own = shown.entry, own_native(shown.entry, NAME) is not None
+        if self.names[entry.seq] != entry.name:
+            _note(adapted, entry.seq, "the function's name rewritten")
+        part: Message | None = None
+        if own and shown.text is None:
+            part = sendable(encode_call(entry))
+        if part is None:
+            args, wrapped = sendable_object(entry.text if shown.text is None else shown.text)
+            if wrapped:
+                _note(adapted, entry.seq, "arguments wrapped in an object")
+            part = {"function_call": {"args": args}}
+        body = self._named(part, "function_call", entry.seq)
+        body.setdefault("args", {})
+        first = self.places[entry.seq] == 0
+        if first and not (own and shown.text is None) and find(part, PART_KEYS, "thought_signature") is None:
+            part["thought_signature"] = UNSIGNED
+        return part
+
+    def given(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
+        """The result as a part that names its call."""
+        entry, text = shown.entry, shown.text
+        part: Message | None = None
+        if text is None and own_native(entry, NAME) is not None:
+            part = sendable(encode_result(entry))
+        if part is None:
+            if text is None:
+                text = _text(entry, adapted)
+            part = {"function_response": {"response": response_of(text, entry.status)}}
+        body = self._named(part, "function_response", entry.answers)
+        body.setdefault("response", response_of("", entry.status))
+        return part
+
+    def _named(self, part: Message, kind: str, seq: int) -> Message:
+        """Give the part the name and the id of its call, and return its body."""
+        body: Message = part[find(part, DATA, kind) or kind]
+        body["name"] = self.names[seq]
+        if seq in self.ids:
+            body["id"] = self.ids[seq]
+        else:
+            body.pop("id", None)
+        return body
+
+
+def _text(entry: Entry, adapted: list[Adapted] | None) -> str:
+    """All that another provider's result says, as text."""
+    if isinstance(entry.content, str):
+        return entry.content
+    return "\n".join(filter(None, (replaced_by_text(entry, part, adapted) for part in entry.content)))
+
+
+def _callable(name: str | None) -> str:
+    """The function's name, or the nearest one that the API takes."""
+    if name and CALLABLE.fullmatch(name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9_.:-]", "_", name or NAMELESS)
+    return (plain if plain[0].isalpha() or plain[0] == "_" else f"_{plain}")[:NAME_LENGTH]
+
+
+def _call_overhead(entry: Entry) -> int:
+    """Tokens of a call beside its name and arguments, whatever becomes of these."""
+    tokens, text = PER_CONTENT + PER_CALL, entry.text
+    if own_native(entry, NAME) is None:
+        tokens += UNSIGNED_TOKENS
+        if not text.startswith("{"):  # wrapped, and escaped as JSON: at most one token for each character more
+            tokens += len(to_json(text)) - len(text)
+        if not CALLABLE.fullmatch(entry.name or ""):
+            tokens += NAME_LENGTH
+    return tokens

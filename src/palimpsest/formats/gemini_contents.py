@@ -1,0 +1,313 @@
+"""Gemini's contents as entries, and back. Pure.
+
+What the fields of an entry do not hold of its item is kept as the item without it: in `native.call` of a call, in
+`native.keep` of a result (`part`, `shape`) and of a content's first entry (`content`). Putting it back gives the
+equal content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from palimpsest.entries import Entry, Native, Part, Role, Status, Text, check_json
+from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.formats import Message
+from palimpsest.formats.common import is_own, own_native
+from palimpsest.formats.gemini_parts import DATA, NAME, check_part, data_key, decode_part, encode_part, find
+from palimpsest.notes import said_by_system, shown_text, stand_in
+
+_KEYS = ("role", "parts")
+
+
+def role_of(entry: Entry, data: bool = False) -> str:
+    """The role of the content that an entry belongs to; `system` only where it is shown."""
+    if data or entry.kind in ("tool_result", "context", "summary"):
+        return "user"
+    return "model" if entry.role == "assistant" else "system" if entry.role == "system" else "user"
+
+
+# --- decoding one content
+
+
+def decode_content(content: Message, where: str) -> list[Entry]:
+    """Return the entries of one content. Raises InvalidEntry naming the place of what is malformed."""
+    role, parts = content.get("role"), content.get("parts")
+    if role is not None and role not in ("user", "model", "function"):
+        reason = "is no role of contents; known: user, model, function. System text goes into the call"
+        raise InvalidEntry(f"{where}.role", f"{shorten(role)} {reason}")
+    if parts is not None and not isinstance(parts, list):
+        raise InvalidEntry(f"{where}.parts", f"{shorten(parts)} is not a list of parts")
+    entries = _decode_parts(parts or [], role, f"{where}.parts")
+    keep = {key: value for key, value in content.items() if key not in _KEYS}
+    if "parts" in content and parts is None:
+        keep["parts"] = None
+    if role == "function" or ("role" in content and role is None):
+        keep["role"] = role
+    absent = tuple(key for key in _KEYS if key not in content)
+    if keep:
+        check_json(keep, where)
+    if keep or absent:
+        entries[0] = _with(entries[0], {"content": keep} if keep else {}, absent)
+    for i in range(1, len(entries)):
+        entries[i] = msgspec.structs.replace(entries[i], continues=True)
+    return entries
+
+
+def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]:
+    """The entries of a content: as they stand in a model's, results first in a user's."""
+    entries: list[Entry] = []
+    said: list[tuple[int, Part]] = []
+    for j, part in enumerate(parts):
+        key = data_key(part, f"{where}[{j}]")
+        kind = DATA[key] if key is not None else None
+        if key is not None and kind == "function_call":
+            if role != "model":
+                raise InvalidEntry(f"{where}[{j}].{key}", "only a content of role model calls functions")
+            if said:
+                entries.append(_message("assistant", said))
+                said = []
+            entries.append(decode_call(part, key, f"{where}[{j}]"))
+        elif key is not None and kind == "function_response":
+            if role == "model":
+                raise InvalidEntry(f"{where}[{j}].{key}", "a content of role model holds no function's response")
+            entries.append(decode_result(part, key, f"{where}[{j}]"))
+        elif role == "function":
+            raise InvalidEntry(f"{where}[{j}]", "a content of role function holds responses of functions alone")
+        else:
+            said.append((j, decode_part(part, key, f"{where}[{j}]")))
+    if said or not entries:
+        found = len(entries)
+        message = _message("assistant" if role == "model" else "user", said)
+        moved = role != "model" and any(j < found for j, _ in said)
+        entries.append(_with(message, {"places": [j for j, _ in said]}) if moved else message)
+    return entries
+
+
+def _message(role: Role, said: Sequence[tuple[int, Part]]) -> Entry:
+    parts = tuple(part for _, part in said)
+    if len(parts) == 1 and isinstance(parts[0], Text) and not parts[0].extra:
+        return Entry(role=role, content=parts[0].text)
+    own = any(part.extra or not isinstance(part, Text) for part in parts)  # media are sent back as they came, too
+    return Entry(role=role, content=parts, native=Native(format=NAME) if own else None)
+
+
+def _with(entry: Entry, keep: Message, absent: tuple[str, ...] = ()) -> Entry:
+    """The entry with more kept of the content that it came in."""
+    native = entry.native or Native(format=NAME)
+    kept = {**(native.keep or {}), **keep} or None
+    native = msgspec.structs.replace(native, keep=kept, absent=(*native.absent, *absent))
+    return msgspec.structs.replace(entry, native=native)
+
+
+# --- encoding one content
+
+
+def encode_content(run: Sequence[Entry]) -> Message:
+    """Return the content of entries that belong to one, as it came in."""
+    parts: list[Message] = []
+    for entry in run:
+        native = own_native(entry, NAME)
+        places = native.keep.get("places") if native is not None and native.keep else None
+        if places:
+            for place, part in zip(places, _encoded(entry), strict=False):
+                parts.insert(place, part)
+        else:
+            parts.extend(_encoded(entry))
+    role = role_of(run[0])
+    content: Message = {"role": "user" if role == "system" else role, "parts": parts}
+    native = own_native(run[0], NAME)
+    if native is not None:
+        for key in _KEYS:
+            if key in native.absent:
+                del content[key]
+        content.update((native.keep or {}).get("content", {}))
+    return content
+
+
+def _encoded(entry: Entry) -> list[Message]:
+    if entry.kind == "tool_call":
+        return [encode_call(entry)]
+    if entry.kind == "tool_result":
+        return [encode_result(entry)]
+    if entry.kind != "message" or isinstance(entry.content, str):
+        text = entry.text if entry.kind == "message" else shown_text(entry)
+        return [{"text": said_by_system(text) if entry.role == "system" else text}]
+    own = is_own(entry, NAME)
+    return [item for part in entry.content if (item := encode_part(part, own=own)) is not None]
+
+
+# --- calls
+
+
+def to_json(value: object) -> str:
+    """The value as compact JSON text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def object_of(text: str) -> tuple[Message, bool]:
+    """A call's arguments as the object that Gemini wants, and whether it had to be made around them."""
+    if not text:
+        return {}, False
+    try:
+        value = json.loads(text, parse_constant=_no_json, parse_float=_finite)
+    except (ValueError, RecursionError):
+        value = text
+    return (value, False) if isinstance(value, dict) else ({"arguments": value}, True)
+
+
+def sendable_object(text: str) -> tuple[Message, bool]:
+    """The same, without the lone surrogates that JSON's escapes may hold: no provider takes them."""
+    value, wrapped = object_of(text)
+    if "\\ud" in text.lower():
+        value = json.loads(to_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return value, wrapped
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise ValueError(text)
+    return number
+
+
+def decode_call(part: Message, key: str, where: str) -> Entry:
+    """Return a function call as an entry. All have a `native`: it says that a missing signature is Gemini's own."""
+    place = f"{where}.{key}"
+    body, call_id = _named(part, key, where)
+    args = body.get("args")
+    if args is not None and not isinstance(args, dict):
+        raise InvalidEntry(f"{place}.args", f"{shorten(args)} is no mapping")
+    absent = tuple(name for name, value in (("id", call_id), ("args", args)) if value is None)
+    kept = _kept(part, key, {"id", "name", "args"} - {*absent})
+    return Entry(
+        kind="tool_call",
+        role="assistant",
+        content=to_json(args or {}),
+        name=body["name"],
+        call_id=call_id,
+        native=Native(format=NAME, call=None if kept == {"function_call": {}} else kept, absent=absent),
+    )
+
+
+def _named(part: Message, key: str, where: str) -> tuple[Message, str | None]:
+    """The body of a call or a result, its name checked, and its id."""
+    check_part(part, where)
+    body = part[key]
+    if not isinstance(body, dict):
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
+    name, call_id = body.get("name"), body.get("id")
+    if not isinstance(name, str):
+        raise InvalidEntry(f"{where}.{key}.name", f"{shorten(name)} is not text; a call and its result name a function")
+    if call_id is not None and not isinstance(call_id, str):
+        raise InvalidEntry(f"{where}.{key}.id", f"{shorten(call_id)} is not text")
+    return body, call_id
+
+
+def _kept(part: Message, key: str, held: set[str]) -> Message:
+    return {**part, key: {name: value for name, value in part[key].items() if name not in held}}
+
+
+def encode_call(entry: Entry) -> Message:
+    """Return a call as it came in, or one of another provider as Gemini writes it."""
+    native = own_native(entry, NAME)
+    kept = native.call if native is not None and native.call is not None else {"function_call": {}}
+    absent = native.absent if native is not None else () if entry.call_id is not None else ("id",)
+    fields = {"id": entry.call_id, "name": entry.name or "", "args": object_of(entry.text)[0]}
+    return _filled(kept, "function_call", {name: value for name, value in fields.items() if name not in absent})
+
+
+def _filled(kept: Message, kind: str, fields: Message) -> Message:
+    key = find(kept, DATA, kind) or kind
+    return {**kept, key: {**kept.get(key, {}), **fields}}
+
+
+# --- results
+
+
+def decode_result(part: Message, key: str, where: str) -> Entry:
+    """Return a function response as an entry: its text, or its JSON, with the media that it may hold beside it."""
+    place = f"{where}.{key}"
+    body, call_id = _named(part, key, where)
+    response, parts = body.get("response"), body.get("parts")
+    if response is not None and not isinstance(response, dict):
+        raise InvalidEntry(f"{place}.response", f"{shorten(response)} is no mapping")
+    if parts is not None and not isinstance(parts, list):
+        raise InvalidEntry(f"{place}.parts", f"{shorten(parts)} is no list of parts")
+    text, shape, status = _said(response)
+    media = tuple(_decode_media(one, f"{place}.parts[{i}]") for i, one in enumerate(parts or ()))
+    # An empty name or id is filled in from the call, so it is kept with what the fields do not hold.
+    given = {"id": call_id or None, "name": body["name"] or None, "response": response}
+    absent = tuple(name for name, value in given.items() if value is None)
+    kept = _kept(part, key, {"id", "name", "response", "parts"} - {*absent} - (set() if media else {"parts"}))
+    keep: Message = {} if kept == {"function_response": {}} else {"part": kept}
+    if shape not in ("result", "error"):
+        keep["shape"] = shape
+    return Entry(
+        kind="tool_result",
+        role="tool",
+        content=(Text(text=text), *media) if media else text,
+        name=body["name"],
+        call_id=call_id,
+        status=status,
+        native=Native(format=NAME, keep=keep or None, absent=absent) if keep or absent or media else None,
+    )
+
+
+def _decode_media(part: Any, where: str) -> Part:
+    return decode_part(part, data_key(part, where), where)
+
+
+def _said(response: Message | None) -> tuple[str, str, Status | None]:
+    """The text of a response, how its object is made of it again, and its status."""
+    if response is None:
+        return "", "result", None
+    if len(response) == 1:
+        ((key, value),) = response.items()
+        if key in ("result", "output", "error") and isinstance(value, str):
+            return value, key, "error" if key == "error" else None
+        if key == "error" and value is not None:
+            return to_json(value), "error json", "error"
+    return to_json(response), "json", None
+
+
+def encode_result(entry: Entry) -> Message:
+    """Return a result as it came in, or one of another provider as Gemini wants it."""
+    native = own_native(entry, NAME)
+    keep = native.keep if native is not None and native.keep is not None else {}
+    absent = native.absent if native is not None else () if entry.call_id is not None else ("id",)
+    content: tuple[Part, ...] = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
+    fields: Message = {"id": entry.call_id, "name": entry.name or ""}
+    if native is not None:
+        first, *media = content or (Text(text=""),)
+        fields["response"] = _response(first.text if isinstance(first, Text) else "", keep.get("shape"), entry.status)
+        if media:
+            fields["parts"] = [item for part in media if (item := encode_part(part, own=True)) is not None]
+    else:
+        fields["response"] = _response("\n".join(filter(None, map(stand_in, content))), None, entry.status)
+    given = {name: value for name, value in fields.items() if name not in absent}
+    return _filled(keep.get("part") or {"function_response": {}}, "function_response", given)
+
+
+def _response(text: str, shape: str | None, status: Status | None) -> Message:
+    if shape in ("json", "error json"):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = text
+        if shape == "error json":
+            return {"error": value}
+        return value if isinstance(value, dict) else {"result": value}
+    return {"output": text} if shape == "output" else response_of(text, status)
+
+
+def response_of(text: str, status: Status | None) -> Message:
+    """A result's text as the object that Gemini wants."""
+    return {"error" if status == "error" else "result": text}

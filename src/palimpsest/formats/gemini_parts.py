@@ -1,0 +1,276 @@
+"""Gemini's parts as parts of entries, and back. Pure. Calls and results are in `gemini_calls`.
+
+Keys come in two spellings, snake_case from Python and camelCase from JSON, and with nulls where a model was dumped
+whole. What a part's fields do not hold of it is kept in its `extra`, as the item without what they hold. Putting
+that back gives the equal item.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Any
+
+import msgspec
+
+from palimpsest.entries import Audio, File, Image, Opaque, Part, Reasoning, Text, check_json
+from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.formats import Message
+from palimpsest.formats.common import data_address, split_address
+from palimpsest.notes import stand_in
+
+NAME = "gemini"
+
+
+def _spelled(*names: str) -> dict[str, str]:
+    """Both spellings of each name, to the one with underscores."""
+    camel = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in names}
+    return {**camel, **{name: name for name in names}}
+
+
+DATA = _spelled(
+    *("text", "inline_data", "file_data", "function_call", "function_response", "executable_code"),
+    *("code_execution_result", "tool_call", "tool_response"),
+)
+"""What a part can be: it holds one of these."""
+
+PART_KEYS = DATA | _spelled(
+    *("thought", "thought_signature", "video_metadata", "media_resolution", "part_metadata", "audio_transcription"),
+    *("media_processing", "speech_metadata", "document_metadata", "spreadsheet_metadata", "audio_metadata"),
+)
+"""All keys of a part that the API knows; it refuses a request with any other."""
+
+# A call's `partial_args` and `will_continue` are only for the stream that it came in.
+_BODY_KEYS = {
+    "inline_data": _spelled("data", "mime_type", "display_name"),
+    "file_data": _spelled("file_uri", "mime_type", "display_name"),
+    "function_call": _spelled("id", "name", "args"),
+    "function_response": _spelled("id", "name", "response", "parts", "scheduling", "will_continue"),
+    "executable_code": _spelled("code", "language", "id"),
+    "code_execution_result": _spelled("outcome", "output", "id"),
+    "tool_call": _spelled("id", "tool_type", "args"),
+    "tool_response": _spelled("id", "tool_type", "response"),
+}
+
+_AUDIO = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}
+_IMAGES = {"gif": "gif", "heic": "heic", "heif": "heif", "jpeg": "jpeg", "jpg": "jpeg", "png": "png", "webp": "webp"}
+_OWN_FILES = "https://generativelanguage.googleapis.com/"
+"""Where uploaded files live: such an address means nothing to another provider."""
+
+_URL_SAFE = "base64url"
+"""Stands in a kept part for data that came in the alphabet for addresses, as the Python client writes it."""
+
+
+def find(part: Message, names: dict[str, str], name: str) -> str | None:
+    """The key under which the part holds `name`, in either spelling, or None where that is absent or null."""
+    return next((key for key, value in part.items() if value is not None and names.get(key) == name), None)
+
+
+def data_key(part: Any, where: str) -> str | None:
+    """The key of what the part is; None for one of no known kind. Raises InvalidEntry for a part of two kinds."""
+    if not isinstance(part, dict):
+        raise InvalidEntry(where, f"{shorten(part)} is no part: a mapping such as {{'text': ...}} is needed")
+    keys = [key for key, value in part.items() if value is not None and key in DATA]
+    if len(keys) > 1:
+        raise InvalidEntry(where, f"a part is one thing, not {' and '.join(keys)}")
+    return keys[0] if keys else None
+
+
+# --- parts of a message
+
+
+def decode_part(part: Message, key: str | None, where: str) -> Part:
+    """Return a part that is neither call nor result; `key` says what it is."""
+    check_part(part, where)
+    kind = DATA[key] if key is not None else None
+    body = part[key] if key is not None else None
+    if kind == "text":
+        if not isinstance(body, str):
+            raise InvalidEntry(f"{where}.text", f"{shorten(body)} is not text")
+        held = ("text", "thought") if part.get("thought") is True else ("text",)
+        extra = {name: value for name, value in part.items() if name not in held} or None
+        return Reasoning(text=body, extra=extra) if len(held) == 2 else Text(text=body, extra=extra)
+    if kind is not None and not isinstance(body, dict):
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
+    if key is not None and kind in ("inline_data", "file_data"):
+        found = _decode_inline(part, key, where) if kind == "inline_data" else _decode_file(part, key, where)
+        return found if found is not None and encode_part(found, own=True) == part else Opaque(item=part)
+    return Opaque(item=part)
+
+
+def check_part(part: Message, where: str) -> None:
+    """Raise InvalidEntry where the part is no plain JSON, or its flags and signature have not their types."""
+    try:
+        check_json(part, where)
+    except InvalidEntry as refusal:
+        place = _bytes_in(part, where)
+        if place is None:
+            raise
+        reason = "bytes, where a log holds plain JSON; dump it with model_dump(mode='json'), which writes base64"
+        raise InvalidEntry(place, reason) from refusal
+    thought, key = part.get("thought"), find(part, PART_KEYS, "thought_signature")
+    if thought is not None and not isinstance(thought, bool):
+        raise InvalidEntry(f"{where}.thought", f"{shorten(thought)} is neither true nor false")
+    if key is not None and not is_base64(part[key]):
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(part[key])} is not base64")
+
+
+def _bytes_in(value: Any, where: str, depth: int = 0) -> str | None:
+    """The place of the first bytes inside the value."""
+    if isinstance(value, bytes | bytearray):
+        return where
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner if depth <= 100 else ():
+        place = _bytes_in(one, f"{where}[{key}]" if isinstance(value, list) else f"{where}.{key}", depth + 1)
+        if place is not None:
+            return place
+    return None
+
+
+def is_base64(text: Any) -> bool:
+    """Whether this is base64 as the Python client reads it: one of the two alphabets, with or without padding."""
+    if not isinstance(text, str) or not text.isascii():
+        return False
+    plain = text if "+" in text or "/" in text else text.replace("-", "+").replace("_", "/")
+    body = plain.rstrip("=")
+    if len(plain) - len(body) > -len(body) % 4:
+        return False
+    try:
+        binascii.a2b_base64(body + "=" * (-len(body) % 4), strict_mode=True)
+    except binascii.Error:
+        return False
+    end = body[len(body) // 4 * 4 :]  # its last character may hold bits that no byte takes: then it is refused
+    return not end or _again(end).startswith(end)
+
+
+def _again(text: str) -> str:
+    return binascii.b2a_base64(binascii.a2b_base64(text + "=" * (-len(text) % 4)), newline=False).decode()
+
+
+def _decode_inline(part: Message, key: str, where: str) -> Part | None:
+    blob = part[key]
+    mime_key = find(blob, _BODY_KEYS["inline_data"], "mime_type")
+    mime, data = blob[mime_key] if mime_key is not None else None, blob.get("data")
+    if not isinstance(mime, str):
+        raise InvalidEntry(f"{where}.{key}.mime_type", f"{shorten(mime)} is no media type")
+    if not is_base64(data):
+        raise InvalidEntry(f"{where}.{key}.data", f"{shorten(data)} is not base64")
+    url_safe = "-" in data or "_" in data
+    plain = data.replace("-", "+").replace("_", "/") if url_safe else data
+    kept = {**blob, "data": _URL_SAFE if url_safe else None}
+    if mime.startswith("audio/"):
+        found: Part = Audio(data=plain, format=_AUDIO.get(mime, mime[6:]))
+    elif split_address(data_address(mime, plain)) is None:
+        return None
+    elif mime.startswith("image/"):
+        found = Image(source=data_address(mime, plain))
+    else:
+        found = File(data=data_address(mime, plain), filename=_take_name(kept, f"{where}.{key}"))
+    return _with_extra(found, part, {**part, key: kept})
+
+
+def _decode_file(part: Message, key: str, where: str) -> Part:
+    body = part[key]
+    uri_key, mime_key = (find(body, _BODY_KEYS["file_data"], name) for name in ("file_uri", "mime_type"))
+    uri, mime = (body[found] if found is not None else None for found in (uri_key, mime_key))
+    if uri_key is None or not isinstance(uri, str):
+        raise InvalidEntry(f"{where}.{key}.file_uri", f"{shorten(uri)} is no address")
+    kept = {**body, uri_key: None}
+    public = uri.startswith(("https://", "http://")) and not uri.startswith(_OWN_FILES)
+    if public and isinstance(mime, str) and mime.startswith("image/"):
+        found: Part = Image(source=uri)
+    else:
+        found = File(file_id=uri, filename=_take_name(kept, f"{where}.{key}"))
+    return _with_extra(found, part, {**part, key: kept})
+
+
+def _take_name(kept: Message, where: str) -> str | None:
+    """Take a document's name out of what is kept, leaving its key."""
+    key = find(kept, _BODY_KEYS["file_data"], "display_name")
+    name = kept[key] if key is not None else None
+    if name is not None and not isinstance(name, str):
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(name)} is not text")
+    if key is not None:
+        kept[key] = None
+    return name
+
+
+def _with_extra(found: Part, part: Message, kept: Message) -> Part:
+    """The part, with what was kept of the item only where its fields alone do not give the equal one."""
+    return found if _encode_media(found) == part else msgspec.structs.replace(found, extra=kept)
+
+
+def encode_part(part: Part, *, own: bool) -> Message | None:
+    """Return a part as Gemini has it; None where nothing of another provider's item can be said."""
+    kept = part.extra if own and part.extra else {}
+    if isinstance(part, Text):
+        return {"text": part.text, **kept}
+    if isinstance(part, Reasoning):
+        return {"text": part.text, "thought": True, **kept}
+    if isinstance(part, Opaque):
+        if own:
+            return part.item
+        text = stand_in(part)
+        return {"text": text} if text else None
+    made = _encode_media(part)
+    key = next((key for key in kept if DATA.get(key) in made and isinstance(kept[key], dict)), None)
+    if key is None:
+        return made
+    made_key = DATA[key]
+    names, fields, body = _BODY_KEYS[made_key], made[made_key], dict(kept[key])
+    for name, value in body.items():
+        if names.get(name) == "data":
+            url_safe = value == _URL_SAFE
+            body[name] = fields["data"].replace("+", "-").replace("/", "_") if url_safe else fields["data"]
+        elif names.get(name) == "file_uri" or (names.get(name) == "display_name" and isinstance(part, File)):
+            body[name] = fields.get(names[name], value)
+    return {**kept, key: body}
+
+
+def _encode_media(part: Part) -> dict[str, dict[str, str]]:
+    """The media part as its fields alone give it."""
+    address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
+    inline = split_address(address) if address is not None else None
+    if isinstance(part, Audio):
+        return {"inline_data": {"mime_type": f"audio/{part.format}", "data": part.data}}
+    named = {"display_name": part.filename} if isinstance(part, File) and part.filename is not None else {}
+    if inline is not None:
+        return {"inline_data": {"mime_type": inline[0], "data": inline[1], **named}}
+    if isinstance(part, Image):
+        kind = _IMAGES.get(part.source.partition("?")[0].rpartition(".")[2].lower())
+        return {"file_data": {"file_uri": part.source, **({"mime_type": f"image/{kind}"} if kind else {})}}
+    return {"file_data": {"file_uri": (part.file_id if isinstance(part, File) else None) or address or "", **named}}
+
+
+def shown_part(part: Part) -> Message | None:
+    """Another provider's part as the API takes it from a user; None where it takes nothing of its kind."""
+    if isinstance(part, Text):
+        return {"text": part.text} if part.text else None
+    if isinstance(part, Image | Audio | File):
+        made = _encode_media(part)
+        for body in made.values():
+            body.pop("display_name", None)
+        if "inline_data" in made:
+            return made if made["inline_data"]["data"] and is_base64(made["inline_data"]["data"]) else None
+        if isinstance(part, Image) and part.source.startswith(("https://", "http://", "gs://")):
+            return made
+    return None
+
+
+def sendable(item: Message) -> Message | None:
+    """The part with what the API knows of it and without nulls; None where it says nothing."""
+    known = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
+    key = next((key for key in known if key in DATA), None)
+    return known if key is not None and known[key] != "" else None
+
+
+def _body(key: str, value: Any) -> Any:
+    names = _BODY_KEYS.get(PART_KEYS[key])
+    if names is None or not isinstance(value, dict):
+        return value
+    body = {name: inner for name, inner in value.items() if inner is not None and name in names}
+    if isinstance(body.get("parts"), list):
+        body["parts"] = [part for part in map(sendable, body["parts"]) if part]
+        if not body["parts"]:
+            del body["parts"]
+    return body

@@ -1,0 +1,99 @@
+"""The rules of Google's Gen AI API that a list of contents has to meet, each with its source. Pure.
+
+Sources: Google's Gemini API reference ("Content", "Part", "FunctionCall", "FunctionDeclaration") and its guide to
+function calling; where a rule is only known from the API's error messages ("API error 400") it says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.formats import Message, Problem
+from palimpsest.formats.gemini_parts import DATA
+
+NAME_LENGTH = 64
+"""Characters of a function's name. The newest reference allows more, models and the older service do not."""
+
+CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+"""A function's name as the API takes it (API reference, "FunctionDeclaration")."""
+
+_REFERENCE = "API reference, Content"
+_CALLING = "guide to function calling"
+
+
+def broken_rules(contents: Sequence[Any]) -> list[Problem]:
+    """Return every rule that the contents break, in their order."""
+    problems: list[Problem] = []
+    asked: list[Message] = []
+    before: object = None
+    for i, content in enumerate(contents):
+        role, parts = content.get("role"), content.get("parts")
+        if role not in ("user", "model"):
+            problems.append(Problem(i, f"unknown role {role!r}", _REFERENCE))
+        if i == 0 and role == "model":
+            problems.append(Problem(i, "the first content is the user's", "API error 400"))
+        elif i and role == before:
+            problems.append(Problem(i, "roles alternate", "API error 400"))
+        before = role
+        if not isinstance(parts, list) or not parts:
+            problems.append(Problem(i, "a content needs parts", "API error 400"))
+            parts = []
+        for part in parts:
+            problems.extend(Problem(i, rule, _REFERENCE) for rule in _broken_part(part))
+        calls, given = _bodies(parts, "function_call"), _bodies(parts, "function_response")
+        problems.extend(Problem(i, rule, _CALLING) for rule in _broken_pairs(role, asked, parts, given))
+        if calls and role != "model":
+            problems.append(Problem(i, "only the model calls functions", _CALLING))
+        asked = calls
+    if asked:
+        problems.append(Problem(len(contents) - 1, "calls without a response", "API error 400"))
+    return problems
+
+
+def _bodies(parts: Sequence[Any], kind: str) -> list[Any]:
+    """What the parts of this kind hold, in their order."""
+    return [part[key] for part in parts for key in _kinds(part) if DATA[key] == kind]
+
+
+def _kinds(part: Any) -> list[str]:
+    return [key for key in part if key in DATA and part[key] is not None] if isinstance(part, dict) else []
+
+
+def _broken_part(part: Any) -> list[str]:
+    kinds = _kinds(part)
+    if len(kinds) != 1:
+        return ["a part holds exactly one thing"]
+    kind, body = DATA[kinds[0]], part[kinds[0]]
+    if kind == "text":
+        return [] if isinstance(body, str) and body else ["a text is not empty"]
+    if not isinstance(body, dict):
+        return [f"{kind} is a mapping"]
+    if kind not in ("function_call", "function_response"):
+        return []
+    broken = []
+    if not isinstance(body.get("name"), str) or not CALLABLE.fullmatch(body["name"]):
+        broken.append(f"{body.get('name')!r} is no name of a function")
+    field = "args" if kind == "function_call" else "response"
+    if not isinstance(body.get(field), dict):
+        broken.append(f"{field} is an object")
+    return broken
+
+
+def _broken_pairs(role: object, asked: Sequence[Any], parts: Sequence[Any], given: Sequence[Any]) -> list[str]:
+    """What is wrong with the responses of a content after one that asked for them."""
+    if len(given) != len(asked):
+        return [f"{len(asked)} calls need as many responses directly after them, not {len(given)}"]
+    if not given:
+        return []
+    broken = ["responses come from the user"] if role != "user" else []
+    if _bodies(parts[: len(given)], "function_response") != given:
+        broken.append("responses come before all else")
+    for call, response in zip(asked, given, strict=True):
+        one, other = (
+            (body.get("name"), body.get("id")) if isinstance(body, dict) else None for body in (call, response)
+        )
+        if one != other:
+            broken.append(f"the response {other!r} does not answer the call {one!r}")
+    return broken

@@ -1,0 +1,328 @@
+"""A context as one text: summaries under one heading, the conversation under another, a labelled line an entry. Pure.
+
+    === Previous Conversation Summaries ===
+    [2024-01-01 - 2024-01-02]
+    User discussed API design.
+
+    === Recent Conversation ===
+    User: How do I add auth?
+    Assistant: You can use JWT.
+
+Headings and labels stand at the beginning of a line, and nothing else does: a line break of any kind inside a text
+is followed by `INDENT`, and names have neither line breaks nor parentheses. So no text can forge one, and the text
+can be read back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from palimpsest.entries import Entry, File, Native, Reasoning, Text, moment
+from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text
+from palimpsest.notes import FENCE_TOKENS, stand_in
+
+NAME = "text"
+SUMMARIES = "=== Previous Conversation Summaries ==="
+CONVERSATION = "=== Recent Conversation ==="
+INDENT = "  "
+"""What follows a line break inside a text."""
+
+HEADING_TOKENS = 14
+"""What both headings cost with the line breaks around them, in o200k_base and in cl100k_base (a test counts it)."""
+
+LABEL_TOKENS = 9
+"""A label beside its name, with the line break before it: 7 at most, and 2 for a text that costs more after it."""
+
+RANGE_TOKENS = 9
+"""What a summary's dates with their line breaks cost more than a label."""
+
+PER_BREAK = 2
+"""What the indentation after a line break costs at most."""
+
+PER_ODD_BREAK = 5
+"""The same after one of the breaks that are rare: encodings keep runs of these together, which indentation parts."""
+
+CLAMPED_TOKENS = 6
+"""What indentation adds to a shortened text: around its marker, and in the fence that background data is counted in."""
+
+LEAST_CLAMPED = 30
+"""Characters: no shorter text is ever shortened, for its marker alone costs more."""
+
+_BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
+_INDENTED = re.compile(f"({_BREAK.pattern}){INDENT}")
+_LINE_END = re.compile(f"\n(?!{INDENT})")
+_RANGE = re.compile(r"\[(\d{4}-\d\d-\d\d) - (\d{4}-\d\d-\d\d)\]")
+_LABEL = re.compile(
+    r"(User|Assistant(?: \(thinking\))?|System|(?:Tool call|Tool result|Context) \(([^()]*)\)): ?", re.DOTALL
+)
+_SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Assistant"}
+_ROLES: dict[str, Any] = {"User": "user", "Assistant": "assistant", "System": "system"}
+_THINKING = "Assistant (thinking)"
+_KINDS: dict[str, dict[str, Any]] = {
+    "Tool call": {"kind": "tool_call", "role": "assistant"},
+    "Tool result": {"kind": "tool_result", "role": "tool"},
+    "Context": {"kind": "context", "role": "user"},
+}
+
+
+class PlainText:
+    """The format `text`: one prompt that any model reads.
+
+    `decode` takes such texts, as they are or as `{"text": ...}`. `encode` returns at most one `{"text": ...}`, which
+    holds all entries; what it has written comes back equal from `encode(decode(...))`.
+    """
+
+    name = NAME
+    prime = HEADING_TOKENS
+
+    # --- in
+
+    def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
+        """Return the texts as entries, as well as can be: a line that is no label goes on with the entry before.
+
+        What stands before the first heading is a system message, a text without headings the user's one message.
+        Raises InvalidEntry for what is no list of texts.
+        """
+        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
+            raise InvalidEntry(where, f"a list of texts is needed, not {type(messages).__name__}")
+        entries: list[Entry] = []
+        for i, message in enumerate(messages):
+            text = message.get("text") if isinstance(message, dict) else message
+            if not isinstance(text, str):
+                raise InvalidEntry(f"{where}[{i}]", f"{shorten(message)} is neither text nor a mapping with a text")
+            entries.extend(_read(text))
+        return entries
+
+    # --- out
+
+    def encode(self, entries: Sequence[Entry]) -> list[Message]:
+        """Return the entries as one text; nothing for none."""
+        before: list[Message] = []
+        pieces: list[Message] = []
+        for entry in entries:
+            native = own_native(entry, NAME)
+            place = (native.keep or {}).get("place") if native is not None else None
+            if place == "before" or (place == "alone" and len(entries) == 1):
+                before.append({"section": "system", "text": entry.text})
+            else:
+                pieces.extend(_pieces(Shown(entry), {}))
+        text = _prompt([*before, *pieces])
+        return [{"text": text}] if text else []
+
+    def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
+        """Return the group's entries as pieces, each with its section and its lines."""
+        names = {shown.entry.seq: shown.entry.name for shown in group if shown.entry.kind == "tool_call"}
+        return [piece for shown in group for piece in _pieces(shown, names, adapted, says=True)]
+
+    def join(self, system: str | None, messages: list[Message]) -> Joined:
+        """Return the caller's system text, then the summaries, then the conversation."""
+        before = [{"section": "system", "text": system}] if system else []
+        summaries = [piece for piece in messages if piece["section"] == "summaries"]
+        return Joined([*before, *summaries, *(piece for piece in messages if piece["section"] != "summaries")])
+
+    def overhead(self, entry: Entry) -> int:
+        """Tokens of the label, of the names in it and of indentation, beside the entry's texts."""
+        text, kind, name = entry.text, entry.kind, entry.name
+        tokens = LABEL_TOKENS + _indentation(text)
+        if len(text) > LEAST_CLAMPED and not (kind == "message" and entry.role != "assistant"):
+            tokens += CLAMPED_TOKENS
+        if kind in ("tool_result", "context") or (name and kind == "tool_call" and name != _plain(name)):
+            tokens += len((name or NAMELESS).encode("utf-8", "surrogatepass"))
+        if kind == "summary":
+            tokens += RANGE_TOKENS
+        elif kind == "message" and entry.role == "system":
+            tokens += 2  # the empty line after the caller's
+        if type(entry.content) is not str:
+            tokens += sum(_part_overhead(part) for part in entry.content)
+        return tokens
+
+    def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
+        """Return `prompt`, the whole text. Tools have no place in it."""
+        return {"prompt": _prompt(joined.messages)}
+
+    def validate(self, messages: Sequence[Any]) -> list[Problem]:
+        """Return which pieces have no text: nothing else can be wrong with one."""
+        bare = (i for i, piece in enumerate(messages) if not piece.get("text"))
+        return [Problem(i, "a piece needs text", "own rule") for i in bare]
+
+
+# --- writing
+
+
+def _prompt(pieces: Sequence[Message]) -> str:
+    """The whole text: what stands before the sections, and each section that is not empty under its heading."""
+    sections = [piece["text"] for piece in pieces if piece["section"] == "system"]
+    for section, heading in (("summaries", SUMMARIES), ("conversation", CONVERSATION)):
+        lines = [piece["text"] for piece in pieces if piece["section"] == section]
+        if lines:
+            sections.append("\n".join([heading, *lines]))
+    return "\n\n".join(sections)
+
+
+def _pieces(
+    shown: Shown, names: dict[int, str | None], adapted: list[Adapted] | None = None, *, says: bool = False
+) -> list[Message]:
+    """The pieces of one entry: one, or one for each run of thoughts and of what is said. `says` leaves out empty ones.
+
+    `names` are those of the group's calls, for results that have none of their own.
+    """
+    entry = shown.entry
+    if adapted is not None and entry.kind == "message" and entry.name:
+        adapted.append(Adapted(entry.seq, "the name left out"))
+    if shown.text is not None:
+        texts = [(False, shown.text)]
+    elif isinstance(entry.content, str):
+        texts = [(False, entry.content)]
+    else:
+        texts = _runs(entry, adapted)
+    if entry.kind == "summary":
+        text = "\n".join(text for _, text in texts)
+        return [{"section": "summaries", "text": _summary(entry, text)}] if text else []
+    pieces = []
+    for thought, text in texts:
+        if text or not (says and entry.kind == "message"):
+            label = _THINKING if thought else _label(entry, names)
+            pieces.append({"section": "conversation", "text": f"{label}: {_indented(text)}"})
+    return pieces
+
+
+def _runs(entry: Entry, adapted: list[Adapted] | None) -> list[tuple[bool, str]]:
+    """What an entry of parts says, in order: whether it was only thought, and the text."""
+    runs: list[tuple[bool, str]] = []
+    for part in entry.content:
+        assert not isinstance(part, str), "content is a tuple of parts here"
+        thought = isinstance(part, Reasoning)
+        text = part.text if isinstance(part, Reasoning) else replaced_by_text(entry, part, adapted)
+        if not text and not isinstance(part, Text):
+            continue
+        if runs and runs[-1][0] == thought:
+            runs[-1] = (thought, f"{runs[-1][1]}\n{text}")
+        else:
+            runs.append((thought, text))
+    return runs or ([(False, "")] if entry.kind in ("tool_call", "tool_result", "context") else [])
+
+
+def _label(entry: Entry, names: dict[int, str | None]) -> str:
+    if entry.kind == "message":
+        return _SPEAKERS[entry.role]
+    name = _plain(entry.name or names.get(entry.answers) or NAMELESS)
+    return f"{next(label for label, fields in _KINDS.items() if fields['kind'] == entry.kind)} ({name})"
+
+
+def _plain(name: str) -> str:
+    """A name that can stand in a label: on one line, without parentheses."""
+    return " ".join(name.split()).replace("(", "[").replace(")", "]") or NAMELESS
+
+
+def _indented(text: str) -> str:
+    """The text with every line after its first indented."""
+    return _BREAK.sub(lambda found: found[0] + INDENT, text)
+
+
+def _summary(entry: Entry, text: str) -> str:
+    """The lines of a summary: its dates, then its text, indented from the start where it looks like something else."""
+    metadata = entry.metadata or {}
+    given = metadata.get("time_range")
+    start, end = (_day(given.get(key) if isinstance(given, dict) else None, entry.at) for key in ("start", "end"))
+    risky = text[:1].isspace() or _LABEL.match(text) or _RANGE.match(text) or text.startswith("===")
+    return f"[{start} - {end}]\n{INDENT if risky else ''}{_indented(text)}"
+
+
+def _day(value: object, at: int) -> date:
+    """The day, UTC, of ISO text or of microseconds since 1970; that of `at` where it is neither."""
+    try:
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value)
+            return (time if time.tzinfo is None else time.astimezone(UTC)).date()
+        if isinstance(value, int):
+            return moment(value).date()
+    except (ValueError, OverflowError, OSError):
+        pass
+    return moment(at).date()
+
+
+# --- what it costs
+
+
+def _indentation(text: str) -> int:
+    """The most that indentation adds to the text, in tokens."""
+    breaks, plain = len(f"{text}.".splitlines()) - 1, text.count("\n")
+    return PER_BREAK * plain + PER_ODD_BREAK * (breaks - plain)
+
+
+def _part_overhead(part: Any) -> int:
+    """What a part costs beside its text: its stand-in, or a label of its own."""
+    if isinstance(part, Text):
+        return PER_BREAK
+    if isinstance(part, File):
+        return FENCE_TOKENS + len(stand_in(part).encode("utf-8", "surrogatepass"))
+    return FENCE_TOKENS + 2 * PER_BREAK
+
+
+# --- reading
+
+
+def _read(text: str) -> list[Entry]:
+    """The entries of one text."""
+    lines = _LINE_END.split(text)
+    headings = [line for line in lines if line in (SUMMARIES, CONVERSATION)]
+    if not headings:
+        return [Entry(content=text, native=Native(format=NAME, keep={"place": "alone"}))] if text else []
+    first = lines.index(headings[0])
+    before = "\n".join(lines[:first]).removesuffix("\n")  # an empty line parts it from the sections
+    entries = []
+    if before:
+        entries.append(Entry(role="system", content=before, native=Native(format=NAME, keep={"place": "before"})))
+    section = ""
+    found: list[_Read] = []
+    for line in lines[first:]:
+        if line in (SUMMARIES, CONVERSATION):
+            section = line
+            if found and found[-1].lines[-1:] == [""]:
+                found[-1].lines.pop()  # the empty line between the sections
+            continue
+        begun = _begun(line, section)
+        if begun is not None:
+            found.append(begun)
+        elif found:
+            found[-1].lines.append(line)
+        elif line:
+            found.append(_Read({}, [line]))
+    return [*entries, *(one.entry() for one in found)]
+
+
+class _Read:
+    """An entry as it is read: its fields so far, and its lines."""
+
+    def __init__(self, fields: dict[str, Any], lines: list[str]) -> None:
+        self.fields, self.lines = fields, lines
+
+    def entry(self) -> Entry:
+        """The entry, its lines without their indentation."""
+        text = _INDENTED.sub(r"\1", "\n".join(self.lines))
+        if self.fields.pop("thought", False):
+            return Entry(role="assistant", content=(Reasoning(text=text),))
+        return Entry(content=text, **self.fields)
+
+
+def _begun(line: str, section: str) -> _Read | None:
+    """The entry that begins with this line, or None where it goes on with the one before."""
+    if section == SUMMARIES:
+        dates = _RANGE.match(line)
+        if dates is None:
+            return None
+        rest = line[dates.end() :].removeprefix("\n" + INDENT)
+        time_range = {"start": dates[1], "end": dates[2]}
+        return _Read({"kind": "summary", "metadata": {"time_range": time_range}}, [rest] if rest else [])
+    label = _LABEL.match(line)
+    if label is None:
+        return None
+    speaker, name, text = label[1], label[2], line[label.end() :]
+    if name is None:
+        return _Read({"thought": True} if speaker == _THINKING else {"role": _ROLES[speaker]}, [text])
+    return _Read({**_KINDS[speaker.partition(" (")[0]], "name": name}, [text])

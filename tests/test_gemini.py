@@ -1,0 +1,775 @@
+"""The format `gemini`: contents come back key for key, and every context is one that Google's API and client take."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.genai import types
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules_gemini as rules
+import strategies
+import strategies_gemini
+from palimpsest.context import Context
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.errors import BudgetImpossible, InvalidEntry
+from palimpsest.formats import find_format
+from palimpsest.formats.gemini import UNSIGNED, UNSIGNED_TOKENS
+from palimpsest.memory import Memory
+from palimpsest.notes import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.tokens import encoding
+from worlds import world
+
+FORMAT = find_format("gemini")
+law = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "parts": [{"text": part} if isinstance(part, str) else part for part in parts]}
+
+
+def model(*parts: Any) -> dict[str, Any]:
+    return {**user(*parts), "role": "model"}
+
+
+def call(name: str = "find", **body: Any) -> dict[str, Any]:
+    return {"function_call": {"name": name, "args": {}, **body}}
+
+
+def result(name: str = "find", text: str = "found", **body: Any) -> dict[str, Any]:
+    return {"function_response": {"name": name, "response": {"result": text}, **body}}
+
+
+def dumped(**kind: Any) -> dict[str, Any]:
+    """A part as the client dumps it whole: nulls for everything that it is not."""
+    part: dict[str, Any] = types.Part(**kind).model_dump(mode="json")
+    return part
+
+
+PNG = "//8="
+
+EQUAL: dict[str, list[dict[str, Any]]] = {
+    "plain": [user("hi"), model("hello")],
+    "several texts": [user("a", "b"), model("", "c")],
+    "no role": [{"parts": [{"text": "hi"}]}],
+    "null role": [{"role": None, "parts": [{"text": "hi"}]}],
+    "no parts": [{"role": "model"}],
+    "null parts": [{"role": "model", "parts": None}],
+    "empty parts": [{"role": "user", "parts": []}, {"role": "model", "parts": []}, {}],
+    "unknown keys": [{**model("hi"), "x": [1, None]}, user({"text": "hi", "y": {"z": 2.5}})],
+    "an empty part": [user({}), model({"text": None}, {"thought_signature": "QQ=="})],
+    "nulls of a whole dump": [
+        {"role": "user", "parts": [dumped(text="hi")]},
+        {"role": "model", "parts": [dumped(function_call=types.FunctionCall(name="f", args={"a": None}))]},
+        {"role": "user", "parts": [dumped(function_response=types.FunctionResponse(name="f", response={"a": 1}))]},
+    ],
+    "thoughts": [
+        model({"text": "hm", "thought": True}, {"text": "hi", "thoughtSignature": "QQ=="}),
+        model({"text": "a", "thought": False}, {"text": "b", "thought": None}),
+    ],
+    "signed call": [model({**call(), "thought_signature": "QQ=="}), user(result())],
+    "calls": [model(call(), call("b", id="c1", args={"x": [1, 2.0, "é", None]})), user(result(), result("b", id="c1"))],
+    "JSON's spelling": [
+        model({"functionCall": {"id": "c", "name": "f", "args": {"snake_case": 1}}, "thoughtSignature": "QQ=="}),
+        user({"functionResponse": {"id": "c", "name": "f", "response": {"output": "x"}, "willContinue": None}}),
+        user({"inlineData": {"mimeType": "image/png", "data": PNG, "displayName": "a"}}),
+        user({"fileData": {"fileUri": "gs://a/b.mp4", "mimeType": "video/mp4"}, "videoMetadata": {"fps": 1}}),
+        user({"file_data": {"fileUri": "gs://a/b.mp4", "mime_type": "video/mp4"}}),
+    ],
+    "text between calls": [model("a", call(), "b", call("c"), "d"), user(result(), result("c"))],
+    "text between results": [model(call(), call()), user("a", result(), "b", result(), "c")],
+    "args and ids that are null, absent or empty": [
+        model({"function_call": {"name": "f"}}, call("f", args=None), call("f", id=None), call("f", id="")),
+        user(result("f"), result("f", id=None), result("f", id=""), {"function_response": {"name": "f"}}),
+        model(call("f", id="c")),
+        user(result("", id="c")),
+        user(result("f", response=None)),
+    ],
+    "an id on one side": [model(call(id="c1")), user(result())],
+    "shapes of results": [
+        user(*(result(response=response) for response in ({"result": "a"}, {"output": "a"}, {"error": "a"}))),
+        user(*(result(response=response) for response in ({"error": {"code": 1}}, {"error": None}, {}, {"x": 1.5}))),
+        user(*(result(response=response) for response in ({"result": 5}, {"result": "a", "error": "b"}))),
+    ],
+    "results with media": [
+        user(
+            result(parts=[{"inline_data": {"mime_type": "image/png", "data": PNG}}]),
+            result(parts=[{"inlineData": {"mimeType": "image/png", "data": "__8="}}, {"x": 1}], scheduling="SILENT"),
+            result(parts=[]),
+        )
+    ],
+    "role function": [{"role": "function", "parts": [result()]}],
+    "code": [
+        model(
+            {"executable_code": {"language": "PYTHON", "code": "1"}},
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+            {"tool_call": {"id": "a", "tool_type": "URL_CONTEXT", "args": {}}},
+            "so it is",
+        )
+    ],
+    "media": [
+        user(
+            {"inline_data": {"mime_type": "image/png", "data": PNG}},
+            {"inline_data": {"mime_type": "image/png", "data": "__8="}, "media_resolution": None},
+            {"inline_data": {"mime_type": "audio/wav", "data": "AAAA"}},
+            {"inline_data": {"mime_type": "audio/mpeg", "data": "AAAA"}},
+            {"inline_data": {"mime_type": "audio/L16;rate=24000", "data": "-_-_"}},
+            {"inline_data": {"mime_type": "application/pdf", "data": "AAAA", "display_name": "a.pdf"}},
+            {"inline_data": {"mime_type": "application/pdf", "data": "AAAA", "display_name": None}},
+            {"inline_data": {"mime_type": "text/plain; charset=x", "data": "AA"}},
+            {"file_data": {"file_uri": "https://example.com/a.png", "mime_type": "image/png"}},
+            {"file_data": {"file_uri": "https://example.com/a", "mime_type": "image/png", "display_name": "a"}},
+            {"file_data": {"file_uri": "https://generativelanguage.googleapis.com/f/a", "mime_type": "image/png"}},
+            {"file_data": {"file_uri": "https://example.com/a.pdf", "display_name": "a.pdf"}},
+        )
+    ],
+    "an image that the model made": [model({"inline_data": {"mime_type": "image/png", "data": PNG}})],
+    "odd text": [user("a\x00b \ud800 \u2028 ☂"), model(call("\ud800", args={"\ud800": "\u2028"}))],
+}
+
+
+def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
+    """The entries of the contents as a session gives them back."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", **options)
+        session.add(contents)
+        return list(session.entries())
+
+
+def shown(contents: Sequence[dict[str, Any]], form: str = "gemini", **request: Any) -> Context:
+    """The context of a session of these messages, which came in as `form`."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", counter=strategies.WORDS)
+        session.add(list(contents), format=form)
+        return session.context(**request)
+
+
+def judged(ctx: Context) -> list[str]:
+    """All that is wrong with a context, by our own rules of the API and by Google's client."""
+    return [*rules.faults(ctx.messages), *rules.sdk_faults(ctx.request())]
+
+
+@pytest.mark.parametrize("contents", EQUAL.values(), ids=EQUAL)
+def test_decoding_and_encoding_gives_the_equal_contents(contents: list[dict[str, Any]]) -> None:
+    """Key for key, in both spellings, with nulls and keys that nobody knows; the input is left alone."""
+    before = copy.deepcopy(contents)
+
+    assert FORMAT.encode(FORMAT.decode(contents, "messages")) == contents
+    assert contents == before
+
+
+@pytest.mark.parametrize("contents", EQUAL.values(), ids=EQUAL)
+def test_what_was_stored_comes_back_equal(contents: list[dict[str, Any]]) -> None:
+    """The same through a store, where results have taken over their calls' ids; and its context breaks no rule."""
+    assert FORMAT.encode(stored(contents)) == contents
+    assert judged(shown(contents)) == []
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "text": ("hello", "messages"),
+    "a mapping": ({"role": "wizard"}, "messages"),
+    "no mapping inside": (["hello"], "messages[0]"),
+    "unknown role": ([user("a"), {"role": "assistant", "parts": []}], "messages[1].role"),
+    "system text": ([{"role": "system", "parts": []}], "messages[0].role"),
+    "a role that is a list": ([{"role": [], "parts": []}], "messages[0].role"),
+    "parts that are text": ([{"role": "user", "parts": "hi"}], "messages[0].parts"),
+    "a part that is text": ([{"role": "user", "parts": ["hi"]}], "messages[0].parts[0]"),
+    "a part of two kinds": ([user({"text": "a", "inline_data": {}})], "messages[0].parts[0]"),
+    "a part twice spelled": ([model({"functionCall": {}, "function_call": {}})], "messages[0].parts[0]"),
+    "text that is a number": ([user("a", {"text": 5})], "messages[0].parts[1].text"),
+    "a flag that is text": ([model({"text": "a", "thought": "yes"})], "messages[0].parts[0].thought"),
+    "a signature that is no base64": (
+        [model({"text": "a", "thoughtSignature": "not base64!"})],
+        "messages[0].parts[0].thoughtSignature",
+    ),
+    "a call of the user": ([user(call())], "messages[0].parts[0].function_call"),
+    "a call of nobody": ([{"parts": [call()]}], "messages[0].parts[0].function_call"),
+    "a call without name": ([model({"functionCall": {}})], "messages[0].parts[0].functionCall.name"),
+    "a call that is text": ([model({"function_call": "f"})], "messages[0].parts[0].function_call"),
+    "an id that is a number": ([model(call(id=5))], "messages[0].parts[0].function_call.id"),
+    "args that are text": ([model(call(args="{}"))], "messages[0].parts[0].function_call.args"),
+    "a response of the model": ([model(result())], "messages[0].parts[0].function_response"),
+    "a response that is text": ([user(result(response="x"))], "messages[0].parts[0].function_response.response"),
+    "parts of a response": ([user(result(parts={}))], "messages[0].parts[0].function_response.parts"),
+    "a part of a response": ([user(result(parts=[1]))], "messages[0].parts[0].function_response.parts[0]"),
+    "text of a function": ([{"role": "function", "parts": [{"text": "x"}]}], "messages[0].parts[0]"),
+    "media that is text": ([user({"inlineData": "AAAA"})], "messages[0].parts[0].inlineData"),
+    "media without type": ([user({"inline_data": {"data": ""}})], "messages[0].parts[0].inline_data.mime_type"),
+    "media without data": (
+        [user({"inline_data": {"mime_type": "image/png"}})],
+        "messages[0].parts[0].inline_data.data",
+    ),
+    "media that is no base64": (
+        [user({"inline_data": {"mime_type": "image/png", "data": "A-+_"}})],
+        "messages[0].parts[0].inline_data.data",
+    ),
+    "a file without address": ([user({"file_data": {}})], "messages[0].parts[0].file_data.file_uri"),
+    "a set": ([{**user("x"), "tags": {1}}], "messages[0].tags"),
+    "not a number": ([model(call(args={"x": float("nan")}))], "messages[0].parts[0].function_call.args.x"),
+}
+
+
+@pytest.mark.parametrize(("messages", "where"), MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_refused_with_its_place(messages: Any, where: str) -> None:
+    """InvalidEntry names the place in the input, and nothing of the batch is stored."""
+    with pytest.raises(InvalidEntry) as refusal:
+        FORMAT.decode(messages, "messages")
+    assert refusal.value.where == where
+
+    with Memory.open("memory://") as memory:
+        batch = messages if isinstance(messages, list) else [messages]
+        with pytest.raises(InvalidEntry):
+            memory.session("s", format="gemini").add([user("first"), *batch])
+        assert memory.session("s").entries() == []
+
+
+def test_bytes_are_refused_with_the_way_out() -> None:
+    """What the client dumps for Python holds bytes, which no JSON log keeps: the refusal says how to dump it."""
+    signed = types.Part(function_call=types.FunctionCall(name="f"), thought_signature=b"\xff\xfe")
+    image = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"\xff"))
+    content = types.Content(role="model", parts=[signed, image])
+
+    for parts, where in (([signed], "[0].thought_signature"), ([image], "[0].inline_data.data")):
+        dump = types.Content(role="model", parts=parts).model_dump(exclude_none=True)
+        with pytest.raises(InvalidEntry, match=r"model_dump\(mode='json'\)") as refusal:
+            FORMAT.decode([dump], "messages")
+        assert refusal.value.where == f"messages[0].parts{where}"
+
+    for by_alias in (False, True):
+        dump = content.model_dump(mode="json", by_alias=by_alias)
+        assert FORMAT.encode(FORMAT.decode([dump], "messages")) == [dump]
+
+
+def looks_like_contents() -> st.SearchStrategy[Any]:
+    """JSON in which the keys and values that matter are frequent."""
+    words = st.sampled_from(["user", "model", "function", "image/png", "audio/wav", "AAAA", "find", ""])
+    keys = st.sampled_from([*strategies_gemini.NULLS, *map(rules.camel, rules.KINDS), "text", "thought", "id", "x"])
+    leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+    values = st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
+    )
+    body = st.fixed_dictionaries(
+        {}, optional={"name": words, "id": words | leaves, "args": values, "response": values, "parts": values}
+    )
+    blob = st.fixed_dictionaries({}, optional={"mime_type": words, "mimeType": words, "data": words, "fileUri": leaves})
+    part = st.one_of(
+        st.fixed_dictionaries({"text": words | leaves}, optional={"thought": leaves, "thoughtSignature": words}),
+        st.dictionaries(st.sampled_from(["function_call", "functionResponse"]), body | values, min_size=1, max_size=1),
+        st.dictionaries(st.sampled_from(["inline_data", "fileData"]), blob | values, min_size=1, max_size=1),
+        values,
+    )
+    parts = st.lists(part, max_size=3) | values
+    content = st.fixed_dictionaries({}, optional={"role": words | leaves, "parts": parts, "x": values})
+    return st.lists(content | values, max_size=3) | values
+
+
+@settings(law, max_examples=300)
+@given(data=looks_like_contents())
+def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
+    """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives a valid context."""
+    before = copy.deepcopy(data)
+    try:
+        entries = FORMAT.decode(data, "messages")
+    except InvalidEntry:
+        return
+
+    again = FORMAT.encode(entries)
+
+    assert again == before
+    assert _types(again) == _types(before)
+    assert FORMAT.encode(stored(data)) == before
+    assert FORMAT.validate(shown(data).messages) == []
+
+
+def _types(value: Any) -> Any:
+    """The value with the type of every leaf in its place."""
+    if isinstance(value, dict):
+        return {key: _types(inner) for key, inner in value.items()}
+    return [_types(inner) for inner in value] if isinstance(value, list) else type(value)
+
+
+@law
+@given(given_batches=st.lists(strategies_gemini.batches(), max_size=4))
+def test_batches_of_contents_come_back_equal(given_batches: list[list[dict[str, Any]]]) -> None:
+    """Linked into one log, with ids repeated and left out, contents come back as they came."""
+    contents = [content for batch in given_batches for content in batch]
+
+    assert FORMAT.encode(stored(contents)) == contents
+
+
+class Stable:
+    """The contexts of one session so far: within an epoch the later ones only add blocks."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[bytes]] = {}
+
+    def holds(self, ctx: Context) -> bool:
+        blocks = rules.blocks(ctx.messages)
+        if ctx.epoch is None:
+            return True
+        before = self.seen.get(ctx.epoch, [])
+        self.seen[ctx.epoch] = blocks
+        return blocks[: len(before)] == before
+
+
+@law
+@given(given_batches=st.lists(strategies_gemini.batches(), max_size=6), budget=st.none() | st.integers(5, 200))
+def test_contexts_of_contents_are_valid_stable_and_fit(
+    given_batches: list[list[dict[str, Any]]], budget: int | None
+) -> None:
+    """After every batch: no rule is broken, the client takes it, blocks are only added, the budget holds."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", max_tokens=budget, counter=strategies.WORDS)
+        stable = Stable()
+        for batch in given_batches:
+            session.add(batch)
+            try:
+                ctx = session.context(system="be kind")
+            except BudgetImpossible:
+                continue
+            assert judged(ctx) == []
+            assert stable.holds(ctx)
+            assert budget is None or ctx.tokens <= budget
+
+
+@law
+@given(
+    log=strategies.logs(),
+    budget=st.none() | st.integers(20, 300),
+    tools=st.sampled_from([(), ({"google_search": {}},)]),
+)
+def test_a_log_of_another_provider_makes_valid_contexts(
+    log: list[Any], budget: int | None, tools: tuple[dict[str, Any], ...]
+) -> None:
+    """What came as chat completions or through the verbs is valid here after every step, stable, and within budget."""
+    with world("memory", Path(), max_tokens=budget) as w:
+        stable = Stable()
+        for operation in log:
+            session = w.play([operation])
+            try:
+                ctx = session.context(format="gemini", tools=tools)
+            except BudgetImpossible:
+                continue
+            assert judged(ctx) == []
+            assert stable.holds(ctx)
+            assert budget is None or ctx.tokens <= budget
+            if budget is None:
+                said = "\n".join(rules.texts(ctx.request()))
+                human = [entry for entry in session.entries() if entry.is_human and entry.text.startswith("human")]
+                assert all(_scrubbed(line) in said for entry in human for line in entry.text.split("\n"))
+
+
+def _scrubbed(text: str) -> str:
+    return "".join("\ufffd" if 0xD800 <= ord(character) < 0xE000 else character for character in text)
+
+
+@settings(law, max_examples=40)
+@given(
+    log=strategies.logs(),
+    given_batches=st.lists(strategies_gemini.batches(), max_size=3),
+    budget=st.none() | st.integers(60, 2500),
+)
+def test_the_budget_covers_every_text_by_the_real_encoding(
+    log: list[Any], given_batches: list[list[dict[str, Any]]], budget: int | None
+) -> None:
+    """Counted by o200k_base, all that a request says, names, keys and fences included, is at most `ctx.tokens`."""
+    with world("memory", Path(), max_tokens=budget, counter=None) as w:
+        session = w.play(log)
+        for batch in given_batches:
+            session.add(batch, format="gemini")
+        try:
+            ctx = session.context(format="gemini", system="be kind")
+        except BudgetImpossible:
+            return
+
+        said = sum(map(encoding("o200k_base").count, rules.texts(ctx.request())))
+
+        assert said <= ctx.tokens
+        assert budget is None or ctx.tokens <= budget
+
+
+MANY: dict[str, Any] = {
+    "system": lambda session, i: session.add_system_message("<system_message>" * 3),
+    "items": lambda session, i: session.add([user({"hologram": {"a": 1}})]),
+    "thoughts": lambda session, i: session.add_assistant_message((Reasoning(text="1"), Text(text="2"))),
+    "calls": lambda session, i: (
+        session.add_tool_call("find", {"a": i}, call_id=f"c{i}"),
+        session.add_tool_result(None, "1", call_id=f"c{i}"),
+    ),
+    "calls to be repaired": lambda session, i: (
+        session.add_tool_call("x1 y2 " * 9, '"\n"' * 9, call_id=f"c{i}"),
+        session.add_tool_result(None, "1", call_id=f"c{i}"),
+    ),
+    "calls without result": lambda session, i: (
+        session.add_tool_call("find", {}, call_id=f"c{i}"),
+        session.add_user_message("1"),
+    ),
+    "calls of Gemini": lambda session, i: session.add([model(call(args={"a": i})), user(result(text="1"))]),
+}
+
+
+@pytest.mark.parametrize("add", MANY.values(), ids=MANY)
+def test_the_count_covers_what_is_added_many_times(add: Any) -> None:
+    """Names that results repeat, keys of calls written out, fences, arguments made objects: nothing goes uncounted."""
+    count = encoding("o200k_base").count
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add_user_message("hi")
+        for i in range(40):
+            add(session, i)
+
+        ctx = session.context()
+
+        parts = [part for content in ctx.messages for part in content["parts"]]
+        bodies = [part for part in parts if "text" not in part]
+        written = [json.dumps(body, ensure_ascii=False, separators=(",", ":")) for body in bodies]
+        assert sum(map(count, written)) + sum(count(part["text"]) for part in parts if "text" in part) <= ctx.tokens
+        assert sum(map(count, rules.texts(ctx.request()))) <= ctx.tokens
+        assert judged(ctx) == []
+
+
+# --- each rule by example
+
+
+def test_neighbours_of_one_role_are_one_content() -> None:
+    """Roles alternate: what two entries in a row say in one role are parts of one content."""
+    ctx = shown([user("a"), user("b"), model("c"), model("d"), user("e")])
+
+    assert ctx.messages == [user("a", "b"), model("c", "d"), user("e")]
+
+
+def test_a_context_that_begins_with_the_model_is_opened_by_the_user() -> None:
+    """The first content is the user's, so one of ours stands before a model's."""
+    assert shown([model("hello"), user("hi")]).messages == [user(OPENING), model("hello"), user("hi")]
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
+def test_our_own_texts_cost_what_we_say(name: str) -> None:
+    """What is added without being counted costs no more than its stated tokens."""
+    count = encoding(name).count
+
+    assert count(OPENING) == OPENING_TOKENS
+    assert count(UNSIGNED) in (UNSIGNED_TOKENS, UNSIGNED_TOKENS + 1)
+    assert count(said_by_system("")) <= FENCE_TOKENS
+
+
+def test_results_answer_in_the_order_of_their_calls() -> None:
+    """Parallel calls are answered by as many results in their order, with their names and ids, before other parts."""
+    contents = [
+        user("go"),
+        model("wait", call("a", id="1"), call("b", id="2"), call("a", id="3"), call("c")),
+        user(
+            "meanwhile",
+            *(result("c", "C"), result("b", "B", id="2"), result("a", "A2", id="3"), result("a", "A1", id="1")),
+        ),
+    ]
+
+    ctx = shown(contents)
+
+    assert ctx.messages[1] == contents[1]
+    assert ctx.messages[2] == user(
+        *(result("a", "A1", id="1"), result("b", "B", id="2"), result("a", "A2", id="3"), result("c", "C")),
+        "meanwhile",
+    )
+    assert judged(ctx) == []
+
+
+def test_signatures_stay_with_their_parts() -> None:
+    """Thoughts and signatures go back unchanged, each with the part that it came with, and nothing is added."""
+    contents = [
+        user("go"),
+        model({"text": "hm", "thought": True}, {**call("a"), "thought_signature": "QQ=="}, call("b")),
+        user(result("a"), result("b")),
+        model({"text": "done", "thoughtSignature": "Qg=="}),
+    ]
+
+    ctx = shown(contents)
+
+    assert ctx.messages == contents
+    assert ctx.report.adapted == ()
+
+
+def test_a_call_of_gemini_without_signature_is_sent_without() -> None:
+    """Where Gemini itself gave none, none is made up."""
+    contents = [user("go"), model(call()), user(result())]
+
+    assert shown(contents).messages == contents
+
+
+def test_the_first_call_of_another_model_is_marked_as_unsigned() -> None:
+    """The documented stand-in tells Gemini that the calls are not its own: on the first one of a group alone."""
+    one = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}
+    calls = [one, {**one, "id": "c2"}]
+    chat = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "wait", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c2", "content": "two"},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    ]
+
+    ctx = shown(chat, "openai")
+
+    assert ctx.messages == [
+        user("go"),
+        model("wait", {**call(id="c1", args={"n": 1}), "thought_signature": UNSIGNED}, call(id="c2", args={"n": 1})),
+        user(result(text="one", id="c1"), result(text="two", id="c2")),
+    ]
+    sent = types.Content.model_validate(ctx.messages[1]).parts or []
+    assert sent[1].thought_signature == b"skip_thought_signature_validator"
+
+
+def test_a_clamped_call_loses_its_signature() -> None:
+    """A signature belongs to the arguments that it was made for: shortened ones are marked as unsigned."""
+    big = {**call(id="c1", args={"text": "word " * 400}), "thought_signature": "QQ=="}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", max_tokens=60, counter=strategies.WORDS)
+        session.add([user("go"), model(big), user(result(id="c1"))])
+
+        ctx = session.context()
+
+    asked = ctx.messages[1]["parts"][0]
+    assert ctx.report.clamped == (2,)
+    assert asked["function_call"]["args"].keys() == {"shortened"}
+    assert asked["thought_signature"] == UNSIGNED
+    assert judged(ctx) == []
+
+
+def test_arguments_that_are_no_object_are_wrapped() -> None:
+    """Gemini takes objects alone: other JSON, and what is no JSON, becomes one, and the report says so."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        for i, arguments in enumerate(['{"a":1}', "[1]", "{broken", "", '{"n": NaN}', "1e999", '"\\ud800"']):
+            session.add_user_message("go")
+            session.add_tool_call("find", arguments, call_id=f"c{i}")
+            session.add_tool_result(None, "ok", call_id=f"c{i}")
+
+        ctx = session.context()
+
+    args = [
+        part["function_call"]["args"]
+        for content in ctx.messages
+        for part in content["parts"]
+        if "function_call" in part
+    ]
+    assert args == [
+        {"a": 1},
+        {"arguments": [1]},
+        {"arguments": "{broken"},
+        {},
+        {"arguments": '{"n": NaN}'},
+        {"arguments": "1e999"},
+        {"arguments": "\ufffd"},
+    ]
+    assert [note.what for note in ctx.report.adapted].count("arguments wrapped in an object") == 5
+    assert judged(ctx) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shown_as"),
+    [("find", "find"), ("a.b:c-d", "a.b:c-d"), ("", "unknown"), ("9x", "_9x"), ("é a", "__a"), ("x" * 80, "x" * 64)],
+)
+def test_names_that_gemini_refuses_are_rewritten(name: str, shown_as: str) -> None:
+    """A call and its result have the same name, and one that the API takes; a rewritten one is reported."""
+    ctx = shown([user("go"), model(call(name)), user(result(name))])
+
+    assert ctx.messages[1]["parts"][0]["function_call"]["name"] == shown_as
+    assert ctx.messages[2]["parts"][0]["function_response"]["name"] == shown_as
+    assert bool(ctx.report.adapted) == (name != shown_as)
+
+
+def test_repeated_ids_of_one_group_are_renamed() -> None:
+    """Two calls of one group with the same id get two, and so do their results."""
+    ctx = shown(
+        [user("go"), model(call(id="c"), call(id="c")), user(result(id="c", text="1"), result(id="c", text="2"))]
+    )
+
+    ids = [part["function_call"]["id"] for part in ctx.messages[1]["parts"]]
+    assert len(set(ids)) == 2
+    assert [part["function_response"]["id"] for part in ctx.messages[2]["parts"]] == ids
+
+
+def test_a_call_without_result_is_given_one() -> None:
+    """A call that a message has overtaken is answered by our note, so that Gemini takes what follows."""
+    ctx = shown([user("go"), model(call()), user("are you there?"), user(result(text="late"))])
+
+    answer, question, late = ctx.messages[2]["parts"]
+    assert answer == result(text="[no result was recorded]")
+    assert question == {"text": "are you there?"}
+    assert "late_result" in late["text"]
+    assert ctx.report.repaired
+
+
+def test_results_say_by_their_key_how_the_tool_fared() -> None:
+    """An error is told under `error`, all else under `result`; what Gemini's own log held keeps its shape."""
+    own = [result(response=response) for response in ({"output": "a"}, {"error": {"code": 5}}, {"rows": [1]})]
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add([user("go"), model(*(call() for _ in own)), user(*own)])
+        session.add_user_message("again")
+        for status in ("error", "success"):
+            session.add_tool_call("find", {}, call_id=status)
+        for status in ("error", "success"):
+            session.add_tool_result(None, "so", call_id=status, status=status)
+        entries = session.entries()
+
+        ctx = session.context()
+
+    assert [entry.status for entry in entries if entry.kind == "tool_result"][:3] == [None, "error", None]
+    assert [entry.text for entry in entries if entry.kind == "tool_result"][:3] == ["a", '{"code":5}', '{"rows":[1]}']
+    assert ctx.messages[2]["parts"][:3] == own
+    said = [part["function_response"]["response"] for part in ctx.messages[4]["parts"]]
+    assert said == [{"error": "so"}, {"result": "so"}]
+
+
+def test_an_error_stays_one_with_metadata_and_statuses() -> None:
+    """What the provider flagged is kept where a batch has metadata, unless the caller gives that result a status."""
+    failed = user(result(response={"error": "a"}, id="1"), result(response={"error": "b"}, id="2"))
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        added = session.add([model(call(id="1"), call(id="2")), failed], metadata={"x": 1}, statuses={"2": "denied"})
+
+    assert [entry.status for entry in added] == [None, None, "error", "denied"]
+
+
+def test_a_masked_result_is_told_under_result() -> None:
+    """The note in the place of an old result goes where a result's text goes, whatever its shape was."""
+    rows = result(response={"rows": ["word"] * 500})
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", max_tokens=400, counter=encoding("o200k_base"))
+        session.add([user("go"), model(call()), user(rows), model("there"), user("and now?"), model("so")])
+
+        ctx = session.context()
+
+    assert ctx.report.masked == (3,)
+    assert ctx.messages[2]["parts"][0] == result(text="[old result left out: entry 3]")
+
+
+def test_leading_system_messages_are_system_text() -> None:
+    """Those before all else follow the caller's text in `system_instruction`; the user says later ones, fenced."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add_system_message("first")
+        before = session.context(system="be kind")
+        session.add_user_message("hi")
+        session.add_system_message("then")
+        session.add_assistant_message("so")
+
+        ctx = session.context(system="be kind")
+
+    assert before.request() == {"contents": [], "config": {"system_instruction": "be kind\n\nfirst"}}
+    assert ctx.request()["config"] == {"system_instruction": "be kind\n\nfirst"}
+    assert ctx.messages == [user("hi", said_by_system("then")), model("so")]
+    assert [(note.seq, note.what) for note in ctx.report.adapted] == [(3, "system message said by the user")]
+
+
+def test_a_request_is_what_the_client_takes() -> None:
+    """Contents always, a config where there is something in it, tools as Google's API has them; no cache marks."""
+    tool = {"function_declarations": [{"name": "find", "description": "Find it."}]}
+    ctx = shown([user("hi")], tools=[tool])
+
+    assert shown([user("hi")]).request() == {"contents": [user("hi")]}
+    assert ctx.request() == {"contents": [user("hi")], "config": {"tools": [tool]}}
+    assert ctx.request(cache_breakpoints=True) == ctx.request()
+    assert rules.sdk_faults(ctx.request()) == []
+
+
+def test_what_says_nothing_is_left_out() -> None:
+    """No empty part and no empty text is sent, nor a key that the API does not know; the log keeps them."""
+    contents = [user("", "a", {}), model({"text": ""}, {"text": "b", "x": 1}, {"hologram": {"scene": 3}})]
+
+    ctx = shown(contents)
+
+    assert ctx.messages[0] == user("a")
+    assert ctx.messages[1]["parts"][0] == {"text": "b"}
+    assert '"scene":3' in ctx.messages[1]["parts"][1]["text"]
+    assert FORMAT.encode(stored(contents)) == contents
+
+
+def test_parts_are_read_as_what_they_are() -> None:
+    """Media, documents and thoughts become parts that every format knows, in the alphabet that all of them read."""
+    data = base64.urlsafe_b64encode(b"\xff\xfe\xfd").decode()
+    (entry,) = FORMAT.decode(
+        [
+            model(
+                {"text": "hm", "thought": True},
+                {"inline_data": {"mime_type": "image/png", "data": data}},
+                {"inline_data": {"mime_type": "audio/mpeg", "data": "AAAA"}},
+                {"inline_data": {"mime_type": "application/pdf", "data": "AAAA", "display_name": "a.pdf"}},
+                {"file_data": {"file_uri": "gs://a/b", "mime_type": "image/png"}},
+                {"executable_code": {"code": "1"}},
+                "so",
+            )
+        ],
+        "messages",
+    )
+
+    assert [type(part) for part in entry.content] == [Reasoning, Image, Audio, File, File, Opaque, Text]
+    _, image, sound, document, far, _, _ = entry.content
+    assert isinstance(image, Image)
+    assert image.source == "data:image/png;base64,//79"
+    assert isinstance(sound, Audio)
+    assert (sound.format, sound.data) == ("mp3", "AAAA")
+    assert isinstance(document, File)
+    assert (document.data, document.filename) == ("data:application/pdf;base64,AAAA", "a.pdf")
+    assert isinstance(far, File)
+    assert far.file_id == "gs://a/b"
+
+
+def test_parts_of_another_provider_become_the_nearest_thing() -> None:
+    """Images, sound and documents of a user stay what they are; what Gemini has nothing like is told in words."""
+    url, file = "https://example.com/a.png", "data:application/pdf;base64,AAAA"
+    chat = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,//8="}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_data": file, "filename": "a.pdf"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "hologram", "scene": 3},
+    ]
+
+    ctx = shown([{"role": "user", "content": chat}], "openai")
+
+    parts = ctx.messages[0]["parts"]
+    assert parts[0] == {"file_data": {"file_uri": url, "mime_type": "image/png"}}
+    assert parts[1] == {"inline_data": {"mime_type": "image/png", "data": "//8="}}
+    assert parts[2] == {"text": "[an image is not shown here]"}
+    assert parts[3] == {"inline_data": {"mime_type": "audio/wav", "data": "AAAA"}}
+    assert parts[4] == {"inline_data": {"mime_type": "application/pdf", "data": "AAAA"}}
+    assert "file-1" in parts[5]["text"]
+    assert '"scene":3' in parts[6]["text"]
+    assert [note.what for note in ctx.report.adapted] == ["image as text", "file as text", "hologram as text"]
+    assert judged(ctx) == []
+
+
+BROKEN: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "the model first": ([model("a")], "the first content is the user's"),
+    "two of one role": ([user("a"), user("b")], "roles alternate"),
+    "another role": ([{"role": "function", "parts": [{"text": "a"}]}], "unknown role"),
+    "no parts": ([{"role": "user", "parts": []}], "needs parts"),
+    "an empty part": ([user({})], "exactly one thing"),
+    "an empty text": ([user("")], "not empty"),
+    "no answer": ([user("a"), model(call())], "calls without a response"),
+    "one answer of two": ([user("a"), model(call(), call()), user(result())], "as many responses"),
+    "an answer to nothing": ([user(result())], "as many responses"),
+    "other name": ([user("a"), model(call()), user(result("b"))], "does not answer"),
+    "other id": ([user("a"), model(call(id="1")), user(result())], "does not answer"),
+    "text first": ([user("a"), model(call()), user("b", result())], "before all else"),
+    "a name with a space": ([user("a"), model(call("a b")), user(result("a b"))], "no name of a function"),
+    "no object": ([user("a"), model(call(args=None)), user(result())], "args is an object"),
+    "a call of the user": ([user(call())], "only the model calls"),
+}
+
+
+@pytest.mark.parametrize(("contents", "rule"), BROKEN.values(), ids=BROKEN)
+def test_every_broken_rule_is_named(contents: list[dict[str, Any]], rule: str) -> None:
+    """The rules that a context is checked by find each fault, and the independent ones find it, too."""
+    assert any(rule in str(problem) for problem in FORMAT.validate(contents))
+    assert rules.faults(contents) != []
