@@ -14,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from palimpsest.compaction import Plan, Room, Snapshot
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import RENDERER, Clamp
 from palimpsest.notes import shown_text
@@ -273,7 +273,9 @@ def _form(group: Group, form: str) -> int:
 def _may_clamp(entry: Entry) -> bool:
     if entry.is_human or (entry.kind == "message" and entry.role == "system"):
         return False
-    return isinstance(entry.content, str) or entry.kind != "message"
+    if isinstance(entry.content, str) or entry.kind != "message":
+        return True
+    return all(isinstance(part, Text | Reasoning) for part in entry.content)
 
 
 def _clamp(entry: Entry, limit: int, meter: Meter) -> Clamp | None:

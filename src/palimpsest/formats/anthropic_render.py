@@ -1,0 +1,268 @@
+"""Anthropic's Messages API: one group of a context as messages that the API accepts. Pure.
+
+What the API refuses beyond its reference is known from its error messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats.anthropic_blocks import NAME, Block, block_of, kept_keys, role_of
+from palimpsest.formats.anthropic_rules import THINKING, TOOL_NAME
+from palimpsest.formats.common import NAMELESS, is_own, replaced_by_text, split_address
+from palimpsest.notes import NO_MESSAGE, shown_text, stand_in
+
+IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+MAX_TITLE = 500
+"""Characters of a document's title that the API takes."""
+
+_KEYS = {
+    "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "image": frozenset({"type", "source", "cache_control", "transformations"}),
+    "document": frozenset({"type", "source", "title", "context", "cache_control", "citations"}),
+    "search_result": frozenset({"type", "source", "title", "content", "cache_control", "citations"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller", "toolset_name"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name"}),
+}
+"""Keys of blocks that the API takes: it refuses others, such as those that clients add to answers."""
+
+_OPTIONAL = frozenset({"cache_control", "caller", "citations", "toolset_name"})
+"""Keys that answers hold as null where requests leave them out."""
+
+_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[Message]:
+    """Return one group as messages: what was said and called, then one message of results, then what is data."""
+    if adapted is not None:
+        named = (shown.entry for shown in group if shown.entry.kind == "message" and shown.entry.name)
+        adapted.extend(Adapted(entry.seq, "name left out") for entry in named)
+    if len(group) == 1 and (plain := _plain(group[0])) is not None:
+        return plain
+    spoken = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
+    ids = _tool_ids([shown.entry for shown in spoken if shown.entry.kind == "tool_call"])
+    messages: list[Message] = []
+    for role, run in groupby(spoken, key=lambda shown: role_of(shown.entry)):
+        blocks = [block for shown in run for block in _spoken(shown, role, ids, adapted)]
+        if role == "assistant":
+            blocks = _ended(blocks, spoken[-1].entry, adapted)
+        if blocks:
+            messages.append({"role": role, "content": blocks})
+    answers = (shown for shown in group if not shown.data and shown.entry.kind == "tool_result")
+    results = [_result(shown, ids[shown.entry.answers], adapted) for shown in answers if shown.entry.answers in ids]
+    if results:
+        messages.append({"role": "user", "content": results})
+    for shown in group:
+        if shown.data or shown.entry.kind in ("context", "summary"):
+            text = shown.text if shown.text is not None else shown_text(shown.entry)
+            messages.append({"role": "user", "content": text})
+    return messages
+
+
+# --- what is said and called
+
+
+def _plain(shown: Shown) -> list[Message] | None:
+    """The message of an entry of text alone, as most are; None for any other."""
+    entry = shown.entry
+    if entry.kind != "message" or shown.data or (type(entry.content) is not str and shown.text is None):
+        return None
+    if entry.role == "system":
+        return None
+    text = entry.text if shown.text is None else shown.text
+    if entry.role == "assistant":
+        text = text.rstrip()
+    return [{"role": role_of(entry), "content": text}] if text and not text.isspace() else []
+
+
+def _spoken(shown: Shown, role: str, ids: dict[int, str], adapted: list[Adapted] | None) -> list[Block]:
+    entry = shown.entry
+    if entry.kind == "tool_call":
+        return [_tool_use(shown, ids[entry.seq], adapted)]
+    if role == "system" and entry.turn and adapted is not None:
+        adapted.append(Adapted(entry.seq, "system message said by the user, unless the context begins with it"))
+    if shown.text is not None or isinstance(entry.content, str):
+        return _text_blocks(entry.text if shown.text is None else shown.text)
+    return _parts(entry, entry.content, role, adapted)
+
+
+def _ended(blocks: list[Block], entry: Entry, adapted: list[Adapted] | None) -> list[Block]:
+    """What the assistant said, so that it may end there: not with thinking, and not with white space.
+
+    Whether a message is the last is not known here, so all end like that.
+    """
+    blocks = list(blocks)
+    while blocks and blocks[-1]["type"] in THINKING:
+        thought = blocks.pop()
+        if adapted is not None:
+            adapted.append(Adapted(entry.seq, f"{thought['type']} that nothing follows as text or left out"))
+        blocks.extend(_text_blocks(stand_in(Reasoning(text=thought.get("thinking", "")))))
+    if blocks and blocks[-1]["type"] == "text":
+        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
+    return blocks
+
+
+def _text_blocks(text: str) -> list[Block]:
+    """A block of the text, unless the API would find it empty."""
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+
+
+def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted] | None) -> list[Block]:
+    """The parts as blocks that a message of this role, or with "tool" a tool's result, may hold."""
+    blocks: list[Block] = []
+    for part in parts:
+        block = _native(entry, part, role)
+        blocks.extend([block] if block is not None else _text_blocks(replaced_by_text(entry, part, adapted)))
+    return blocks
+
+
+def _native(entry: Entry, part: Part, role: str) -> Block | None:
+    """The part as the API takes it from this role, or None."""
+    block = block_of(part) if _is_taken(entry, part, role) else None
+    if block is None:
+        return None
+    if isinstance(part, File):
+        block = {**block, "title": (part.filename or "")[:MAX_TITLE] or None}
+    return _sent(block, part.extra if is_own(entry, NAME) else None)
+
+
+def _sent(block: Block, more: Block | None) -> Block:
+    """The block with more keys of its own, as far as the API takes them."""
+    taken = _KEYS.get(block["type"])
+    both = {**(more or {}), **block}
+    if taken is None:  # a type that nobody here knows
+        return {key: value for key, value in both.items() if value is not None or key not in _OPTIONAL}
+    return {key: value for key, value in both.items() if value is not None and key in taken}
+
+
+def _is_taken(entry: Entry, part: Part, role: str) -> bool:
+    own = is_own(entry, NAME)
+    if isinstance(part, Text):
+        return bool(part.text) and not part.text.isspace()
+    if isinstance(part, Reasoning):
+        signature = (part.extra or {}).get("signature")
+        return own and role == "assistant" and isinstance(signature, str) and bool(signature) and not entry.lone
+    if isinstance(part, Opaque):
+        return own and _is_allowed(part.item, role)
+    if role not in ("user", "tool") or isinstance(part, Audio):
+        return False
+    if isinstance(part, Image):
+        kind, data = split_address(part.source) or ("", "")
+        return bool(data) and kind in IMAGE_TYPES if kind else part.source.startswith("https://")
+    return bool(part.data) and not str(part.data).endswith(",")
+
+
+def _is_allowed(item: Block, role: str) -> bool:
+    """Whether a block that is kept as it came may be sent by this role. Types that nobody here knows may."""
+    kind = item.get("type", "")
+    if role == "system" or kind in ("text", "thinking", "tool_use", "tool_result"):
+        return False  # those of these types that are whole are not kept as they came
+    if kind in ("image", "document", "search_result"):
+        return role != "assistant" and (kind == "search_result" or isinstance(item.get("source"), dict))
+    if kind in ("tool_reference", "browser_state"):
+        return role == "tool"
+    if kind in ("redacted_thinking", "compaction") or kind.endswith(("_tool_use", "_tool_result")):
+        return role == "assistant"
+    return True
+
+
+# --- calls and results
+
+
+def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
+    """An id that the API takes for each call by its place: its own, unless that is empty, odd or taken."""
+    ids: dict[int, str] = {}
+    taken: set[str] = set()
+    for entry in calls:
+        id = _NOT_IN_ID.sub("_", entry.call_id or "") or f"call_{entry.seq}"
+        ids[entry.seq] = id = unused(id, entry.seq, taken)
+        taken.add(id)
+    return ids
+
+
+def unused(id: str, number: int, taken: set[str]) -> str:
+    """The id, with a number behind it where it is taken."""
+    found = id
+    while found in taken:
+        found, number = f"{id}_{number}", number + 1
+    return found
+
+
+def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
+    entry = shown.entry
+    text = entry.text if shown.text is None else shown.text
+    given, name = entry.name or NAMELESS, _tool_name(entry)
+    value = _as_object(text)
+    if adapted is not None and name != given:
+        adapted.append(Adapted(entry.seq, f"tool name as {name}"))
+    if adapted is not None and value is None:
+        adapted.append(Adapted(entry.seq, "input that is no JSON object wrapped in one"))
+    block = {"type": "tool_use", "id": id, "name": name, "input": _wrapped(text) if value is None else value}
+    return _sent(block, kept_keys(entry))
+
+
+def _tool_name(entry: Entry) -> str:
+    name = entry.name or NAMELESS
+    return name if TOOL_NAME.fullmatch(name) else _NOT_IN_ID.sub("_", name)[:128]
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is a JSON object, which a call without arguments is, too."""
+    try:
+        _members(text)
+    except UnicodeEncodeError:  # lone surrogates, which a context replaces later
+        return is_object(text.encode("utf-8", "replace").decode())
+    except (msgspec.DecodeError, RecursionError):
+        return not text or text.isspace()
+    return True
+
+
+def _as_object(text: str) -> Block | None:
+    """The JSON object that the text is, or None."""
+    if not is_object(text):
+        return None
+    try:
+        found: Block = json.loads(text, parse_float=_finite) if text.strip() else {}
+    except (ValueError, RecursionError):  # numbers or levels that Python does not read
+        return None
+    return found
+
+
+def _finite(digits: str) -> float | str:
+    """The number, or its digits where no float is as large: JSON has no infinity."""
+    number = float(digits)
+    return number if number - number == 0 else digits
+
+
+def _wrapped(text: str) -> Block:
+    """An object around text, or around the JSON value that the text is."""
+    try:
+        value = msgspec.json.decode(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        value = text
+    return {"input": value}
+
+
+def _result(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
+    entry = shown.entry
+    failed = entry.status == "error"
+    if shown.text is not None or isinstance(entry.content, str):
+        text = entry.text if shown.text is None else shown.text
+        content: str | list[Block] = "" if text.isspace() else text
+    else:
+        # The API takes nothing but text from a tool that failed: of images and the like it is told what they were.
+        content = _parts(entry, entry.content, "system" if failed else "tool", adapted)
+    told = content or (NO_MESSAGE if failed else None)
+    block = {"type": "tool_result", "tool_use_id": id, "content": told, "is_error": True if failed else None}
+    return _sent(block, kept_keys(entry))

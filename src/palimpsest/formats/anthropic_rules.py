@@ -1,0 +1,161 @@
+"""The rules of Anthropic's Messages API that a list of messages has to meet, each with its source. Pure.
+
+Sources: Anthropic's API reference, "Create a Message", and its guides on tool use, extended thinking and prompt
+caching; where a rule is only known from the API's error messages ("API error 400") it says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.formats import Problem
+from palimpsest.formats.anthropic_cache import MOST_MARKS, marks
+
+TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+THINKING = ("thinking", "redacted_thinking")
+
+_REFERENCE = "API reference, Messages"
+_TOOLS = "guide to tool use"
+_ERROR = "API error 400"
+
+
+def broken_rules(messages: Sequence[Any]) -> list[Problem]:
+    """Return every rule that the messages break, in their order."""
+    check = _Check()
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            check.broken(i, "a message is a mapping of role and content", _REFERENCE)
+            continue
+        check.message(i, message)
+    check.end(messages)
+    return check.problems
+
+
+class _Check:
+    """The messages read so far: the last role, the calls that wait for results, and every id."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.role = ""
+        self.ids: set[str] = set()
+        self.waiting: list[str] = []
+        self.asked_at = -1
+        self.marks = 0
+
+    def broken(self, i: int, rule: str, source: str) -> None:
+        self.problems.append(Problem(i, rule, source))
+
+    def message(self, i: int, message: dict[str, Any]) -> None:
+        role, content = message.get("role"), message.get("content")
+        if role not in ("user", "assistant"):
+            hint = "; it goes beside the messages, not all models take it among them" if role == "system" else ""
+            self.broken(i, f"unknown role {role!r}{hint}", _REFERENCE)
+        elif i == 0 and role != "user":
+            self.broken(i, "the first message is the user's", _REFERENCE)
+        elif role == self.role:
+            self.broken(i, f"two messages of role {role} in a row; they alternate", _REFERENCE)
+        self.role = str(role)
+        if isinstance(content, str):
+            blocks: list[Any] = [{"type": "text", "text": content}]
+        elif isinstance(content, list):
+            blocks = content
+        else:
+            blocks = []
+        if not blocks:
+            self.broken(i, "a message needs content that is not empty", _REFERENCE)
+        whole = [block for block in blocks if isinstance(block, dict) and isinstance(block.get("type"), str)]
+        if len(whole) < len(blocks):
+            self.broken(i, "content is text or blocks with a type", _REFERENCE)
+        self.results(i, role, whole)
+        self.blocks(i, role, whole)
+
+    def results(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
+        """Calls are answered at the beginning of the next message, each of them once, and nothing else is."""
+        given = [block.get("tool_use_id") for block in blocks if block["type"] == "tool_result"]
+        first = [block["type"] == "tool_result" for block in blocks[: len(given)]]
+        for id in given:
+            if role != "user" or id not in self.waiting:
+                self.broken(i, f"a result of {id!r}, which the message before does not call", _ERROR)
+        if len(set(map(repr, given))) < len(given):
+            self.broken(i, "two results of one call", _ERROR)
+        missing = [id for id in self.waiting if id not in given]
+        if missing:
+            self.broken(self.asked_at, f"calls without a result in the next message: {missing}", _ERROR)
+        if self.waiting and not all(first):
+            self.broken(i, "results of tools come before anything else", _TOOLS)
+        self.waiting = []
+
+    def blocks(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
+        for block in blocks:
+            self.marks += marks(block)
+            if block["type"] == "text":
+                _text(self, i, block.get("text"))
+            elif block["type"] == "tool_use":
+                self.call(i, role, block)
+            elif block["type"] == "tool_result":
+                _result(self, i, block)
+            elif block["type"] in THINKING:
+                self.thinking(i, role, block)
+        if role == "assistant" and blocks and blocks[-1]["type"] in THINKING:
+            self.broken(i, "the assistant's message ends with thinking", _ERROR)
+
+    def call(self, i: int, role: Any, block: dict[str, Any]) -> None:
+        id, name = block.get("id"), block.get("name")
+        if role != "assistant":
+            self.broken(i, "only the assistant calls tools", _ERROR)
+        if not isinstance(id, str) or not TOOL_ID.fullmatch(id):
+            self.broken(i, f"the id {id!r} of a call is not made of letters, digits, _ and -", _ERROR)
+        elif id in self.ids:
+            self.broken(i, f"two calls share the id {id!r}", _ERROR)
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+            self.broken(i, f"the tool's name {name!r} is not 1 to 128 letters, digits, _ and -", _ERROR)
+        if not isinstance(block.get("input"), dict):
+            self.broken(i, "the input of a call is an object", _REFERENCE)
+        if isinstance(id, str):
+            self.ids.add(id)
+            self.waiting.append(id)
+            self.asked_at = i
+
+    def thinking(self, i: int, role: Any, block: dict[str, Any]) -> None:
+        key = "signature" if block["type"] == "thinking" else "data"
+        if role != "assistant":
+            self.broken(i, f"{block['type']} in a message that is not the assistant's", _ERROR)
+        if not isinstance(block.get(key), str) or not block[key]:
+            self.broken(i, f"{block['type']} without its {key}", "guide to extended thinking")
+
+    def end(self, messages: Sequence[Any]) -> None:
+        if self.waiting:
+            self.broken(self.asked_at, f"calls without a result in the next message: {self.waiting}", _ERROR)
+        last = len(messages) - 1
+        if self.role == "assistant" and _trails(messages[last].get("content")):
+            self.broken(last, "the assistant's last text ends with white space", _ERROR)
+        if self.marks > MOST_MARKS:
+            self.broken(last, f"{self.marks} blocks with cache_control; {MOST_MARKS} may have it", _ERROR)
+
+
+def _text(check: _Check, i: int, text: Any) -> None:
+    if not isinstance(text, str) or not text or text.isspace():
+        check.broken(i, "a block of text that is empty or white space", _ERROR)
+
+
+def _result(check: _Check, i: int, block: dict[str, Any]) -> None:
+    content, failed = block.get("content"), block.get("is_error")
+    if isinstance(content, list):
+        for inner in content:
+            if isinstance(inner, dict) and inner.get("type") == "text":
+                _text(check, i, inner.get("text"))
+            elif failed:
+                check.broken(i, "the result of a tool that failed holds nothing but text", _ERROR)
+    elif content is not None and not isinstance(content, str):
+        check.broken(i, "the content of a result is text or blocks", _REFERENCE)
+    if failed and (not content or (isinstance(content, str) and content.isspace())):
+        check.broken(i, "the result of a tool that failed says why", _ERROR)
+
+
+def _trails(content: Any) -> bool:
+    last = content[-1] if isinstance(content, list) and content else {"type": "text", "text": content}
+    text = last.get("text") if isinstance(last, dict) and last.get("type") == "text" else None
+    return isinstance(text, str) and text != text.rstrip()

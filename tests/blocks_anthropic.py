@@ -1,0 +1,40 @@
+"""Blocks and messages of Anthropic's API that its tests write down, and the context of a session of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import strategies_anthropic
+from palimpsest.context import Context
+from palimpsest.memory import Memory
+
+Message = dict[str, Any]
+
+TEXT: Message = {"type": "text", "text": "hi"}
+CALL: Message = {"type": "tool_use", "id": "toolu_1", "name": "find", "input": {"what": "x"}}
+RESULT: Message = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "found"}
+THOUGHT: Message = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+REDACTED: Message = {"type": "redacted_thinking", "data": "eA=="}
+SEARCH: Message = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+FOUND: Message = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [], "caller": None}
+PIXEL: Message = {"type": "base64", "media_type": "image/png", "data": strategies_anthropic.PIXEL}
+PDF: Message = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQ="}
+MARK: Message = {"type": "ephemeral"}
+
+
+def user(*content: Any) -> Message:
+    """A message of the user."""
+    return {"role": "user", "content": list(content)}
+
+
+def assistant(*content: Any) -> Message:
+    """A message of the assistant."""
+    return {"role": "assistant", "content": list(content)}
+
+
+def context(*messages: Message, format: str = "anthropic", **call: Any) -> Context:
+    """The context of a session of these messages, rendered for this API."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        session.add(list(messages))
+        return session.context(format="anthropic", **call)
