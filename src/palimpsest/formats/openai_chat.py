@@ -13,8 +13,8 @@ from typing import Any
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text, stand_in_overhead
-from palimpsest.formats.openai_chat_decode import NAME, decode_message
 from palimpsest.formats.openai_chat_rules import broken_rules
 from palimpsest.notes import SPEAKING, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
@@ -49,6 +49,8 @@ class OpenAIChat:
             elif role == "tool" and keys == _RESULT and type(content) is str and type(message["tool_call_id"]) is str:
                 entries.append(Entry(kind="tool_result", role="tool", content=content, call_id=message["tool_call_id"]))
             else:
+                from palimpsest.formats.openai_chat_decode import decode_message  # plain messages do without
+
                 entries.extend(decode_message(message, f"{where}[{i}]"))
         return entries
 

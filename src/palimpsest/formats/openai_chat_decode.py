@@ -9,8 +9,7 @@ import msgspec
 from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Role, Text, check_json
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
-
-NAME = "openai"
+from palimpsest.formats.common import DEFAULT as NAME
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 

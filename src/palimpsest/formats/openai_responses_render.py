@@ -12,8 +12,8 @@ from typing import Any
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
 from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats.common import DEFAULT as CHAT
 from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
-from palimpsest.formats.openai_chat_decode import NAME as CHAT
 from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
 from palimpsest.formats.openai_responses_items import (
     ASKING,
