@@ -263,7 +263,7 @@ class Writer:
                 check(entry, where)
         if not entries:
             return ()
-        given_ids = key is not None or any(entry.id for entry in entries)
+        given_ids = key is not None or bool([1 for entry in entries if entry.id])
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self._buffer is not None:  # otherwise they get their ids with their place in the log

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from zlib import adler32
 
-from palimpsest.entries import Entry, pack, placed_at, unpack
+from palimpsest.entries import Entry, pack, unpack
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import tombstone
 
@@ -37,16 +37,20 @@ class Rows:
     # --- in
 
     def insert(self, tenant: str, number: int, new: Iterable[Entry]) -> None:
-        """Write entries into a log."""
-        rows = [_row(number, entry) for entry in new]
-        if any(len(row[4]) > self._limit for row in rows):
-            rows = [(*row[:4], self._apart(tenant, row[0], row[4])) for row in rows]
-        self._db.executemany(INSERT, [(*row, checksum(row[4], row[0], row[1])) for row in rows])
+        """Write entries into a log. An id that does not name the entry's own place is marked, to be indexed."""
+        rows = []
+        for entry in new:
+            seq, body = entry.seq, pack(entry)
+            pos, id = number << 32 | seq, stored_id(entry.id)
+            if len(body) > self._limit:
+                body = self._apart(tenant, pos, body)
+            given = None if isinstance(id, bytes) and int.from_bytes(id[12:]) == seq else 1
+            expires = _expiry(entry) if entry.expires_at is not None else None
+            rows.append((pos, id, given, expires, body, checksum(body, pos, id)))
+        self._db.executemany(INSERT, rows)
 
     def _apart(self, tenant: str, pos: int, body: bytes) -> bytes:
         """Keep what is large in this stored form apart, and return the form without it."""
-        if len(body) <= self._limit:
-            return body
         from palimpsest.stores.large import take_out
 
         slim, large = take_out(body, self._limit)
@@ -90,18 +94,19 @@ class Rows:
 
     def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
         """Return the entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
-        try:
-            return [self._entry(tenant, row) for row in rows]
-        except (ValueError, TypeError, KeyError, IndexError) as cause:
-            raise StoreCorrupt(self._url, self._damaged(tenant, rows)) from cause
-
-    def _entry(self, tenant: str, row: Row) -> Entry:
-        pos, id, body, written, tokens = row
-        if written is not None and written != checksum(body, pos, id):
-            raise ValueError(CHANGED)
-        if body[:8] == b'{"held":':
-            body = self._whole(tenant, body)
-        return unpack(body, _text(id), pos & 0xFFFFFFFF, tokens)
+        found = []
+        for pos, id, body, written, tokens in rows:
+            seq = pos & 0xFFFFFFFF
+            try:
+                if written is not None and written != checksum(body, pos, id):
+                    raise ValueError(CHANGED)  # noqa: TRY301 (named below, like whatever else is wrong)
+                if body[:8] == b'{"held":':
+                    body = self._whole(tenant, body)  # noqa: PLW2901
+                found.append(unpack(body, _text(id), seq, tokens))
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError) as fault:
+                told = f"entry {seq} of log number {pos >> 32} cannot be read ({fault})"
+                raise StoreCorrupt(self._url, told) from fault
+        return found
 
     def _whole(self, tenant: str, body: bytes) -> bytes:
         from palimpsest.stores.large import put_back
@@ -121,14 +126,6 @@ class Rows:
             return content
 
         return load
-
-    def _damaged(self, tenant: str, rows: Sequence[Row]) -> str:
-        for row in rows:
-            try:
-                self._entry(tenant, row)
-            except (ValueError, TypeError, KeyError, IndexError) as fault:
-                return f"entry {row[0] & 0xFFFFFFFF} of log number {row[0] >> 32} cannot be read ({fault})"
-        return "an entry cannot be read"
 
     # --- away
 
@@ -188,18 +185,8 @@ def _key(tenant: str, digest: str) -> bytes:
 
 def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
     """What tells that a row is as it was written, at its place and under its id: Adler-32, the cheapest there is."""
-    try:
-        start = adler32(id if isinstance(id, bytes) else id.encode("utf-8", "surrogatepass"))
-        return adler32(body, start ^ (pos & 0xFFFFFFFF))
-    except (TypeError, AttributeError):  # a damaged row may hold anything
-        return -1
-
-
-def _row(number: int, entry: Entry) -> tuple[int, bytes | str, int | None, int | None, bytes]:
-    """The row that `INSERT` takes. An id that does not name the entry's own place is marked, to be indexed."""
-    expires = _expiry(entry) if entry.expires_at is not None else None
-    given = None if placed_at(entry.id) == entry.seq else 1
-    return number << 32 | entry.seq, stored_id(entry.id), given, expires, pack(entry)
+    key = id if type(id) is bytes else id.encode("utf-8", "surrogatepass")  # type: ignore[union-attr]
+    return adler32(body, adler32(key) ^ (pos & 0xFFFFFFFF))
 
 
 def place(number: int, seq: int) -> int:
