@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
+from processes import can_be_anybody
 from writer import quarters
 
 
@@ -47,3 +51,29 @@ def chat(here: Path) -> str:
     write_lines(here / "chat.jsonl", CHAT)
     assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
     return "chat"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not can_be_anybody() or not shutil.which("mount"):
+        pytest.skip("only root can mount a small disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def shelf() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own are private."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    yield place
+    place.chmod(0o755)
+    shutil.rmtree(place)

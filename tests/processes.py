@@ -1,4 +1,4 @@
-"""Starting `writer.py` as a process, reading what it says, and checking the file that it leaves behind."""
+"""Starting `writer.py` as a process, reading what it says, and checking the files that it leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from palimpsest import Entry
+import pytest
+
+from palimpsest import Entry, Memory
+from writer import SESSION, turn
 
 SCRIPT = Path(__file__).with_name("writer.py")
 PATIENCE = 60.0
@@ -26,7 +29,7 @@ PATIENCE = 60.0
 class Process:
     """A running `writer.py`. A thread reads what it says, so that no line is lost between hearing and ending."""
 
-    def __init__(self, mode: str, path: Path, *arguments: object, **options: Any) -> None:
+    def __init__(self, mode: str, path: Path | str, *arguments: object, **options: Any) -> None:
         command = [sys.executable, str(SCRIPT), mode, str(path), *map(str, arguments)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
         self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -88,7 +91,7 @@ class Process:
         self._reader.join(timeout=PATIENCE)
 
 
-def run(mode: str, path: Path, *arguments: object, **options: Any) -> list[Any]:
+def run(mode: str, path: Path | str, *arguments: object, **options: Any) -> list[Any]:
     """Run `writer.py` to its end and return what it said."""
     return Process(mode, path, *arguments, **options).end()
 
@@ -103,8 +106,10 @@ def together(processes: Iterable[Process]) -> list[list[Any]]:
     return [process.end() for process in processes]
 
 
-def integrity(path: Path) -> str:
-    """What SQLite itself says about the file: "ok", or what is broken."""
+def integrity(path: Path | str) -> str:
+    """What SQLite itself says about a file, or a JSON parser about a folder of files: "ok", or what is broken."""
+    if isinstance(path, str):
+        return lines_integrity(folder_of(path))
     db = sqlite3.connect(path)
     try:
         found: str = db.execute("PRAGMA integrity_check").fetchone()[0]
@@ -113,9 +118,32 @@ def integrity(path: Path) -> str:
         db.close()
 
 
-def remains(path: Path) -> bytes:
-    """Every byte of the database file and of its write-ahead log."""
-    files = [path, path.with_name(path.name + "-wal")]
+def lines_integrity(folder: Path) -> str:
+    """Whether every whole line of every log is a JSON object, and revisions rise from line to line."""
+    for log in folder.rglob("*.jsonl"):
+        *lines, _ = log.read_bytes().split(b"\n")  # what comes after the last line break was never acknowledged
+        try:
+            read = [json.loads(line) for line in lines[1:]]
+            # The line that makes a branch, or an import, has the revision of what was copied before it.
+            revisions = [line["revision"] for line in read if line["kind"] not in ("fork", "load")]
+        except (ValueError, KeyError) as fault:
+            return f"{log}: {fault}"
+        if revisions != sorted(set(revisions)):
+            return f"{log}: revisions {revisions}"
+    return "ok"
+
+
+def folder_of(address: str) -> Path:
+    """The folder of a store's address `file:///folder`."""
+    return Path(address.removeprefix("file://"))
+
+
+def remains(path: Path | str) -> bytes:
+    """Every byte of the database file and of its write-ahead log, or of every file of a folder, by its name."""
+    if isinstance(path, str):
+        files = [file for file in sorted(folder_of(path).rglob("*")) if file.is_file()]
+    else:
+        files = [path, path.with_name(path.name + "-wal")]
     return b"".join(file.read_bytes() for file in files if file.exists())
 
 
@@ -149,3 +177,29 @@ def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
 def can_be_anybody() -> bool:
     """Whether this process may start children of another user."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def filled(path: Path | str, *, turns: int = 3, sessions: tuple[str, ...] = (SESSION,)) -> list[str]:
+    """Make a store with some turns in each session and return the texts of the first."""
+    with Memory.open(path) as memory:
+        for name in sessions:
+            for number in range(turns):
+                memory.session(name).add(turn(f"{name}.{number}"))
+        return [entry.text for entry in memory.session(sessions[0]).entries()]
+
+
+def stuff(place: Path) -> Path:
+    """Fill the disk to the last byte and return the file that does."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return ballast
+
+
+def tried(path: Path | str, how: str) -> dict[str, Any]:
+    """What opening, reading and writing gave or raised in a process of somebody whom permissions bind."""
+    outcome: dict[str, Any] = run("attempt", path, how)[0]
+    if outcome.get("error") == "PermissionError":
+        pytest.skip(f"no other user can be had here: {outcome['text']}")
+    return outcome

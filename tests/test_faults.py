@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from palimpsest import Memory
-from processes import Process, integrity, remains, whole_turns
+from processes import Process, folder_of, integrity, remains, whole_turns
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 KILLS = [10, pytest.param(200, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def dice() -> random.Random:
     return random.Random(seed)
 
 
-def killed(mode: str, path: Path, dice: random.Random) -> list:
+def killed(mode: str, path: Path | str, dice: random.Random) -> list:
     """Start a writer, kill it at a random moment, and return what it had acknowledged."""
     writer = Process(mode, path)
     acknowledged = []
@@ -42,9 +48,9 @@ def killed(mode: str, path: Path, dice: random.Random) -> list:
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_what_was_acknowledged_survives_kills(tmp_path: Path, dice: random.Random, kills: int) -> None:
+def test_what_was_acknowledged_survives_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """However often a writer is killed: every acknowledged turn is there, and no turn is there half or twice."""
-    path, acknowledged = tmp_path / "log.db", set()
+    acknowledged = set()
     for _ in range(kills):
         acknowledged |= set(map(str, killed("append", path, dice)))
 
@@ -59,9 +65,9 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path, dice: random.Rando
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_cuts_survive_kills(tmp_path: Path, dice: random.Random, kills: int) -> None:
+def test_cuts_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill during `context` leaves cuts whole: one record an epoch, and what was acknowledged can be rebuilt."""
-    path, last, epochs = tmp_path / "log.db", None, 0
+    last, epochs = None, 0
     for _ in range(kills):
         for said in killed("context", path, dice):
             last = said
@@ -82,9 +88,9 @@ def test_cuts_survive_kills(tmp_path: Path, dice: random.Random, kills: int) -> 
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_erasures_survive_kills(tmp_path: Path, dice: random.Random, kills: int) -> None:
+def test_erasures_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill during `erase` or `clear` leaves an entry whole or a tombstone, a log there or gone, nothing between."""
-    path, erased, cleared = tmp_path / "log.db", set(), 0
+    erased, cleared = set(), 0
     for _ in range(kills):
         said = killed("erase", path, dice)
         erased |= {number for step, number in said if step == "erased"}
@@ -107,9 +113,37 @@ def test_erasures_survive_kills(tmp_path: Path, dice: random.Random, kills: int)
     assert erased
 
 
-def test_erased_text_is_gone_after_a_kill(tmp_path: Path, dice: random.Random) -> None:
-    """Once an erasure is acknowledged, no byte of its text is in the file or its journal, whatever happens next."""
-    path = tmp_path / "log.db"
+@pytest.mark.parametrize("kills", KILLS)
+def test_branches_and_rewinds_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
+    """A kill during `fork` or `rewind` leaves a branch whole or none, and turns taken back or there."""
+    said: dict[str, set[int]] = {"added": set(), "forked": set(), "grown": set(), "rewound": set()}
+    for _ in range(kills):
+        for step, number in killed("branch", path, dice):
+            said[step].add(number)
+
+        with Memory.open(path) as memory:
+            session = memory.session(SESSION)
+            everything = {int(name) for name in whole_turns(session.entries(rewound=True), ENTRIES_A_TURN)}
+            shown = {int(entry.text.split()[-1]) for entry in session.entries() if entry.is_human}
+            session.context()
+            branches = {info.session for info in memory.sessions()} - {SESSION}
+            assert {f"branch {number}" for number in said["forked"]} <= branches
+            for name in dice.sample(sorted(branches), min(len(branches), 5)):
+                number = int(name.split()[-1])
+                branch = memory.session(name)
+                turns = set(whole_turns(branch.entries(rewound=True), ENTRIES_A_TURN))
+                assert str(number) in turns
+                assert (f"{number}.b" in turns) >= (number in said["grown"])
+                branch.context()
+        assert said["added"] <= everything
+        assert not shown & said["rewound"]
+        assert {number for number in said["added"] - shown if number % 3} == set()
+        assert integrity(path) == "ok"
+    assert said["rewound"]
+
+
+def test_erased_text_is_gone_after_a_kill(path: Path | str, dice: random.Random) -> None:
+    """Once an erasure is acknowledged, no byte of its text is in any of the store's files, whatever happens next."""
     with Memory.open(path) as memory:
         memory.session("another").add(turn("kept"))
     writer = Process("erase", path)
@@ -122,3 +156,26 @@ def test_erased_text_is_gone_after_a_kill(tmp_path: Path, dice: random.Random) -
     erased = [number for step, number in said if step == "erased"]
     assert erased
     assert not [number for number in erased if f'question {number}"'.encode() in left]
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_large_contents_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
+    """A kill leaves no entry without its content; of a content without an entry a sweep leaves nothing."""
+    added, erased = set(), set()
+    for _ in range(kills):
+        said = killed("large", path, dice)
+        added |= {number for step, number in said if step == "added"}
+        erased |= {number for step, number in said if step == "erased"}
+
+        with Memory.open(path) as memory:
+            memory.sweep()
+            entries = memory.session(SESSION).entries()
+        present = {int(entry.text.split()[1]): entry.text for entry in entries if not entry.erased}
+        assert present.keys().isdisjoint(erased)
+        assert {number for number in added if number % 2 == 0} <= present.keys()
+        assert all(text == f"large {number} " * 6_000 for number, text in present.items())
+        left = remains(path)
+        assert not [number for number in erased if f"large {number} ".encode() in left]
+        if isinstance(path, str):
+            assert len(list(folder_of(path).rglob("content"))) == len(present)
+    assert erased

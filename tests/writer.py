@@ -1,4 +1,6 @@
-"""A process of its own that tests start, watch and kill: `python writer.py MODE FILE [ARGUMENT ...]`.
+"""A process of its own that tests start, watch and kill: `python writer.py MODE STORE [ARGUMENT ...]`.
+
+STORE is the path of an SQLite file, or the address of any store.
 
 It says on standard output, one JSON value a line, what the library has acknowledged, and never before that.
 Where a mode waits for others it says "ready" and goes on when a line comes in.
@@ -13,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from palimpsest import Closed, ForkedProcess, Memory, PalimpsestError, Session
@@ -50,9 +51,14 @@ ENTRIES_A_TURN = 6
 """A turn's messages as entries: the assistant message with two calls is two of them."""
 
 
+def address(path: str) -> str:
+    """Return the address of a store: itself, or that of an SQLite file."""
+    return path if ":" in path else f"sqlite:///{path}"
+
+
 def labels(path: str) -> itertools.count[int]:
     """Return numbers that this process alone uses for its turns: they go on where the log ends."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         return itertools.count(sum(info.revision for info in memory.sessions()) + 1)
 
 
@@ -79,7 +85,7 @@ def budgeted(memory: Memory) -> Session:
 def append(path: str) -> None:
     """Add turn after turn; say each when `add` has returned."""
     numbers = labels(path)
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         for number in numbers:
             session.add(turn(str(number)))
@@ -89,7 +95,7 @@ def append(path: str) -> None:
 def context(path: str) -> None:
     """Add a turn, make a context, say what it was; a cut is committed every few turns."""
     numbers = labels(path)
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = budgeted(memory)
         for number in numbers:
             session.add(turn(str(number)))
@@ -100,7 +106,7 @@ def context(path: str) -> None:
 def erase(path: str) -> None:
     """Add a turn and erase its question again; clear the session every eighth time. Say each step."""
     numbers = labels(path)
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         for number in numbers:
             question = session.add(turn(str(number)))[0]
@@ -112,12 +118,43 @@ def erase(path: str) -> None:
                 say(["cleared", number])
 
 
+def large(path: str) -> None:
+    """Add a text that is kept apart; erase every second one. Say each step."""
+    numbers = labels(path)
+    with Memory.open(address(path)) as memory:
+        session = memory.session(SESSION)
+        for number in numbers:
+            entry = session.add_user_message(f"large {number} " * 6_000)
+            say(["added", number])
+            if number % 2:
+                session.erase([entry.id])
+                say(["erased", number])
+
+
+def branch(path: str) -> None:
+    """Add a turn, branch off behind it, go on in the branch; take every third turn back. Say each step."""
+    numbers = labels(path)
+    with Memory.open(address(path)) as memory:
+        session = memory.session(SESSION)
+        for number in numbers:
+            before = session.stats().revision
+            session.add(turn(str(number)))
+            say(["added", number])
+            other = session.fork(f"branch {number}")
+            say(["forked", number])
+            other.add(turn(f"{number}.b"))
+            say(["grown", number])
+            if number % 3 == 0:
+                session.rewind(before)
+                say(["rewound", number])
+
+
 # --- with others
 
 
 def threads(path: str, name: str, count: str, turns: str) -> None:
     """Add turns from several threads at once."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         spoken = threading.Lock()
 
         def work(thread: int) -> None:
@@ -139,14 +176,14 @@ def threads(path: str, name: str, count: str, turns: str) -> None:
 def first(path: str, name: str) -> None:
     """Open a file that may not exist yet and add one turn."""
     meet()
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         memory.session(SESSION).add(turn(name))
         say(name)
 
 
 def contexts(path: str) -> None:
     """Make a context whenever a line comes in; say what it was."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = budgeted(memory)
         say("ready")
         while sys.stdin.readline().strip():
@@ -157,7 +194,7 @@ def contexts(path: str) -> None:
 
 def turns(path: str, name: str, count: str) -> None:
     """Hold `turn()` several times; mark where each begins and ends."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         meet()
         for _ in range(int(count)):
@@ -169,7 +206,7 @@ def turns(path: str, name: str, count: str) -> None:
 
 def hold(path: str) -> None:
     """Hold `turn()` until a line comes in."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         with session.turn():
             session.add_user_message("begin held")
@@ -180,7 +217,7 @@ def hold(path: str) -> None:
 
 def keyed(path: str, count: str) -> None:
     """Add batches under keys that another process uses, too; say the ids that came back."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         meet()
         for number in range(int(count)):
@@ -189,7 +226,7 @@ def keyed(path: str, count: str) -> None:
 
 def fork(path: str) -> None:
     """Fork with an open memory: the child says what every try raises, the parent goes on."""
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         session.add_user_message("before the fork")
         child = os.fork()
@@ -220,7 +257,7 @@ def limited(path: str) -> None:
     """Write until the file may not grow any further, then make room and write again."""
     import resource
 
-    with Memory.open(f"sqlite:///{path}") as memory:
+    with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         session.add(turn("before"))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -238,12 +275,13 @@ def limited(path: str) -> None:
 
 def attempt(path: str, readonly: str) -> None:
     """Open, read, write, as a user whom permissions bind; say what each gave or raised."""
-    with tempfile.TemporaryDirectory() as folder, Memory.open(Path(folder, "warm.db")) as memory:
+    scheme = address(path).partition(":")[0]
+    with tempfile.TemporaryDirectory() as folder, Memory.open(f"{scheme}:///{folder}/warm") as memory:
         memory.session(SESSION).add(turn("warm"))  # nobody may not import what is still missing
     outcome: dict[str, Any] = {}
     try:
         become_nobody()
-        with Memory.open(f"sqlite:///{path}", readonly=readonly == "readonly") as memory:
+        with Memory.open(address(path), readonly=readonly == "readonly") as memory:
             session = memory.session(SESSION)
             outcome["read"] = [entry.text for entry in session.entries()]
             session.add_user_message("may I?")
@@ -263,7 +301,22 @@ def become_nobody() -> None:
 
 MODES: dict[str, Callable[..., None]] = {
     mode.__name__: mode
-    for mode in (append, context, erase, threads, first, contexts, turns, hold, keyed, fork, limited, attempt)
+    for mode in (
+        append,
+        context,
+        erase,
+        branch,
+        large,
+        threads,
+        first,
+        contexts,
+        turns,
+        hold,
+        keyed,
+        fork,
+        limited,
+        attempt,
+    )
 }
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.entries import Entry, File, Part, Reasoning, Text
-from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
 from palimpsest.formats.anthropic_render import is_object, render_group, unused
 from palimpsest.formats.anthropic_rules import broken_rules
+from palimpsest.formats.common import mappings
 from palimpsest.notes import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 
 MESSAGE_TOKENS = 8
@@ -49,12 +49,8 @@ class Anthropic:
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
-        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
-            raise InvalidEntry(where, f"a list of messages is needed, not {type(messages).__name__}")
         entries: list[Entry] = []
-        for i, message in enumerate(messages):
-            if not isinstance(message, dict):
-                raise InvalidEntry(f"{where}[{i}]", f"a message is a mapping, not {type(message).__name__}")
+        for i, message in enumerate(mappings(messages, where)):
             role, content = message.get("role"), message.get("content")
             if type(content) is str and message.keys() == _SIMPLE and (role == "user" or role == "assistant"):
                 entries.append(Entry(role=role, content=content))

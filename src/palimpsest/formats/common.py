@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from palimpsest.entries import Entry, Native, Opaque, Part, Reasoning, Text
+from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
 from palimpsest.notes import FENCE_TOKENS, stand_in
 
@@ -11,6 +15,17 @@ DEFAULT = "openai"
 
 NAMELESS = "unknown"
 """The name of a tool that a call does not name: providers refuse an empty one."""
+
+
+def mappings(messages: object, where: str, what: str = "message") -> Sequence[dict[str, Any]]:
+    """Return what was handed in, checked to be a list of mappings. Raises InvalidEntry naming what is not."""
+    if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
+        raise InvalidEntry(where, f"a list of {what}s is needed, not {type(messages).__name__}")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            hint = f"not {type(message).__name__}; objects of a provider's library become mappings by model_dump()"
+            raise InvalidEntry(f"{where}[{i}]", f"{what}s are mappings, {hint}")
+    return messages
 
 
 def is_own(entry: Entry, name: str) -> bool:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.entries import Entry, Opaque, Part, Role, Text
-from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
+from palimpsest.formats.common import NAMELESS, is_own, mappings, own_native, replaced_by_text
 from palimpsest.formats.gemini_contents import (
     decode_content,
     encode_call,
@@ -66,12 +65,8 @@ class Gemini:
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
         """Return the contents as entries. Raises InvalidEntry naming the place of what is malformed."""
-        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
-            raise InvalidEntry(where, f"a list of contents is needed, not {type(messages).__name__}")
         entries: list[Entry] = []
-        for i, content in enumerate(messages):
-            if not isinstance(content, dict):
-                raise InvalidEntry(f"{where}[{i}]", f"a content is a mapping, not {type(content).__name__}")
+        for i, content in enumerate(mappings(messages, where, "content")):
             role, parts = content.get("role"), content.get("parts")
             if type(parts) is list and len(parts) == 1 and content.keys() == _SIMPLE:
                 part = parts[0]

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
-from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text, stand_in_overhead
+from palimpsest.formats.common import NAMELESS, is_own, mappings, own_native, replaced_by_text, stand_in_overhead
 from palimpsest.formats.openai_chat_rules import broken_rules
 from palimpsest.notes import SPEAKING, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
@@ -37,12 +36,8 @@ class OpenAIChat:
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
-        if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
-            raise InvalidEntry(where, f"a list of messages is needed, not {type(messages).__name__}")
         entries: list[Entry] = []
-        for i, message in enumerate(messages):
-            if not isinstance(message, dict):
-                raise InvalidEntry(f"{where}[{i}]", f"a message is a mapping, not {type(message).__name__}")
+        for i, message in enumerate(mappings(messages, where)):
             role, content, keys = message.get("role"), message.get("content"), message.keys()
             if type(content) is str and keys == _SIMPLE and (role == "user" or role == "assistant" or role == "system"):
                 entries.append(Entry(role=role, content=content))

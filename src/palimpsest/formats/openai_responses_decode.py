@@ -28,7 +28,7 @@ from palimpsest.entries import (
 )
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
-from palimpsest.formats.common import data_address
+from palimpsest.formats.common import data_address, mappings
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, NAME, answers, asks, pair_key
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -45,14 +45,9 @@ WHOLE = ("role", "content")
 
 def decode_items(items: Sequence[Any], where: str) -> list[Entry]:
     """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""
-    if isinstance(items, str | bytes | dict) or not isinstance(items, Sequence):
-        raise InvalidEntry(where, f"a list of items is needed, not {type(items).__name__}")
     entries: list[Entry] = []
     reasoned = False  # whether a reasoning item has come since the model was last given something
-    for i, item in enumerate(items):
-        if not isinstance(item, dict):
-            hint = f"not {type(item).__name__}; objects of OpenAI's library become mappings by model_dump()"
-            raise InvalidEntry(f"{where}[{i}]", f"an item is a mapping, {hint}")
+    for i, item in enumerate(mappings(items, where, "item")):
         entry = _plain(item) or _decode(item, f"{where}[{i}]")
         if entry.role != "assistant":
             reasoned = False

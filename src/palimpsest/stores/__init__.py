@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from palimpsest.entries import Entry, moment, same
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import ConfigError, Conflict, nearest
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
@@ -262,10 +262,26 @@ def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
     return msgspec.structs.replace(change, seqs=tuple(seqs), detail={**change.detail, "session": key.session})
 
 
-def check_large(limit: object) -> None:
-    """Raise ConfigError unless `limit` may be how many bytes a content has before it is kept apart."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 64:
-        raise ConfigError("large_bytes", limit, "a whole number of bytes, at least 64")
+DURABILITY = ("FULL", "NORMAL")
+
+
+def check_options(synchronous: object, busy_seconds: object, readonly: object, large_bytes: object) -> None:
+    """Raise ConfigError, naming the option, unless these are what stores on this machine's disk take."""
+    if not isinstance(synchronous, str) or synchronous.upper() not in DURABILITY:
+        raise ConfigError("synchronous", synchronous, " or ".join(DURABILITY))
+    if isinstance(busy_seconds, bool) or not isinstance(busy_seconds, int | float) or busy_seconds < 0:
+        raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
+    if not isinstance(readonly, bool):
+        raise ConfigError("readonly", readonly, "True or False")
+    if isinstance(large_bytes, bool) or not isinstance(large_bytes, int) or large_bytes < 64:
+        raise ConfigError("large_bytes", large_bytes, "a whole number of bytes, at least 64")
+
+
+def known_options(given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ConfigError, with the nearest name, for an option that a store does not know."""
+    for name in given:
+        if name not in known:
+            raise ConfigError("option", name, ", ".join(known), nearest=nearest(name, known))
 
 
 def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.entries import Entry, placed_at
-from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.runners import Runner
@@ -30,9 +30,10 @@ from palimpsest.stores import (
     Dump,
     SessionInfo,
     branching,
-    check_large,
+    check_options,
     expected,
     info,
+    known_options,
     of_branch,
     replaced,
     unknown_only,
@@ -45,7 +46,6 @@ from palimpsest.stores.sqlite_rows import CHANGED, LAST, Rows, checksum, place
 from palimpsest.stores.sqlite_schema import migrate
 from palimpsest.stores.sqlite_side import SideTables
 
-Durability = ("FULL", "NORMAL")
 OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
 _decode_record = msgspec.json.Decoder(Record).decode
 _encode = msgspec.json.Encoder().encode
@@ -60,9 +60,7 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
-    for name in options:
-        if name not in OPTIONS:
-            raise ConfigError("option", name, ", ".join(OPTIONS), nearest=nearest(name, OPTIONS))
+    known_options(options, OPTIONS)
     return SQLiteStore(url, url[len("sqlite:///") :], runner, **options)
 
 
@@ -81,13 +79,7 @@ class SQLiteStore(SideTables):
         large_bytes: int = LARGE,
         **options: Any,
     ) -> None:
-        if not isinstance(synchronous, str) or synchronous.upper() not in Durability:
-            raise ConfigError("synchronous", synchronous, " or ".join(Durability))
-        if isinstance(busy_seconds, bool) or not isinstance(busy_seconds, int | float) or busy_seconds < 0:
-            raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
-        if not isinstance(readonly, bool):
-            raise ConfigError("readonly", readonly, "True or False")
-        check_large(large_bytes)
+        check_options(synchronous, busy_seconds, readonly, large_bytes)
         super().__init__(runner, **options)
         self.url, self.path, self.writable = url, path, not readonly
         self._synchronous = synchronous.upper()
