@@ -23,10 +23,11 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "file"])
 def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
     """An empty store of each embedded kind, whose clock stands still."""
-    where: str | Path = "memory://" if request.param == "memory" else tmp_path / "log.db"
+    addresses = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}
+    where: str | Path = addresses.get(request.param, tmp_path / "log.db")
     with Memory.open(where, clock=clock) as memory:
         yield memory
 

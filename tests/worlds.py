@@ -14,7 +14,7 @@ from palimpsest.memory import Memory
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "file")
 _numbers = itertools.count()
 
 
@@ -34,7 +34,7 @@ class World:
     @contextmanager
     def elsewhere(self) -> Iterator[Session]:
         """The same session as another program sees it: a store of its own where there is a file, else a new object."""
-        if isinstance(self.where, str):
+        if self.where == "memory://":
             yield self.memory.session("s", **self.options)
             return
         with Memory.open(self.where, clock=self.clock, synchronous="NORMAL") as other:
@@ -46,7 +46,8 @@ def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
     """Open a new and empty store of this kind with a session of these options."""
     clock = FakeClock()
     options.setdefault("counter", strategies.WORDS)
-    where: str | Path = "memory://" if kind == "memory" else folder / f"{next(_numbers)}.db"
+    name = next(_numbers)
+    where: str | Path = {"memory": "memory://", "file": f"file://{folder}/{name}"}.get(kind, folder / f"{name}.db")
     durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
     with Memory.open(where, clock=clock, **durability) as memory:
         yield World(memory, clock, where, options)
