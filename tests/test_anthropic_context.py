@@ -439,3 +439,15 @@ def test_what_rendering_adds_is_counted(format: str, messages: list[dict[str, An
 def entry_cost(entry: Entry) -> int:
     """The entry's texts and what the format puts around them."""
     return sum(map(encoding("o200k_base").count, counted_texts(entry))) + FORMAT.overhead(entry)
+
+
+def test_the_prompt_that_tools_bring_along_is_counted() -> None:
+    """A request with tools costs what the provider itself adds to it, beside the schemas."""
+    tool = {"name": "f", "description": "", "input_schema": {"type": "object", "properties": {}}}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="anthropic", max_tokens=4_000)
+        session.add_user_message("hello")
+
+        plain, schema = session.context(), session.context(format="openai", tools=[tool]).parts.tools
+
+        assert session.context(tools=[tool]).tokens == plain.tokens + schema + 346

@@ -67,8 +67,8 @@ def test_both_faces_take_the_same_arguments(core: type, face: type) -> None:
         ours, theirs = inspect.signature(getattr(face, name)), inspect.signature(getattr(core, name))
 
         assert list(ours.parameters.values()) == list(theirs.parameters.values()), name
-        told = str(theirs.return_annotation).replace("Async", "").replace("Self", "Session").replace("_AGeneratorContextManager", "Generator")
-        assert str(ours.return_annotation) == told.replace("Iterator[Session]", "Iterator[Session]"), name
+        told = str(theirs.return_annotation).replace("Async", "").replace("_AGeneratorContextManager", "Generator")
+        assert str(ours.return_annotation) == told.replace("Self", "Session"), name
 
 
 @pytest.mark.parametrize(("core", "face"), FACES)

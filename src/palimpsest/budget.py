@@ -147,5 +147,5 @@ def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact
         tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
     elif tools:
         tools_tokens = 64 * len(tools) + 4 * len(msgspec.json.encode(tools))
-    prime = fmt.prime if counter.overhead else 0
+    prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
     return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))

@@ -59,6 +59,8 @@ class Format(Protocol):
     name: str
     prime: int
     """Tokens that the provider, or `join`, adds once to every request."""
+    tools_prime: int
+    """Tokens that the provider adds once to a request with tools, beside their schemas."""
 
     def decode(self, messages: Sequence[Any], where: str) -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""

@@ -33,6 +33,9 @@ RESULT_TOKENS = 32 + NO_MESSAGE_TOKENS
 BLOCK_TOKENS = 2
 """Between one block of text and the next. Own figure."""
 
+TOOLS_PROMPT_TOKENS = 346
+"""The system prompt that the provider adds to a request with tools: what its guide to tool use says of Claude 4."""
+
 WRAP_TOKENS = 8
 """The object in which input that is none is wrapped, before the characters that JSON escapes."""
 
@@ -44,6 +47,7 @@ class Anthropic:
 
     name = NAME
     prime = OPENING_TOKENS + MESSAGE_TOKENS
+    tools_prime = TOOLS_PROMPT_TOKENS
 
     # --- in
 

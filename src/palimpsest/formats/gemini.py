@@ -60,6 +60,7 @@ class Gemini:
 
     name = NAME
     prime = OPENING_TOKENS + PER_CONTENT
+    tools_prime = 0
 
     # --- in
 

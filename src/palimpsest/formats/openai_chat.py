@@ -31,6 +31,7 @@ class OpenAIChat:
 
     name = NAME
     prime = REPLY_OVERHEAD
+    tools_prime = 0
 
     # --- in
 
@@ -188,6 +189,8 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
+        if isinstance(part, Text) and not part.text and not own:
+            continue  # the API takes no empty ones, and others have signed or marked them
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
         elif text := replaced_by_text(entry, part, adapted):

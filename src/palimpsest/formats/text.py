@@ -79,6 +79,7 @@ class PlainText:
 
     name = NAME
     prime = HEADING_TOKENS
+    tools_prime = 0
 
     # --- in
 
