@@ -344,3 +344,28 @@ def test_the_installed_command_starts(here: Path) -> None:
 
     assert ran.returncode == 0
     assert ran.stdout.startswith("palimpsest ")
+
+
+def test_a_context_is_printed_for_any_provider(chat: str) -> None:
+    """`--format` chooses the provider's messages, `--request` prints all that is sent, and what is no format is told."""
+    brought = ("context", chat, "--system", "be kind", "--format")
+
+    asked = {name: read(*brought, name, "--request") for name in ("openai", "openai-responses", "anthropic", "gemini")}
+
+    assert asked["openai"]["messages"][0] == {"role": "system", "content": "be kind"}
+    assert asked["openai-responses"]["instructions"] == asked["anthropic"]["system"] == "be kind"
+    assert asked["gemini"]["config"]["system_instruction"] == "be kind"
+    assert run(*brought, "text", "--request").stdout.count("=== Recent Conversation ===") == 1
+    assert run(*brought, "antropic").exit_code == 2
+    assert "did you mean 'anthropic'?" in run(*brought, "antropic").stderr
+
+
+def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
+    """Each format is JSON that the import takes again, and `text` is text."""
+    for name in ("openai", "openai-responses", "anthropic", "gemini"):
+        assert run("export", chat, "--format", name, "-o", f"{name}.json").exit_code == 0
+        assert run("import", f"{name}.json", "--session", name, "--format", name).exit_code == 0
+        again, first = (run("export", one, "--format", "openai").stdout for one in (name, chat))
+        assert again.replace(" ", "") == first.replace(" ", "")  # the spacing of arguments is no provider's
+    assert run("export", chat, "--format", "text").stdout.startswith("=== Recent Conversation ===\nUser: ")
+    assert "prompt" in read("export", chat, "--format", "text")

@@ -20,7 +20,8 @@ PARTS = (("system", "magenta"), ("tools", "blue"), ("overhead", "white"), ("head
     epilog=examples(
         "palimpsest context support-7 --model gpt-4o --max-tokens 8000",
         "palimpsest context support-7 --max-tokens 8000 --system @prompt.txt --tools tools.json",
-        "palimpsest context support-7 --max-tokens 8000 --messages > request.json",
+        "palimpsest context support-7 --max-tokens 8000 --messages > messages.json",
+        "palimpsest context support-7 --format anthropic --request > request.json",
     ),
 )
 @session_argument
@@ -32,7 +33,11 @@ PARTS = (("system", "magenta"), ("tools", "blue"), ("overhead", "white"), ("head
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
 @click.option("--at", type=click.IntRange(1), metavar="REVISION", help="What was given at this revision.")
+@click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
 @click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
+@click.option(
+    "--request", "request", is_flag=True, help="The arguments of the provider's client: messages, system text, tools."
+)
 @click.option("--commit", is_flag=True, help="Store the cut that this budget needs. Without it nothing is written.")
 @json_option
 @store_options
@@ -49,21 +54,31 @@ def context_command(
     tools: str | None,
     view: str,
     at: int | None,
+    format: str,
     messages: bool,
+    request: bool,
     commit: bool,
 ) -> None:
     """Print what the model would be given next: how full the budget is, and what is left out and why.
 
-    Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, ready to be sent.
+    Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, `--request` all that is sent.
     """
     brought: dict[str, Any] = {"system": _text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         require(memory, session)
         chat = memory.session(
-            session, view=view, model=model, max_tokens=max_tokens, max_messages=max_messages, reserve=reserve
+            session,
+            view=view,
+            format=format,
+            model=model,
+            max_tokens=max_tokens,
+            max_messages=max_messages,
+            reserve=reserve,
         )
         context = chat.context(**brought, at=at, dry_run=not commit)
-        if messages:
+        if request:
+            print_json(context.request())
+        elif messages:
             print_json(context.messages)
         elif as_json:
             print_json(account(context))
@@ -167,6 +182,12 @@ def _remarks(context: Context, *, committed: bool) -> list[str]:
         if seqs:
             some = ", ".join(map(str, seqs[:12])) + (", …" if len(seqs) > 12 else "")
             lines.append(f"{name:8}  {counted(len(seqs), 'entry')} ({some})")
+    adapted: dict[str, list[str]] = {}
+    for one in report.adapted:
+        adapted.setdefault(one.what, []).append(str(one.seq))
+    for what, entries in adapted.items():
+        told = ", ".join(entries[:12]) + (", …" if len(entries) > 12 else "")
+        lines.append(f"adapted   {what} ({told})")
     for name, calls in (("pending", report.pending), ("repaired", report.repaired)):
         if calls:
             lines.append(f"{name:8}  {counted(len(calls), 'call')} ({', '.join(calls)})")

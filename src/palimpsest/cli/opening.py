@@ -25,7 +25,7 @@ def open_memory(
 ) -> Memory:
     """Open the memory. Only with `create` does a file come into being that was not there before."""
     where, owner = resolve(store, tenant)
-    is_file = isinstance(where, Path) or where.startswith("sqlite:")
+    is_file = isinstance(where, Path) or where.startswith(("sqlite:", "file:"))
     if is_file and not create:
         _expect_file(where)
         looked = Memory.open(where, tenant=owner, readonly=True)
@@ -36,7 +36,7 @@ def open_memory(
 
 
 def _expect_file(where: str | Path) -> None:
-    path = where if isinstance(where, Path) else Path(where.removeprefix("sqlite:///"))
+    path = where if isinstance(where, Path) else Path(where.removeprefix("sqlite:///").removeprefix("file:"))
     if not path.exists():
         raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
 
