@@ -347,7 +347,7 @@ def test_the_installed_command_starts(here: Path) -> None:
 
 
 def test_a_context_is_printed_for_any_provider(chat: str) -> None:
-    """`--format` chooses the provider's messages, `--request` prints all that is sent, and what is no format is told."""
+    """`--format` chooses the provider's messages, `--request` prints all that is sent, and an unknown one is told."""
     brought = ("context", chat, "--system", "be kind", "--format")
 
     asked = {name: read(*brought, name, "--request") for name in ("openai", "openai-responses", "anthropic", "gemini")}
