@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -78,3 +81,11 @@ def shelf() -> Iterator[Path]:
     yield place
     place.chmod(0o755)
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    """Randomness whose seed a failure shows; PALIMPSEST_SEED repeats it (the moments of a kill never quite repeat)."""
+    seed = int(os.environ.get("PALIMPSEST_SEED") or random.SystemRandom().randrange(2**32))
+    logging.getLogger("tests").warning("PALIMPSEST_SEED=%d", seed)
+    return random.Random(seed)

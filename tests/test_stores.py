@@ -21,6 +21,14 @@ class TestMemoryStore(StoreConformance):
         return lambda clock: open_store("memory://", Inline(), clock=clock)
 
 
+class TestFileStore(StoreConformance):
+    """`file:` keeps the contract."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        return lambda clock: open_store(f"file://{tmp_path / 'logs'}", Inline(), clock=clock)
+
+
 class TestSQLiteStore(StoreConformance):
     """`sqlite:///` keeps the contract."""
 

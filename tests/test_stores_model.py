@@ -1,4 +1,4 @@
-"""The memory store is the model of the SQLite store: the same calls give the same answers and the same errors."""
+"""The memory store is the model of the stores that keep files: the same calls give the same answers and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 import strategies
 from palimpsest.entries import Entry
 from palimpsest.errors import PalimpsestError
-from palimpsest.log import Change, Cut, SessionKey, Usage
+from palimpsest.log import Change, Cut, Head, SessionKey, Usage
 from palimpsest.runners import Inline, drive
 from palimpsest.stores import Dump, Store, open_store
 from palimpsest.testing import FakeClock
@@ -67,6 +67,8 @@ def entries(draw: st.DrawFn) -> Entry:
 class TwoStores(RuleBasedStateMachine):
     """Every rule asks both stores; the file is closed and opened again in between."""
 
+    address = "sqlite:///{}/model.db"
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
@@ -75,7 +77,8 @@ class TwoStores(RuleBasedStateMachine):
         self.file = self.opened()
 
     def opened(self) -> Store:
-        return open_store(self.folder / "model.db", Inline(), clock=self.clock, synchronous="NORMAL")
+        where = self.address.format(self.folder)
+        return open_store(where, Inline(), clock=self.clock, synchronous="NORMAL", large_bytes=64)
 
     def both(self, ask: Callable[[Store], Any]) -> Any:
         """Return the answer of both stores, which must be the same, or the same kind of error."""
@@ -158,6 +161,16 @@ class TwoStores(RuleBasedStateMachine):
             dump = Dump(head=head, entries=tuple(drive(self.model.read(key))), records=records)
             self.both(lambda store: store.load(to, dump, replace=over))
 
+    @rule(key=KEYS, into=st.sampled_from(["a", "b", "c"]), place=st.integers(1, 12), back=st.integers(0, 2))
+    def fork(self, key: SessionKey, into: str, place: int, back: int) -> None:
+        head = drive(self.model.head(key)) or Head()
+        point = min(max(place, head.first_seq), head.next_seq)
+        if any(entry.expires_at and not entry.erased for entry in drive(self.model.read(key, before=point))):
+            return  # a sweep erases what branches share through any one of them
+        revision = max(head.revision - back, 0)
+        branch = replace(head, next_seq=point, revision=revision, calls=(), group=0, forked_from=(key.session, 1))
+        self.both(lambda store: store.fork(key, into, branch, expect_revision=head.revision))
+
     @rule(key=KEYS)
     def delete(self, key: SessionKey) -> None:
         self.both(lambda store: store.delete(key))
@@ -222,6 +235,12 @@ class TwoStores(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+class TwoStoresOneOfFiles(TwoStores):
+    """The same over a folder of files."""
+
+    address = "file://{}/model"
+
+
 def answer(ask: Callable[[Store], Any], store: Store) -> Any:
     """What the store answers, or the kind of error that it raises."""
     try:
@@ -233,8 +252,9 @@ def answer(ask: Callable[[Store], Any], store: Store) -> Any:
 @pytest.mark.parametrize(
     ("examples", "steps"), [(40, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]
 )
-def test_the_file_store_behaves_as_the_memory_store(examples: int, steps: int) -> None:
+@pytest.mark.parametrize("machine", [TwoStores, TwoStoresOneOfFiles], ids=["sqlite", "file"])
+def test_a_store_of_files_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
     """Whatever is asked in whatever order, with the file opened anew in between, both stores answer alike."""
     run_state_machine_as_test(
-        TwoStores, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )

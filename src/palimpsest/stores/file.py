@@ -1,0 +1,53 @@
+"""`file:folder`: a store of plain text files, one a session, that a person can read.
+
+    FOLDER/
+      palimpsest.json                says that the folder is ours, and of which version
+      leases.json
+      <tenant>-<hash>/
+        <session>-<hash>.jsonl       a log: one line is one commit, a JSON object with a checksum
+        counts/<session>-<hash>/     token counts, eight bytes an entry, a file a counter
+        items/<namespace>-<hash>.json
+        large/<ab>/<sha256>/         a large content, beside it an empty file for each session that uses it
+        families/<family>/           an empty file for each session that is a branch of the others
+
+A log is only ever appended to, by whoever has its lock (flock); a clear or an erasure puts another file in its place.
+Readers take no lock. Every line carries the head after it, and the first place that it may hold, so that the end of
+a file tells all about its session and any entry is found by binary search: there is no index.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.runners import Runner
+from palimpsest.stores import known_options
+
+if TYPE_CHECKING:
+    from palimpsest.stores.file_store import FileStore
+
+OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
+
+
+def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
+    """Open `file:relative/folder` or `file:///absolute/folder`.
+
+    Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
+    may take the last commits), `busy_seconds` to wait for another writer of the same session (default 30), `readonly`,
+    `large_bytes` from which on a text or medium is kept in a file of its own (default 32 KiB).
+
+    Raises ConfigError where the system has no file locks (Windows).
+    """
+    path = url.removeprefix("file:")
+    if path.startswith("//"):
+        path = path[2:] if path.startswith("///") else ""
+    if not path or "\0" in path:
+        raise ConfigError("store", url, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)")
+    known_options(options, OPTIONS)
+    try:
+        from palimpsest.stores.file_store import FileStore
+    except ModuleNotFoundError as missing:
+        if missing.name != "fcntl":
+            raise
+        raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
+    return FileStore(url, path, runner, **options)

@@ -1,0 +1,131 @@
+"""What the file store's verbs begin with: the store's own lock, and a session's log, open to read or to write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Any, TypeVar
+
+from palimpsest.entries import Entry
+from palimpsest.errors import StoreCorrupt, StoreUnavailable
+from palimpsest.log import SessionKey
+from palimpsest.runners import Runner
+from palimpsest.stores import LARGE, check_options
+from palimpsest.stores.blocking import BlockingStore
+from palimpsest.stores.file_disk import NEW, Disk, is_at, remove
+from palimpsest.stores.file_folder import Place, place, prepare
+from palimpsest.stores.file_large import Contents
+from palimpsest.stores.file_lines import read_entry
+from palimpsest.stores.file_log import Found, Log
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class FileBase(BlockingStore):
+    """The folder, the lock that threads share, and how logs are opened."""
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        runner: Runner,
+        *,
+        synchronous: str = "FULL",
+        busy_seconds: float = 30,
+        readonly: bool = False,
+        large_bytes: int = LARGE,
+        **options: Any,
+    ) -> None:
+        check_options(synchronous, busy_seconds, readonly, large_bytes)
+        super().__init__(runner, **options)
+        self.url, self.path, self.writable = url, os.path.abspath(path), not readonly
+        self._large_bytes = large_bytes
+        self._lock = RLock()
+        self._disk = Disk(url, synced=synchronous.upper() == "FULL", busy_seconds=busy_seconds)
+        with self._disk.translated():
+            prepare(self._disk, self.path, self.writable)
+
+    @contextlib.contextmanager
+    def _holding(self, *, write: bool = False) -> Iterator[None]:
+        """Hold the store's lock; whatever the system objects to is an error of ours."""
+        with self._lock, self._disk.translated():
+            self.check()
+            if write and not self.writable:
+                raise StoreUnavailable(self.url, "it was opened with readonly=True and cannot be written")
+            yield
+
+    # --- logs
+
+    def _place(self, key: SessionKey) -> Place:
+        return place(self.path, key)
+
+    def _contents(self, at: Place) -> Contents:
+        return Contents(self._disk, at.folder)
+
+    def _open(self, at: Place, fd: int) -> Log:
+        """The log at its place. Raises StoreCorrupt where it is another session's, under a name that is not its own."""
+        log = Log(self.url, at.log, fd)
+        if log.header is not None and place(self.path, log.header.key) != at:
+            raise StoreCorrupt(
+                self.url,
+                f"{at.log} is the log of session {log.header.session!r} of tenant {log.header.tenant!r}, "
+                "copied or renamed: give it its own name again",
+            )
+        return log
+
+    def _reading(self, at: Place, read: Callable[[Log], T], none: U) -> T | U:
+        """What `read` makes of the log, `none` where there is no session.
+
+        No lock is taken. Where something seems damaged, a writer may just have replaced it: then once more, with it.
+        """
+        try:
+            fd = os.open(at.log, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return none
+        try:
+            log = self._open(at, fd)
+            return read(log) if log.exists else none
+        except StoreCorrupt:
+            pass
+        finally:
+            os.close(fd)
+        try:
+            with self._disk.locked(at.log, shared=True) as fd:
+                log = self._open(at, fd)
+                return read(log) if log.exists else none
+        except FileNotFoundError:
+            return none
+
+    @contextlib.contextmanager
+    def _writing(self, at: Place, *, create: bool = False) -> Iterator[Log]:
+        """Hold the session's lock and give its log; a log that stays empty is removed.
+
+        Raises FileNotFoundError where there is none, unless it is to be made.
+        """
+        if create:
+            self._disk.make_folder(at.folder)
+        with self._disk.locked(at.log, os.O_RDWR | (os.O_CREAT if create else 0)) as fd:
+            remove(at.log + NEW)  # of a writer that was killed
+            log = self._open(at, fd)
+            try:
+                with log.held:
+                    yield log
+            finally:
+                if os.fstat(fd).st_size == 0 and is_at(fd, at.log):
+                    remove(at.log)
+
+    def _entry(self, at: Place, log: Log, found: Found, tokens: int | None = None) -> Entry:
+        """The entry that was found in the log."""
+        spot, raw = found
+
+        def load(digest: str) -> bytes:
+            name = log.header.session if log.header is not None else at.name
+            return self._contents(at).load(digest, f"entry {spot.seq} of session {name!r}")
+
+        try:
+            return read_entry(raw, spot, tokens, load)
+        except (ValueError, TypeError) as cause:
+            raise StoreCorrupt(self.url, f"{at.log}: entry {spot.seq} cannot be read ({cause})") from cause

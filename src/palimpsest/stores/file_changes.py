@@ -1,0 +1,250 @@
+"""The file store's changes of whole logs: cuts and other records, erasures, clears, branches, imports, deletion.
+
+Locks are taken in one order: a family's, a session's, the large contents'. So whoever changes several branches of a
+family has its lock first, and nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from palimpsest.errors import Conflict
+from palimpsest.log import Change, Head, Record, SessionKey, apply
+from palimpsest.stores import Dump, branching, expected, large, of_branch, replaced
+from palimpsest.stores.file_counts import copy_counts, drop_counts, remove_counts
+from palimpsest.stores.file_disk import names, remove
+from palimpsest.stores.file_folder import Place
+from palimpsest.stores.file_lines import Header, new_header, write_line
+from palimpsest.stores.file_log import Log
+from palimpsest.stores.file_rewrite import contents_of, write_branch, write_dump, write_erased
+from palimpsest.stores.file_side import SideFiles
+
+
+class Changes(SideFiles):
+    """The part of the file store that writes anything but appends."""
+
+    # --- lines and files
+
+    def _write_lines(self, at: Place, log: Log, key: SessionKey, lines: bytes) -> None:
+        """Append lines to the log, in one step; a new log begins with its header."""
+        new = log.header is None
+        first = new_header(key).line() if new else b""
+        if new:
+            remove_counts(at)  # of a branch that was never made
+        self._disk.write(log.fd, log.path, first + lines, log.end)
+        if new:
+            self._disk.sync_folder(at.folder)
+
+    @contextlib.contextmanager
+    def _rewriting(self, at: Place, log: Log, header: Header) -> Iterator[BinaryIO]:
+        """Give a new file for the session, with its first line; it takes the log's place when all is written.
+
+        The session's lock is then that of the new file, until the log that it replaces is let go of.
+        """
+        with self._disk.replacing(at.log, log.held) as file:
+            file.write(header.line())
+            yield file
+
+    # --- changes
+
+    def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+        at = self._place(key)
+        locked = change.kind == "erase"
+        with self._holding(write=True), self._with_branches(at, create=True, locked=locked) as (log, others):
+            expected(key, log.head or Head(), expect_revision, expect_epoch)
+            self._erase_elsewhere(key, log, change, others)
+            return self._change(at, key, log, change)
+
+    def _erase_due(self, at: Place, due: Callable[[Log], tuple[int, ...]]) -> int:
+        """Erase what is `due` in the session, as an expiry, and return how much that is."""
+        if not self._reading(at, due, ()):
+            return 0
+        try:
+            with self._with_branches(at) as (log, others):
+                seqs = due(log)
+                if seqs and log.key is not None:
+                    change = Change(kind="erase", reason="expiry", seqs=seqs)
+                    self._erase_elsewhere(log.key, log, change, others)
+                    self._change(at, log.key, log, change)
+                return len(seqs)
+        except FileNotFoundError:  # another process has deleted it meanwhile
+            return 0
+
+    def _change(self, at: Place, key: SessionKey, log: Log, change: Change) -> Head:
+        before = log.head or Head()
+        head, record = apply(before, change, self._clock())
+        if change.kind == "clear" and log.header is not None:
+            self._clear(at, key, log, head, record)
+        elif change.kind == "erase" and change.seqs and before.next_seq > min(change.seqs):
+            self._erase(at, key, log, change, head, record)
+        else:
+            self._write_lines(at, log, key, _line(change, head, record))
+        return head
+
+    def _clear(self, at: Place, key: SessionKey, log: Log, head: Head, record: Record | None) -> None:
+        gone = contents_of(log) if self._contents(at).exist else set()
+        remove_counts(at)
+        with self._rewriting(at, log, new_header(key, log.family)) as file:
+            file.write(write_line("clear", head.revision, head.next_seq, head.updated, record=record, head=head))
+        self._contents(at).drop(at.name, gone)
+
+    def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, head: Head, record: Record | None) -> None:
+        drop_counts(at, list(change.seqs))
+        with self._rewriting(at, log, new_header(key, log.family)) as file:
+            gone = write_erased(log, file, set(change.seqs))
+            file.write(_line(change, head, record))
+        if gone:
+            self._contents(at).drop(at.name, gone - self._reading(at, contents_of, set()))
+
+    # --- branches
+
+    @contextlib.contextmanager
+    def _with_branches(
+        self, at: Place, *, create: bool = False, locked: bool = True
+    ) -> Iterator[tuple[Log, list[Place]]]:
+        """Hold the session's lock and give its log; where `locked`, with the other branches and their family's lock."""
+        if not locked:
+            with self._writing(at, create=create) as log:
+                yield log, []
+            return
+        while True:
+            with contextlib.ExitStack() as locks:
+                family = self._reading(at, _family, "")
+                has_branches = bool(family) and self._lock_family(locks, at.family(family))
+                log = locks.enter_context(self._writing(at, create=create))
+                known = has_branches and log.family == family
+                if log.family and not known and os.path.isdir(at.family(log.family)):
+                    continue  # meanwhile another process has made its first branch, or put another log in its place
+                others = names(at.family(family)) if known else []
+                yield log, [Place(at.folder, name) for name in others if name != at.name]
+                return
+
+    def _lock_family(self, locks: contextlib.ExitStack, folder: str) -> bool:
+        try:
+            locks.enter_context(self._disk.locked(folder))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _erase_elsewhere(self, key: SessionKey, log: Log, change: Change, others: list[Place]) -> None:
+        """Erase the entries in the other branches that have them.
+
+        Each branch is a step of its own. A kill in between leaves the session itself unchanged, so that the same call
+        again does the rest.
+        """
+        gone = _ids(log, change.seqs) if others else {}
+        for other in others:
+            if self._reading(other, _family, "") != log.family:
+                continue  # it was deleted, or another log took its place
+            with self._writing(other) as branch:
+                shared = tuple(seq for seq, id in _ids(branch, tuple(gone)).items() if gone[seq] == id)
+                if shared and branch.key is not None and branch.family == log.family:
+                    self._change(other, branch.key, branch, of_branch(change, key, shared))
+
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+        at = self._place(key)
+        target = self._place(SessionKey(key.tenant, into))
+        with self._holding(write=True), contextlib.ExitStack() as locks:
+            found = self._reading(at, lambda log: (log.head, log.family), None)
+            expected(key, (found and found[0]) or Head(), expect_revision)
+            branch = branching(key, into, self._reading(target, lambda log: log.head or Head(), None))
+            if found is None:
+                self._found(target, branch, head)
+                return
+            folder = at.family(found[1])
+            self._disk.make_folder(folder)
+            while not self._lock_family(locks, folder):  # another process has found it empty and removed it
+                self._disk.make_folder(folder)
+            locks.callback(remove_if_empty, folder)
+            log = locks.enter_context(self._writing(at, create=True))
+            expected(key, log.head or Head(), expect_revision)
+            if log.family != found[1]:
+                raise Conflict(f"session {key.session!r}", "was replaced by another writer: read it again")
+            there = locks.enter_context(self._writing(target, create=True))
+            branching(key, into, there.head)
+            for name in (at.name, target.name):
+                os.close(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            self._disk.sync_folder(folder)
+            self._branch_off(at, log, target, there, branch, head)
+
+    def _branch_off(self, at: Place, log: Log, target: Place, there: Log, branch: SessionKey, head: Head) -> None:
+        if self._contents(at).exist:
+            self._contents(at).share(target.name, contents_of(log, head.next_seq))
+        remove_counts(target)
+        copy_counts(self._disk, at, target, head.first_seq, head.next_seq)
+        with self._rewriting(target, there, new_header(branch, log.family)) as file:
+            write_branch(log, file, head)
+
+    # --- whole sessions
+
+    def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
+        at = self._place(key)
+        with self._holding(write=True), self._writing(at, create=True) as log:
+            before = log.head
+            if before is not None and not replace:
+                raise Conflict(
+                    f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'"
+                )
+            head = replaced(before, dump.head) if before is not None else dump.head
+            contents = self._contents(at)
+            gone = contents_of(log) if contents.exist else set()
+            kept: set[str] = set()
+
+            def store(body: bytes) -> bytes:
+                body, apart = large.take_out(body, self._large_bytes)
+                contents.put(at.name, apart)
+                kept.update(apart)
+                return body
+
+            remove_counts(at)
+            with self._rewriting(at, log, new_header(key)) as file:
+                write_dump(dump, head, file, store)
+            contents.drop(at.name, gone - kept)
+
+    def _found(self, at: Place, key: SessionKey, head: Head) -> None:
+        """Make a session that holds nothing but its head."""
+        with self._writing(at, create=True) as log:
+            branching(key, key.session, log.head)
+            line = write_line("fork", head.revision, head.next_seq, head.updated, head=head)
+            self._write_lines(at, log, key, line)
+
+    def _delete(self, key: SessionKey) -> bool:
+        at = self._place(key)
+        with self._holding(write=True):
+            if not os.path.exists(at.log):
+                return False
+            try:
+                with self._with_branches(at) as (log, _):
+                    there = log.exists
+                    contents = self._contents(at)
+                    gone = contents_of(log) if contents.exist else set()
+                    remove_counts(at)
+                    self._disk.empty(log.fd, at.log)  # it is removed when nothing else of the session is left
+                    contents.drop(at.name, gone)
+                    if log.family and remove(f"{at.family(log.family)}/{at.name}"):
+                        remove_if_empty(at.family(log.family))
+                    return there
+            except FileNotFoundError:  # another process was first
+                return False
+
+
+def _family(log: Log) -> str:
+    return log.family
+
+
+def _ids(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
+    """The ids of the entries at these places that are not tombstones."""
+    return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if not at.erased}
+
+
+def _line(change: Change, head: Head, record: Record | None) -> bytes:
+    return write_line(change.kind, head.revision, head.next_seq, head.updated, record=record, head=head)
+
+
+def remove_if_empty(folder: str) -> None:
+    """Remove a folder that has nothing in it (any longer)."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)

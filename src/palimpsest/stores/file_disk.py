@@ -1,0 +1,221 @@
+"""What the file store asks of the disk: locks, writes that happen whole, errors that name the file. Knows no logs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from palimpsest.errors import PalimpsestError, StoreUnavailable
+
+NEW = ".new"
+"""Ends the name of a file that is still being written, and takes another's place when it is whole."""
+
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
+
+
+class Disk:
+    """The files of one store. `url` is what errors name; without `synced` appends do not wait for the disk."""
+
+    def __init__(self, url: str, *, synced: bool, busy_seconds: float) -> None:
+        self.url, self.synced, self.busy_seconds = url, synced, busy_seconds
+
+    # --- locks
+
+    @contextlib.contextmanager
+    def locked(self, path: str, flags: int = os.O_RDONLY, *, shared: bool = False) -> Iterator[int]:
+        """Hold the lock of a file or folder, open with `flags`: the one that has its name now.
+
+        Raises FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it
+        for longer than `busy_seconds`.
+        """
+        deadline = time.monotonic() + self.busy_seconds
+        while True:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+            try:
+                self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
+                if is_at(fd, path):  # else another file took its place while this one waited
+                    yield fd
+                    return
+            finally:
+                _unlock(fd)
+
+    def _lock(self, fd: int, path: str, operation: int, deadline: float) -> None:
+        pause = 0.0002
+        while True:
+            try:
+                fcntl.flock(fd, operation | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    reason = (
+                        f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
+                        "try again, or raise busy_seconds"
+                    )
+                    raise StoreUnavailable(self.url, reason) from None
+            except OSError as fault:
+                raise named(fault, path) from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+
+    # --- writing
+
+    def write(self, fd: int, path: str, data: bytes, end: int) -> None:
+        """Write `data` at `end`, which becomes the file's only end, and wait for the disk; or leave nothing of it."""
+        try:
+            if os.fstat(fd).st_size > end:
+                os.ftruncate(fd, end)
+            write_at(fd, data, end)
+            if self.synced:
+                sync(fd)
+        except BaseException as fault:
+            with contextlib.suppress(OSError):  # what cannot be taken back has no whole line and is not read
+                os.ftruncate(fd, end)
+            if isinstance(fault, OSError) and not isinstance(fault, PalimpsestError):
+                raise named(fault, path) from None
+            raise
+
+    def empty(self, fd: int, path: str) -> None:
+        """Take everything out of a file."""
+        try:
+            os.ftruncate(fd, 0)
+            sync(fd)
+        except OSError as fault:
+            raise named(fault, path) from None
+
+    @contextlib.contextmanager
+    def replacing(self, path: str, held: contextlib.ExitStack | None = None) -> Iterator[BinaryIO]:
+        """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it.
+
+        Whoever has the lock of the file that was there has that of the new one, too, until `held` ends.
+        """
+        new = path + NEW
+        try:
+            with open(new, "wb", buffering=1 << 18) as file:
+                if held is not None:
+                    lock = os.dup(file.fileno())
+                    held.callback(_unlock, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                yield file
+                file.flush()
+                sync(file.fileno())
+            os.replace(new, path)
+        except BaseException as fault:
+            remove(new)
+            if isinstance(fault, OSError) and fault.filename is None and not isinstance(fault, PalimpsestError):
+                raise named(fault, new) from None
+            raise
+        self.sync_folder(os.path.dirname(path))
+
+    def make_folder(self, path: str) -> None:
+        """Make the folder and those above it, where they are missing, so that they last."""
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path)
+        self.make_folder(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        self.sync_folder(above)
+
+    def sync_folder(self, path: str) -> None:
+        """Wait until the names in a folder are on the disk."""
+        if self.synced:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    # --- errors
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the system's errors into ours: one place, the cause kept."""
+        try:
+            yield
+        except PalimpsestError:
+            raise
+        except OSError as cause:
+            raise StoreUnavailable(self.url, _advice(cause)) from cause
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether an open file is the one that has the name `path` now."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def write_at(fd: int, data: bytes, at: int) -> None:
+    """Write all of `data` at the place `at`."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def sync(fd: int) -> None:
+    """Wait until what was written to a file is on the disk."""
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(fd, _FULL_SYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def remove(path: str) -> bool:
+    """Remove a file, if it is there; return whether it was."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def names(folder: str) -> list[str]:
+    """The names in a folder, in order; none where there is no folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def named(fault: OSError, path: str) -> OSError:
+    """The error with the name of the file that it is about, which calls on an open file leave out."""
+    if fault.filename is None:
+        fault.filename = path
+    return fault
+
+
+def _unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the file open, too
+    os.close(fd)
+
+
+def _advice(cause: OSError) -> str:
+    """What happened and what to do about it, with the file's name."""
+    what = f"{cause.strerror or cause}: {cause.filename}"
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: nothing was written; make room and try again ({what})"
+    if cause.errno == errno.EFBIG:
+        return f"the system or the disk lets a file grow no further: nothing was written ({what})"
+    if cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
+    return f"{what}: look at the path and the disk"
+
+
+def _holder(fd: int) -> str:
+    """Who has the lock of an open file, as far as the system tells."""
+    status = os.fstat(fd)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
+        for line in locks:
+            facts = line.split()
+            if "FLOCK" in facts and "->" not in facts and place in facts:
+                return f"process {facts[facts.index(place) - 1]}"
+    return "another writer"

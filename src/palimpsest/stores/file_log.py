@@ -1,0 +1,310 @@
+"""Reading one session's log: from its end backwards, or from a place that binary search finds. Changes nothing.
+
+Whatever is asked, memory holds a block or a line of the file, never all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Literal
+
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log import Head, Record, SessionKey
+from palimpsest.stores.file_disk import named
+from palimpsest.stores.file_lines import Header, Line, Spot, decoded, is_sound, is_torn, spots
+
+BLOCK = 32 * 1024
+"""Bytes read at once: some dozen lines."""
+
+LINE = 4 * 1024
+"""Bytes read at once where one line is wanted."""
+
+SHARING = ("fork", "load")
+"""Kinds of lines that are no commit of their own."""
+
+ENDLESS = 2**63
+"""A place, or a revision, that no log reaches."""
+
+Found = tuple[Spot, msgspec.Raw]
+
+
+class Log:
+    """An open log as it was when it was opened: what others append afterwards is not seen.
+
+    `end` is where the last whole line ends; what a killed writer has left after it does not count. `held` is let go of
+    together with the log's lock.
+
+    Raises StoreCorrupt where the first line is damaged; other damage is raised by whatever needs what is damaged.
+    """
+
+    def __init__(self, url: str, path: str, fd: int) -> None:
+        self.url, self.path, self.fd, self.held = url, path, fd, ExitStack()
+        self.size = os.fstat(fd).st_size
+        self._last, self.end = self._find_end()
+        self.start = 0
+        self.header = self._find_header() if self.end else None
+
+    def _find_end(self) -> tuple[Line | None, int]:
+        for offset, raw in self._backward(self.size, LINE):
+            if is_sound(raw) or not is_torn(raw):
+                return Line(offset, raw), offset + len(raw)
+        return None, 0
+
+    def _find_header(self) -> Header:
+        offset, raw = next(self._forward(0, self.end, LINE // 4))
+        self.start = len(raw)
+        if not is_sound(raw):
+            raise self.corrupt(Line(offset, raw))
+        try:
+            return decoded(raw, Header)
+        except ValueError as cause:
+            raise StoreCorrupt(self.url, f"{self.path} does not begin as a log of ours ({cause})") from cause
+
+    # --- what it tells
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a session: its first line alone is none yet."""
+        return self.end > self.start > 0
+
+    @property
+    def key(self) -> SessionKey | None:
+        """Whose log it is, None where there is no session."""
+        return self.header.key if self.header is not None else None
+
+    @property
+    def family(self) -> str:
+        """The family of its branches, empty where there is no session."""
+        return self.header.family if self.header is not None else ""
+
+    @property
+    def head(self) -> Head | None:
+        """The session's head, None where there is no session."""
+        if not self.exists:
+            return None
+        last = self._last
+        assert last is not None, "a log with an end has a last line"
+        if not last.sound:
+            raise self.corrupt(last)
+        with self.reading(last):
+            return decoded(bytes(last.body().head), Head)
+
+    def corrupt(self, line: Line, why: str = "it is not as it was written") -> StoreCorrupt:
+        """The error that says which line is damaged."""
+        number = sum(1 for _ in self._forward(0, line.offset)) + 1
+        place = f"{self.path}, line {number} (byte {line.offset}; {line.holds()})"
+        return StoreCorrupt(self.url, f"{place}: {why}. Nothing was changed; other lines can still be read")
+
+    def reading(self, line: Line) -> _Reading:
+        """Names the line where what it holds cannot be read."""
+        return _Reading(self, line)
+
+    # --- lines
+
+    def lines(self, begin: int | None = None) -> Iterator[Line]:
+        """The lines from the one at `begin` on (default: all after the first), the damaged, too."""
+        for offset, raw in self._forward(self.start if begin is None else begin, self.end):
+            yield Line(offset, raw)
+
+    def sound_lines(self, begin: int | None = None) -> Iterator[Line]:
+        """The same. Raises StoreCorrupt at one that is damaged."""
+        for line in self.lines(begin):
+            if not line.sound:
+                raise self.corrupt(line)
+            yield line
+
+    def found_in(self, line: Line) -> list[Found]:
+        """The entries of a sound line, with their places."""
+        with self.reading(line):
+            return spots(line.body().entries)
+
+    def parts(self, line: Line) -> tuple[list[Found], msgspec.Raw | None, int]:
+        """The entries of a sound line, its record, if it has one, and its time."""
+        with self.reading(line):
+            body = line.body()
+            return spots(body.entries), body.record if bytes(body.record) else None, body.at
+
+    def without_head(self, line: Line) -> bytes | None:
+        """The bytes of a sound line without its head, or None where it must be written anew for that."""
+        with self.reading(line):
+            return line.without_head(line.body())
+
+    def find(self, value: int, by: Literal["seq", "revision"] = "seq") -> tuple[int, int]:
+        """Return where the last sound line begins whose `by` is at most `value`, and where the first one with more.
+
+        The first line of all, or the end, where there is none.
+        """
+        low, right, high = self.start, self.end, self.end
+        last = self._last
+        if last is not None and last.sound and last.offset >= low and _of(last, by) <= value:
+            return last.offset, high
+        while right - low > BLOCK:
+            middle = (low + right) // 2
+            line = self._sound_after(middle, right)
+            if line is not None and _of(line, by) <= value:
+                low = line.offset
+            else:  # no line that begins between the middle and that one is sound
+                right, high = middle, line.offset if line is not None else high
+        for line in self.lines(low):
+            if line.offset > right:
+                break
+            if line.sound and _of(line, by) > value:
+                return low, line.offset
+            if line.sound:
+                low = line.offset
+        return low, high
+
+    def _sound_after(self, middle: int, right: int) -> Line | None:
+        """The first sound line that begins after `middle`, up to `right`."""
+        pieces = self._forward(middle, self.end, LINE)
+        next(pieces)  # of the line in the middle of which this is
+        for offset, raw in pieces:
+            if offset > right:
+                return None
+            line = Line(offset, raw)
+            if line.sound:
+                return line
+        return None
+
+    # --- entries
+
+    def entries(self, low: int, high: int) -> Iterator[Found]:
+        """The entries with `low` <= seq < `high`, oldest first. Raises StoreCorrupt where some of them are damaged."""
+        reached, damaged = 0, None
+        for line in self.lines(self.find(low)[0]):
+            if not line.sound:
+                damaged = damaged or line
+                continue
+            if damaged is not None:
+                self._lost(damaged, max(reached, low), min(line.seq, high))
+                damaged = None
+            if line.seq >= high:
+                return
+            found = self.found_in(line)
+            reached = found[-1][0].seq + 1 if found else line.seq
+            yield from ((at, raw) for at, raw in found if low <= at.seq < high)
+        if damaged is not None:
+            self._lost(damaged, max(reached, low), high)
+
+    def entries_back(self, low: int, high: int) -> Iterator[Found]:
+        """The same, newest first."""
+        above, damaged = high, None
+        for line in self._lines_back(self.find(high - 1)[1]):
+            if not line.sound:
+                damaged = line
+                continue
+            found = self.found_in(line)
+            if damaged is not None:
+                self._lost(damaged, max(found[-1][0].seq + 1 if found else line.seq, low), above)
+                damaged = None
+            yield from ((at, raw) for at, raw in reversed(found) if low <= at.seq < high)
+            if line.seq <= low:
+                return
+            above = min(above, line.seq)
+        if damaged is not None:
+            self._lost(damaged, low, above)
+
+    def _lines_back(self, end: int) -> Iterator[Line]:
+        for offset, raw in self._backward(end):
+            if offset < self.start:
+                return
+            yield Line(offset, raw)
+
+    def _lost(self, line: Line, first: int, before: int) -> None:
+        if first < before:
+            raise self.corrupt(line)
+
+    # --- records
+
+    def records(self, after: int, before: int) -> Iterator[Record]:
+        """The records with `after` < revision < `before`, oldest first."""
+        reached, damaged = 0, None
+        for line in self.lines(self.find(after, "revision")[0]):
+            if not line.sound:
+                damaged = damaged or line
+                continue
+            if damaged is not None:
+                shares = line.kind in SHARING  # its revision, with the record before it
+                self._lost(damaged, max(reached, after) + 1, min(line.revision + shares, before))
+                damaged = None
+            if line.revision >= before:
+                return
+            reached = line.revision
+            if line.revision > after and line.kind != "append":
+                with self.reading(line):
+                    record = line.body().record
+                    found = decoded(bytes(record), Record) if bytes(record) else None
+                if found is not None:
+                    yield found
+        if damaged is not None:
+            self._lost(damaged, max(reached, after) + 1, before)
+
+    # --- bytes
+
+    def _forward(self, begin: int, end: int, step: int = BLOCK) -> Iterator[tuple[int, bytes]]:
+        """The pieces between line breaks from `begin` to `end`, each with its break, and where they begin."""
+        at, data, size = begin, b"", step
+        while at + len(data) < end:
+            data += self._bytes(at + len(data), min(size, end - at - len(data)))
+            first = 0
+            while cut := data.find(b"\n", first) + 1:
+                yield at + first, data[first:cut]
+                first = cut
+            size = step if first else size * 2  # a long line is read in few steps
+            at, data = at + first, data[first:]
+        if data:
+            yield at, data
+
+    def _backward(self, end: int, step: int = BLOCK) -> Iterator[tuple[int, bytes]]:
+        """The same from `end` back to the file's beginning."""
+        at, data, size = end, b"", step
+        while at > 0:
+            at -= (more := min(size, at))
+            data = self._bytes(at, more) + data
+            stop = len(data)
+            while cut := data.rfind(b"\n", 0, stop - 1) + 1:
+                yield at + cut, data[cut:stop]
+                stop = cut
+            size = step if stop < len(data) else size * 2
+            data = data[:stop]
+        if data:
+            yield 0, data
+
+    def blocks(self, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes from `begin` to `end`."""
+        for at in range(begin, end, 8 * BLOCK):
+            yield self._bytes(at, min(8 * BLOCK, end - at))
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            try:
+                more = os.pread(self.fd, size - len(data), at + len(data))
+            except OSError as fault:
+                raise named(fault, self.path) from None
+            if not more:
+                raise StoreCorrupt(self.url, f"{self.path} was cut short while it was read")
+            data += more
+        return data
+
+
+def _of(line: Line, by: Literal["seq", "revision"]) -> int:
+    return line.seq if by == "seq" else line.revision
+
+
+class _Reading:
+    """Turns what a decoder objects to into StoreCorrupt that names the line."""
+
+    def __init__(self, log: Log, line: Line) -> None:
+        self._log, self._line = log, line
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
+        if isinstance(cause, ValueError | TypeError) and not isinstance(cause, StoreCorrupt):
+            raise self._log.corrupt(self._line, f"it cannot be read ({cause})") from cause

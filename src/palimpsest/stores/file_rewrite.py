@@ -1,0 +1,107 @@
+"""Logs written anew: without what is erased, up to where a branch begins, from a dump. Line by line, never whole.
+
+Heads of the lines that are not copied as they are fall away: only a log's last head is ever read, and an earlier
+one may name what is erased.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import BinaryIO
+
+from palimpsest.entries import pack
+from palimpsest.log import Head, tombstone
+from palimpsest.stores import Dump
+from palimpsest.stores.file_lines import read_entry, with_place, write_line
+from palimpsest.stores.file_log import ENDLESS, Found, Log
+
+BATCH = 64
+"""Entries of a dump that share a line."""
+
+
+def write_erased(log: Log, file: BinaryIO, seqs: set[int]) -> set[str]:
+    """Write the lines of the log with tombstones for the entries at `seqs`; return the contents that these had.
+
+    Lines before the first of them are copied byte for byte. Raises StoreCorrupt where a later one is damaged: it may
+    hold what is to be erased.
+    """
+    dropped: set[str] = set()
+    begin, last = log.find(min(seqs))[0], max(seqs)
+    copy(log, file, log.start, begin)
+    for line in log.sound_lines(begin):
+        if line.seq > last and (bare := log.without_head(line)) is not None:
+            file.write(bare)
+            continue
+        found, record, at = log.parts(line)
+        for one, _ in found:
+            if one.seq in seqs:
+                dropped |= set(one.contents)
+        entries = [_buried(one) if one[0].seq in seqs else bytes(one[1]) for one in found]
+        if entries or record is not None:
+            file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=record))
+    return dropped
+
+
+def write_branch(log: Log, file: BinaryIO, head: Head) -> None:
+    """Write the entries before `head.next_seq`, and the records up to `head.revision`, each in its place."""
+    begin = min(log.find(head.next_seq)[0], log.find(head.revision, "revision")[0])
+    copy(log, file, log.start, begin)
+    for line in log.sound_lines(begin):
+        found, record, at = log.parts(line)
+        entries = [bytes(raw) for one, raw in found if one.seq < head.next_seq]
+        if line.revision > head.revision:
+            record = None
+        if entries or record is not None:
+            seq, revision = min(line.seq, head.next_seq), min(line.revision, head.revision)
+            file.write(write_line(line.kind, revision, seq, at, entries=entries, record=record))
+    file.write(write_line("fork", head.revision, head.next_seq, head.updated, head=head))
+
+
+def write_dump(dump: Dump, head: Head, file: BinaryIO, store: Callable[[bytes], bytes]) -> None:
+    """Write a dump's entries and records, oldest first, and the head; `store` takes large contents out of an entry."""
+    records = sorted(dump.records, key=lambda record: record.revision)
+    seq, revision, next_record = 1, 0, 0
+    for start in range(0, len(dump.entries), BATCH):
+        batch = dump.entries[start : start + BATCH]
+        while next_record < len(records) and records[next_record].revision < batch[0].revision:
+            record = records[next_record]
+            revision, next_record = record.revision, next_record + 1
+            file.write(write_line(record.kind, revision, seq, record.at, record=record))
+        seq = batch[0].seq
+        entries = [with_place(entry.id, entry.seq, store(pack(entry))) for entry in batch]
+        file.write(write_line("load", revision, seq, head.updated, entries=entries))
+        seq = batch[-1].seq + 1
+    for record in records[next_record:]:
+        revision = record.revision
+        file.write(write_line(record.kind, revision, seq, record.at, record=record))
+    file.write(write_line("load", max(head.revision, revision), head.next_seq, head.updated, head=head))
+
+
+def copy(log: Log, file: BinaryIO, begin: int, end: int) -> None:
+    """Copy these bytes of the log."""
+    file.writelines(log.blocks(begin, end))
+
+
+def contents_of(log: Log, next_seq: int = ENDLESS) -> set[str]:
+    """The large contents that entries before `next_seq` refer to; of a damaged line, whatever it may refer to."""
+    found: set[str] = set()
+    for line in log.lines():
+        if not line.sound:
+            found |= {digest.decode() for digest in _DIGEST.findall(line.raw)}
+        elif line.seq >= next_seq:
+            break
+        elif b'"held":' in line.raw:
+            for at, _ in log.found_in(line):
+                found |= set(at.contents) if at.seq < next_seq else set()
+    return found
+
+
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
+
+
+def _buried(found: Found) -> bytes:
+    """The tombstone of an entry as it stands in a line."""
+    at, raw = found
+    grave = tombstone(read_entry(raw, at, None, lambda _: b""))
+    return with_place(at.id, at.seq, pack(grave))

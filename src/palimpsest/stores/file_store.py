@@ -1,0 +1,247 @@
+"""The file store's verbs for one session, its listing and the sweep. `palimpsest.stores.file` says what lies where."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from palimpsest.entries import Entry, pack
+from palimpsest.errors import StoreCorrupt
+from palimpsest.linking import link
+from palimpsest.log import Head, Record, SessionKey
+from palimpsest.runners import Runner
+from palimpsest.stores import Appended, SessionInfo, expected, info, large, unknown_only
+from palimpsest.stores.file_changes import Changes, remove_if_empty
+from palimpsest.stores.file_counts import Counts, cut_counts, put_counts
+from palimpsest.stores.file_disk import NEW, names, remove
+from palimpsest.stores.file_folder import LOG, Place, tenant_folder
+from palimpsest.stores.file_ids import Ids
+from palimpsest.stores.file_large import Contents
+from palimpsest.stores.file_lines import with_place, write_line
+from palimpsest.stores.file_log import ENDLESS, Log
+from palimpsest.stores.file_rewrite import contents_of
+
+KNOWN = 4096
+"""Sessions that this store remembers to have written to."""
+
+
+class FileStore(Changes):
+    """A folder of logs. One lock for the threads of a process; processes lock a session's file."""
+
+    def __init__(self, url: str, path: str, runner: Runner, **options: Any) -> None:
+        super().__init__(url, path, runner, **options)
+        self._ids = Ids()
+        self._written: set[Place] = set()
+
+    def _head(self, key: SessionKey) -> Head | None:
+        with self._holding():
+            return self._reading(self._place(key), lambda log: log.head, None)
+
+    # --- appending
+
+    def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
+        at = self._place(key)
+        with self._holding(write=True), self._writing(at, create=True) as log:
+            before = log.head or Head()
+            expected(key, before, expect)
+            known: dict[str, Entry] = {}
+            fresh = list(entries)
+            if check_ids:
+                found = self._ids.find(log, [entry.id for entry in entries])
+                known = {id: self._entry(at, log, one) for id, one in found.items()}
+                fresh = unknown_only(entries, known)
+            if not fresh:
+                return Appended(before, tuple(known[entry.id] for entry in entries), 0)
+            head, linked = link(before, fresh, self._clock())
+            self._write_entries(at, log, key, head, linked)
+            if len(linked) == len(entries):
+                return Appended(head, tuple(linked), len(linked))
+            new = {entry.id: entry for entry in linked}
+            return Appended(head, tuple(new.get(entry.id) or known[entry.id] for entry in entries), len(linked))
+
+    def _write_entries(self, at: Place, log: Log, key: SessionKey, head: Head, linked: Sequence[Entry]) -> None:
+        if at not in self._written:
+            cut_counts(at, linked[0].seq)
+            if len(self._written) >= KNOWN:
+                self._written.clear()
+            self._written.add(at)
+        bodies, contents = [], {}
+        for entry in linked:
+            body, apart = large.take_out(pack(entry), self._large_bytes)
+            bodies.append(with_place(entry.id, entry.seq, body))
+            contents.update(apart)
+        kept = self._contents(at).put(at.name, contents)
+        line = write_line("append", head.revision, linked[0].seq, head.updated, entries=bodies, head=head)
+        try:
+            self._write_lines(at, log, key, line)
+        except BaseException:
+            self._contents(at).drop(at.name, kept)
+            raise
+
+    # --- reading
+
+    def _read(
+        self,
+        key: SessionKey,
+        after: int,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
+        counter: str | None,
+        uncounted: bool,
+    ) -> list[Entry]:
+        at = self._place(key)
+        low, high = max(after, 0) + 1, ENDLESS if before is None else before
+        if low >= high or limit == 0:
+            with self._holding():
+                return []
+
+        def read(log: Log) -> list[Entry]:
+            counts = Counts(at, counter or "")
+            found = log.entries_back(low, high) if newest_first else log.entries(low, high)
+            wanted = ((one, counts.get(one[0].seq) if counter else None) for one in found)
+            if uncounted:
+                wanted = ((one, tokens) for one, tokens in wanted if counts.get(one[0].seq) is None)
+            return [self._entry(at, log, one, tokens) for one, tokens in islice(wanted, limit)]
+
+        with self._holding():
+            return self._reading(at, read, [])
+
+    def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
+        at = self._place(key)
+
+        def read(log: Log) -> list[Entry]:
+            counts = Counts(at, counter or "")
+            found = {one[0].seq: one for one in self._ids.find(log, ids).values()}
+            for low, high in _runs(seqs):
+                found.update((one[0].seq, one) for one in log.entries(low, high))
+            return [self._entry(at, log, found[seq], counts.get(seq) if counter else None) for seq in sorted(found)]
+
+        with self._holding():
+            return self._reading(at, read, [])
+
+    def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
+        high = ENDLESS if before is None else before
+        with self._holding():
+            return self._reading(self._place(key), lambda log: list(log.records(max(after, 0), high)), [])
+
+    # --- counts
+
+    def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
+        at = self._place(key)
+        with self._holding():
+            if not self.writable or not os.path.exists(at.log):
+                return
+            try:
+                with self._writing(at) as log:
+                    there = [
+                        one.seq for low, high in _runs(counts) for one, _ in log.entries(low, high) if not one.erased
+                    ]
+                    if there:
+                        put_counts(self._disk, at, counter, {seq: counts[seq] for seq in there})
+            except FileNotFoundError:  # another process has deleted it
+                return
+
+    def _tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
+        at = self._place(key)
+
+        def read(log: Log) -> tuple[int, int]:
+            head = log.head or Head()
+            low, high = max(after + 1, head.first_seq), head.next_seq if before is None else min(before, head.next_seq)
+            return Counts(at, counter).tally(low, high)
+
+        with self._holding():
+            return self._reading(at, read, (0, 0))
+
+    # --- all sessions
+
+    def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
+        with self._holding():
+            places = _places(tenant_folder(self.path, tenant))
+            keys = ((self._reading(at, lambda log: log.key, None), at) for at in places)
+            found: list[SessionInfo] = []
+            for session, at in sorted((key.session, at) for key, at in keys if key is not None and key.session > after):
+                if len(found) < limit:
+                    head = self._reading(at, lambda log: log.head, None)
+                    if head is not None:
+                        found.append(info(session, head))
+            return found
+
+    def _sweep(self, now: int) -> int:
+        """As the seam says; what is damaged is left, the rest is swept, and then the first damage is raised."""
+        swept, damaged = 0, list[StoreCorrupt]()
+        with self._holding(write=True):
+            for folder in (f"{self.path}/{name}" for name in names(self.path)):
+                if not os.path.isdir(folder):
+                    continue
+                with _kept(damaged):
+                    swept += self._sweep_items(folder, now)
+                for at in _places(folder):
+                    with _kept(damaged):
+                        swept += self._erase_due(at, lambda log: _due(log, now))
+                with _kept(damaged):
+                    self._sweep_rest(folder)
+        if damaged:
+            raise damaged[0]
+        return swept
+
+    def _sweep_rest(self, folder: str) -> None:
+        """Remove what killed writers have left in a tenant's folder: half-written logs, contents that nobody uses."""
+        for name in names(folder):
+            if name.endswith(LOG + NEW):
+                with self._writing(Place(folder, name.removesuffix(LOG + NEW)), create=True):
+                    pass
+        contents = Contents(self._disk, folder)
+        for name, digests in contents.users().items():
+            at = Place(folder, name)
+            with self._writing(at, create=True) as log:
+                contents.drop(name, digests - contents_of(log))
+        contents.sweep()
+        for family in names(f"{folder}/families"):
+            branches = f"{folder}/families/{family}"
+            with contextlib.ExitStack() as locks:
+                for name in names(branches) if self._lock_family(locks, branches) else ():
+                    if self._reading(Place(folder, name), lambda log: log.family, "") != family:
+                        remove(f"{branches}/{name}")
+                remove_if_empty(branches)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._ids.forget()
+            self._written.clear()
+
+
+def _places(folder: str) -> list[Place]:
+    """The sessions of a tenant's folder, by the names of their files."""
+    return [Place(folder, name.removesuffix(LOG)) for name in names(folder) if name.endswith(LOG)]
+
+
+@contextlib.contextmanager
+def _kept(damaged: list[StoreCorrupt]) -> Iterator[None]:
+    """Keep what is raised about damage for later, so that the rest goes on."""
+    try:
+        yield
+    except StoreCorrupt as fault:
+        damaged.append(fault)
+
+
+def _due(log: Log, now: int) -> tuple[int, ...]:
+    """The places of the entries that have expired at `now`."""
+    found = (at for line in log.lines() if b'"expires_at":' in line.raw and line.sound for at, _ in log.found_in(line))
+    return tuple(at.seq for at in found if at.expires_at and not at.erased and at.expires_at.timestamp() * 1e6 <= now)
+
+
+def _runs(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The neighbours among places, each run as its first place and the one after its last."""
+    first = last = 0
+    for seq in sorted({seq for seq in seqs if 0 < seq < ENDLESS}):
+        if seq != last + 1 or not first:
+            if first:
+                yield first, last + 1
+            first = seq
+        last = seq
+    if first:
+        yield first, last + 1

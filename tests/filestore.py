@@ -1,0 +1,85 @@
+"""What the tests of the file store share: a store over a folder, its verbs in short, and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from palimpsest import Entry
+from palimpsest.log import Change, Head, SessionKey
+from palimpsest.runners import Inline, drive
+from palimpsest.stores import Appended, Store, open_store
+from palimpsest.stores.file_folder import place
+
+KEY = SessionKey("tenant", "one")
+OTHER = SessionKey("tenant", "other")
+BIG = "a picture of many bytes " * 3000
+"""A text that is kept apart."""
+
+
+def opened(folder: Path, **options: Any) -> Store:
+    """Open the store of this folder."""
+    return open_store(f"file://{folder}", Inline(), **options)
+
+
+def quick(folder: Path, **options: Any) -> Store:
+    """Open it so that it does not wait for the disk."""
+    return opened(folder, synchronous="NORMAL", **options)
+
+
+def add(store: Store, *texts: str, key: SessionKey = KEY, **fields: Any) -> Appended:
+    """Append messages in one commit."""
+    return drive(store.append(key, [Entry(content=text, **fields) for text in texts]))
+
+
+def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
+    """The texts that `read` gives."""
+    return [entry.text for entry in drive(store.read(key, **how))]
+
+
+def erase(store: Store, *seqs: int, key: SessionKey = KEY) -> Head:
+    """Erase these entries."""
+    return drive(store.compact(key, Change(kind="erase", reason="asked", seqs=seqs)))
+
+
+def fork(store: Store, key: SessionKey = KEY, into: str = OTHER.session) -> None:
+    """Branch off at the end."""
+    head = drive(store.head(key)) or Head()
+    drive(store.fork(key, into, replace(head, forked_from=(key.session, head.revision)), expect_revision=head.revision))
+
+
+def log_of(folder: Path, key: SessionKey = KEY) -> Path:
+    """The file of a session's log."""
+    return Path(place(str(folder), key).log)
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    """The lines of that file."""
+    return log_of(folder).read_bytes().splitlines(keepends=True)
+
+
+def files(folder: Path, pattern: str) -> list[Path]:
+    """The files whose names are like this, wherever they are in the folder."""
+    return [file for file in sorted(folder.rglob(pattern)) if file.is_file()]
+
+
+def everything(folder: Path) -> bytes:
+    """Every byte of every file."""
+    return b"".join(file.read_bytes() for file in files(folder, "*"))
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep a file or folder locked, as another writer would."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,328 @@
+"""The file store's own ways: what its folder looks like, which folders it takes, and how ids become names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import commands
+from commands import CHAT, write_lines
+from filestore import KEY, OTHER, add, everything, files, log_of, opened, texts
+from palimpsest import (
+    ConfigError,
+    Entry,
+    Memory,
+    StoreCorrupt,
+    StoreTooNew,
+    StoreUnavailable,
+)
+from palimpsest.log import Change, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+from palimpsest.stores.file_folder import place
+from palimpsest.testing import FakeClock
+from processes import filled
+from writer import SESSION, turn
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
+    """An empty store in that folder, whose clock stands still."""
+    store = opened(folder, clock=clock)
+    yield store
+    drive(store.close())
+
+
+# --- what a person sees
+
+
+def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder: Path) -> None:
+    """Each line is a JSON object with revision, place, kind and head; the texts stand in it as they were said."""
+    add(store, "Grüße aus Köln", "how are you?")
+    drive(store.compact(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    add(store, "fine")
+
+    first, *lines = [json.loads(line) for line in log_of(folder).read_text().splitlines()]
+
+    assert (first["kind"], first["tenant"], first["session"]) == ("session", "tenant", "one")
+    assert [(line["revision"], line["seq"], line["kind"]) for line in lines] == [
+        (1, 1, "append"),
+        (2, 3, "pin"),
+        (3, 3, "append"),
+    ]
+    said = [(entry["seq"], entry["content"]) for line in lines for entry in line.get("entries", [])]
+    assert said == [(1, "Grüße aus Köln"), (2, "how are you?"), (3, "fine")]
+    assert lines[1]["record"]["reason"] == "kept"
+    assert lines[2]["head"]["pinned"] == [1]
+    assert all(list(line)[-1] == "sum" for line in (first, *lines))
+    assert "Grüße aus Köln" in log_of(folder).read_text()
+
+
+def test_names_begin_with_what_they_stand_for(store: Store, folder: Path) -> None:
+    """A person finds a tenant's folder, a session's log and a namespace's items by the beginning of the name."""
+    add(store, "a", key=SessionKey("Acme Corp.", "Support #7/2026"))
+    drive(store.put_item("Acme Corp.", "Facts", "name", b"Ada"))
+
+    (tenant,) = [entry for entry in folder.iterdir() if entry.is_dir()]
+    (log,), (items,) = tenant.glob("*.jsonl"), tenant.glob("items/*")
+
+    assert tenant.name.startswith("acme-corp-")
+    assert log.name.startswith("support-7-2026-")
+    assert items.name.startswith("facts-")
+    (item,) = json.loads(items.read_bytes())["items"]
+    assert item == {"key": "name", "version": 1, "text": "Ada"}
+
+
+def test_a_commit_is_one_line(store: Store, folder: Path) -> None:
+    """Whatever is appended together, with line breaks and other marks in its texts, is one line."""
+    add(store, "a\nb\r\n\u2028\x85", "c\ud800\n", "\x00")
+
+    assert log_of(folder).read_bytes().count(b"\n") == 2
+    assert texts(store) == ["a\nb\r\n\u2028\x85", "c\ud800\n", "\x00"]
+
+
+# --- names
+
+AWKWARD = ["../x", "..", ".", "a/b", "a\\b", "/etc/passwd", "a", "A", "ä", "a\u0308", "ß", "SS", "con", "x" * 256,
+           "X" * 256, "content", "☂", "\U0001f600", "\ud800", " ", "a ", "a.", "-", "%2e%2e", "a:b", "*"]  # fmt: skip
+IDS = st.text(min_size=1, max_size=256) | st.sampled_from(AWKWARD)
+
+
+def as_a_lenient_file_system(path: str) -> str:
+    return unicodedata.normalize("NFKC", path).casefold()
+
+
+@given(one=st.tuples(IDS, IDS), other=st.tuples(IDS, IDS))
+@example(one=("a", "bc"), other=("ab", "c"))
+@example(one=("1:a", "b"), other=("1", ":ab"))
+def test_no_two_ids_share_a_file_and_none_leaves_the_folder(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Different tenants or sessions have different files, also where case and accents do not count, all inside."""
+    paths = [place("/store", SessionKey(*key)).log for key in (one, other)]
+
+    for path in paths:
+        assert os.path.normpath(path) == path
+        assert path.startswith("/store/")
+        assert path.count("/") == 3
+        assert all(len(part) < 128 for part in path.split("/"))
+    assert (as_a_lenient_file_system(paths[0]) == as_a_lenient_file_system(paths[1])) == (one == other)
+
+
+def test_awkward_ids_keep_their_own_texts(store: Store, folder: Path) -> None:
+    """Sessions, tenants and namespaces of whatever characters hold what was put there, and nothing is elsewhere."""
+    ids = [id for id in AWKWARD if id != "\ud800"]
+    for id in ids:
+        add(store, id, key=SessionKey("t", id))
+        add(store, id, key=SessionKey(id, "s"))
+        drive(store.put_item("t", id, "k", id.encode()))
+
+    assert [one.session for one in drive(store.sessions("t"))] == sorted(ids)
+    for id in ids:
+        assert texts(store, SessionKey("t", id)) == texts(store, SessionKey(id, "s")) == [id]
+        assert drive(store.get_item("t", id, "k")).value == id.encode()
+    assert [entry.name for entry in folder.parent.iterdir()] == ["logs"]
+
+
+def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path) -> None:
+    """A log under another session's name is StoreCorrupt that says whose it is; the session itself is unharmed."""
+    add(store, "a")
+    add(store, "b", key=OTHER)
+    log_of(folder, OTHER).write_bytes(log_of(folder).read_bytes())
+
+    for attempt in (lambda: drive(store.head(OTHER)), lambda: add(store, "x", key=OTHER)):
+        with pytest.raises(StoreCorrupt, match=r"log of session 'one' of tenant 'tenant'.*own name"):
+            attempt()
+
+    assert texts(store) == ["a"]
+
+
+# --- opening
+
+
+def test_addresses_are_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`file:folder` lies in the current folder and stays there, `file:///folder` at the root; both are the same."""
+    monkeypatch.chdir(tmp_path)
+    with Memory.open("file:some/logs") as memory:
+        monkeypatch.chdir("/")
+        memory.session("s").add_user_message("hello")
+
+    with Memory.open(f"file://{tmp_path}/some/logs") as memory:
+        assert [entry.text for entry in memory.session("s").entries()] == ["hello"]
+    assert (tmp_path / "some" / "logs" / "palimpsest.json").exists()
+
+
+@pytest.mark.parametrize("address", ["file:", "file://", "file://host/logs", "file:a\0b"])
+def test_an_address_that_names_no_folder_is_refused(address: str) -> None:
+    """What is neither a relative nor an absolute folder is a ConfigError that shows both forms."""
+    with pytest.raises(ConfigError, match="file:relative/folder or file:///absolute/folder"):
+        Memory.open(address)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"syncronous": "FULL"}, "did you mean 'synchronous'"),
+        ({"synchronous": "OFF"}, "FULL or NORMAL"),
+        ({"busy_seconds": -1}, "0 or more"),
+        ({"readonly": 1}, "True or False"),
+        ({"large_bytes": 1}, "at least 64"),
+    ],
+)
+def test_options_are_checked(folder: Path, options: dict, says: str) -> None:
+    """An unknown option, or one with a value that it may not have, is a ConfigError, and no folder comes to be."""
+    with pytest.raises(ConfigError, match=says):
+        Memory.open(f"file://{folder}", **options)
+
+    assert not folder.exists()
+
+
+def test_a_system_without_file_locks_is_told_to_use_sqlite(folder: Path) -> None:
+    """Where `fcntl` is missing, as on Windows, opening raises ConfigError that names the other store."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "from palimpsest import ConfigError, Memory\n"
+        f"try: Memory.open('file://{folder}')\n"
+        "except ConfigError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+    assert "sqlite:///agent.db" in said
+    assert not folder.exists()
+
+
+def photos(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "photo.jpg").write_bytes(b"x")
+
+
+def other_mark(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "palimpsest.json").write_text('{"kind":"something else","version":1}')
+
+
+def broken_mark(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "palimpsest.json").write_text('{"kind":"palimps')
+
+
+def a_file(folder: Path) -> None:
+    folder.write_text("Dear diary")
+
+
+@pytest.mark.parametrize("make", [photos, other_mark, broken_mark, a_file])
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
+    folder: Path, make: Callable[[Path], None], readonly: bool
+) -> None:
+    """What is no store of ours raises StoreCorrupt that names it, and nothing in it changes."""
+    make(folder)
+    before = sorted(folder.rglob("*")), everything(folder)
+
+    with pytest.raises(StoreCorrupt, match="logs"):
+        Memory.open(f"file://{folder}", readonly=readonly)
+
+    assert (sorted(folder.rglob("*")), everything(folder)) == before
+
+
+def test_a_newer_store_is_refused_by_its_number(folder: Path) -> None:
+    """A folder of a newer version raises StoreTooNew with both numbers."""
+    folder.mkdir()
+    (folder / "palimpsest.json").write_text('{"kind":"palimpsest/files","version":7}')
+
+    with pytest.raises(StoreTooNew, match=r"7.*upgrade") as caught:
+        Memory.open(f"file://{folder}")
+
+    assert (caught.value.found, caught.value.known) == (7, 1)
+
+
+def test_an_empty_folder_becomes_a_store(folder: Path) -> None:
+    """A folder with nothing in it, or with a mark that was never finished, is taken."""
+    folder.mkdir()
+    (folder / "palimpsest.json.new").write_text("{")
+
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session("s").add_user_message("hello")
+
+    assert [entry.name for entry in folder.iterdir() if entry.is_file()] == ["palimpsest.json"]
+
+
+def test_a_readonly_store_reads_and_changes_nothing(folder: Path) -> None:
+    """With `readonly=True` all can be read, every write raises StoreUnavailable, and no byte or name changes."""
+    said = filled(f"file://{folder}")
+    before = sorted(folder.rglob("*")), everything(folder)
+
+    with Memory.open(f"file://{folder}", readonly=True) as memory:
+        session = memory.session(SESSION, counter=len, max_tokens=100)
+        session.context()
+        for write in (
+            lambda: session.add_user_message("no"),
+            lambda: session.erase([1]),
+            session.clear,
+            session.fork,
+            lambda: memory.delete_session(SESSION),
+            memory.sweep,
+            lambda: memory.import_session(session.export(), session_id="copy"),
+            lambda: drive(memory.store.put_item("t", "n", "k", b"")),
+            lambda: drive(memory.store.lease("t", "l", "h", 1)),
+        ):
+            with pytest.raises(StoreUnavailable, match="readonly=True"):
+                write()
+        assert [entry.text for entry in session.entries()] == said
+
+    assert (sorted(folder.rglob("*")), everything(folder)) == before
+
+
+def test_readonly_makes_no_store(folder: Path) -> None:
+    """With `readonly=True` a missing or empty folder is StoreUnavailable, and nothing comes to be."""
+    for _ in ("missing", "empty"):
+        with pytest.raises(StoreUnavailable, match="there is no store"):
+            Memory.open(f"file://{folder}", readonly=True)
+        folder.mkdir(exist_ok=True)
+
+    assert list(folder.iterdir()) == []
+
+
+def test_what_was_refused_leaves_no_log_behind(store: Store, folder: Path) -> None:
+    """An append to a new session that raises, or that holds nothing, makes no file."""
+    with pytest.raises(Exception, match="revision 0, not 5"):
+        drive(store.append(KEY, [Entry(content="a")], expect=5))
+    drive(store.append(KEY, []))
+
+    assert files(folder, "*.jsonl") == []
+
+
+# --- used as users do
+
+
+def test_turns_of_the_default_memory_are_kept(folder: Path) -> None:
+    """A whole turn through the public interface comes back from the folder as it was."""
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session(SESSION).add(turn("one"))
+
+    with Memory.open(f"file://{folder}") as memory:
+        assert memory.session(SESSION).context().messages == turn("one")
+
+
+def test_the_command_line_makes_no_folder_by_looking(here: Path) -> None:
+    """A command that reads refuses a folder that is not there; importing makes it, and then it is read."""
+    write_lines(here / "chat.jsonl", CHAT)
+    assert commands.run("sessions", "--store", "file:logs").exit_code != 0
+    assert not (here / "logs").exists()
+
+    assert commands.run("import", "chat.jsonl", "--session", "chat", "--store", "file:logs").exit_code == 0
+
+    assert "chat" in commands.run("sessions", "--store", f"file://{here}/logs").output

@@ -1,0 +1,244 @@
+"""What the file store makes of damaged files: no wrong answer, and the rest can be read."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, quick, texts
+from palimpsest import (
+    Entry,
+    StoreCorrupt,
+    StoreTooNew,
+)
+from palimpsest.entries import moment
+from palimpsest.log import Change, Cut, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    """An empty store in that folder, quick because it does not wait for the disk."""
+    store = quick(folder)
+    yield store
+    drive(store.close())
+
+
+@pytest.fixture
+def damaged(store: Store, folder: Path) -> Store:
+    """A log of five commits of two entries, a cut after the second, with the third (entries 5 and 6) damaged."""
+    for number in range(5):
+        add(store, f"{number}.a", f"{number}.b")
+        if number == 1:
+            drive(store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut())))
+    lines = lines_of(folder)
+    lines[4] = lines[4].replace(b"2.a", b"2.A")
+    log_of(folder).write_bytes(b"".join(lines))
+    return store
+
+
+def test_damage_is_named_and_the_rest_can_be_read(damaged: Store, folder: Path) -> None:
+    """What reaches a damaged line raises StoreCorrupt with file, line, byte and what it holds; other reads do not."""
+    byte = sum(map(len, lines_of(folder)[:4]))
+
+    with pytest.raises(StoreCorrupt) as caught:
+        texts(damaged)
+
+    assert f"{log_of(folder)}, line 5 (byte {byte}; revision 4, append at entry 5)" in str(caught.value)
+    assert texts(damaged, before=5) == ["0.a", "0.b", "1.a", "1.b"]
+    assert texts(damaged, after=6) == ["3.a", "3.b", "4.a", "4.b"]
+    assert texts(damaged, newest_first=True, limit=4) == ["4.b", "4.a", "3.b", "3.a"]
+    assert texts(damaged, newest_first=True, before=5) == ["1.b", "1.a", "0.b", "0.a"]
+    assert [entry.seq for entry in drive(damaged.fetch(KEY, [1, 4, 7, 10]))] == [1, 4, 7, 10]
+    for touching in ({"after": 5}, {"before": 6}, {"after": 3, "limit": 3}, {"newest_first": True, "limit": 5}):
+        with pytest.raises(StoreCorrupt, match="line 5"):
+            texts(damaged, **touching)
+    with pytest.raises(StoreCorrupt, match="line 5"):
+        drive(damaged.fetch(KEY, [6]))
+
+
+def test_a_damaged_log_takes_appends_and_cuts(damaged: Store) -> None:
+    """Damage further up keeps nobody from going on; records are read on either side of it."""
+    add(damaged, "more")
+
+    assert drive(damaged.head(KEY)).next_seq == 12
+    assert texts(damaged, after=10) == ["more"]
+    assert [record.kind for record in drive(damaged.records(KEY, before=4))] == ["cut"]
+    assert drive(damaged.records(KEY, after=4)) == []
+    with pytest.raises(StoreCorrupt, match="line 5"):
+        drive(damaged.records(KEY))
+
+
+def test_nothing_is_erased_in_half_of_a_damaged_log(damaged: Store, folder: Path) -> None:
+    """An erasure that would pass the damage is refused and changes nothing; one behind it works, deletion, too."""
+    before = log_of(folder).read_bytes()
+    with pytest.raises(StoreCorrupt, match="line 5"):
+        erase(damaged, 1)
+    assert log_of(folder).read_bytes() == before
+    assert not list(folder.rglob("*.new"))
+
+    erase(damaged, 9)
+
+    assert texts(damaged, after=6) == ["3.a", "3.b", "", "4.b"]
+    assert drive(damaged.delete(KEY)) is True
+    assert texts(damaged) == []
+
+
+def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path) -> None:
+    """Where the damaged line is a record, all entries can still be read."""
+    add(store, "a")
+    drive(store.compact(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    add(store, "b")
+    lines = lines_of(folder)
+    lines[2] = lines[2].replace(b"kept", b"kepT")
+    log_of(folder).write_bytes(b"".join(lines))
+
+    assert texts(store) == ["a", "b"]
+    assert texts(store, newest_first=True) == ["b", "a"]
+    with pytest.raises(StoreCorrupt, match="line 3"):
+        drive(store.records(KEY))
+
+
+def test_other_sessions_do_not_suffer(damaged: Store, folder: Path) -> None:
+    """A session whose last line is damaged is refused by name; the others are read and written."""
+    add(damaged, "fine", key=OTHER)
+    log = log_of(folder)
+    log.write_bytes(log.read_bytes().replace(b"4.b", b"4.B"))
+
+    for attempt in (lambda: drive(damaged.head(KEY)), lambda: add(damaged, "x"), lambda: texts(damaged)):
+        with pytest.raises(StoreCorrupt, match="one-"):
+            attempt()
+    add(damaged, "more", key=OTHER)
+    assert texts(damaged, OTHER) == ["fine", "more"]
+
+
+def sample(folder: Path) -> None:
+    """A store with some of everything."""
+    store = quick(folder, large_bytes=64)
+    for number in range(3):
+        drive(
+            store.append(
+                KEY,
+                [
+                    Entry(content=f"question {number}", metadata={"n": number}),
+                    Entry(kind="tool_call", role="assistant", name="look", call_id=f"c{number}", content="{}"),
+                    Entry(kind="tool_result", role="tool", call_id=f"c{number}", content="large " * 20 * (number + 1)),
+                ],
+            )
+        )
+    drive(store.compact(KEY, Change(kind="cut", reason="high water", view="main", cut=Cut(start=4))))
+    erase(store, 2)
+    drive(store.count(KEY, "words", {1: 5, 3: 7, 4: 300}))
+    fork(store)
+    add(store, "after\ud800")
+    add(store, "mine", key=OTHER)
+    drive(store.put_item("tenant", "facts", "name", b"Ada"))
+    drive(store.put_item("tenant", "facts", "raw", bytes(range(128, 140))))
+    drive(store.lease("tenant", "turn", "me", 1e9))
+
+
+def reads(folder: Path) -> dict[str, Callable[[Store], object]]:
+    """Every way to read what `sample` made."""
+    found: dict[str, Callable[[Store], object]] = {
+        "sessions": lambda store: drive(store.sessions("tenant")),
+        "items": lambda store: drive(store.list_items("tenant", "facts")),
+        "lease": lambda store: drive(store.lease("tenant", "turn", "you", 1)),
+    }
+    for key in (KEY, OTHER):
+        found |= {
+            f"head {key}": lambda store, key=key: drive(store.head(key)),
+            f"read {key}": lambda store, key=key: drive(store.read(key)),
+            f"back {key}": lambda store, key=key: drive(store.read(key, newest_first=True)),
+            f"part {key}": lambda store, key=key: drive(store.read(key, after=2, before=7)),
+            f"fetch {key}": lambda store, key=key: drive(store.fetch(key, [1, 9])),
+            f"records {key}": lambda store, key=key: drive(store.records(key)),
+            f"counts {key}": lambda store, key=key: [e.tokens for e in drive(store.read(key, counter="words"))],
+        }
+    return found
+
+
+def answer(read: Callable[[], object]) -> object:
+    """What the call returns, or the error that it raises."""
+    try:
+        return read()
+    except (StoreCorrupt, StoreTooNew) as error:
+        return error
+
+
+def fewer_counts(found: object, wanted: object) -> bool:
+    """Whether these are the counts wanted, or some of them: what is not there is counted again."""
+    return isinstance(found, list) and all(one in (None, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("flips", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_flipped_bit_never_gives_a_wrong_answer(tmp_path: Path, dice: random.Random, flips: int) -> None:
+    """A bit flipped in any file either raises an error that names the file, or every answer is as it was."""
+    sound = tmp_path / "sound"
+    sample(sound)
+    asked = reads(sound)
+    wanted = {name: read(quick(sound)) for name, read in asked.items()}
+    files = [file for file in sorted(sound.rglob("*")) if file.is_file() and file.stat().st_size]
+    sizes = [file.stat().st_size for file in files]
+    folder, refused = tmp_path / "flipped", set()
+    shutil.copytree(sound, folder)
+    for _ in range(flips):
+        (file,) = dice.choices([file.relative_to(sound) for file in files], sizes)
+        original = (sound / file).read_bytes()
+        changed = bytearray(original)
+        changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+        (folder / file).write_bytes(changed)
+
+        found = {name: answer(lambda read=read: read(quick(folder, large_bytes=64))) for name, read in asked.items()}
+
+        for name, one in found.items():
+            if isinstance(one, StoreCorrupt | StoreTooNew):
+                assert str(folder if file.name == "palimpsest.json" else folder / file) in str(one)
+                refused.add(file)
+            else:
+                assert one == wanted[name] or ("counts" in name and fewer_counts(one, wanted[name])), name
+        (folder / file).write_bytes(original)
+    assert len(refused) >= 4
+
+
+def test_damaged_side_data_is_named(store: Store, folder: Path) -> None:
+    """Items or leases that are not as they were written raise StoreCorrupt with their file; nothing is overwritten."""
+    drive(store.put_item("tenant", "facts", "k", b"v"))
+    drive(store.lease("tenant", "l", "me", 10))
+    for pattern, attempts in (
+        ("items/*", [lambda: drive(store.get_item("tenant", "facts", "k")),
+                     lambda: drive(store.put_item("tenant", "facts", "k", b"w"))]),
+        ("leases.json", [lambda: drive(store.lease("tenant", "m", "me", 10))]),
+    ):  # fmt: skip
+        (file,) = folder.rglob(pattern)
+        file.write_bytes(file.read_bytes()[:-9])
+        before = file.read_bytes()
+        for attempt in attempts:
+            with pytest.raises(StoreCorrupt) as caught:
+                attempt()
+            assert str(file) in str(caught.value)
+        assert file.read_bytes() == before
+
+
+def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
+    """Damage in one session is raised after all others were swept: what has expired does not stay for it."""
+    for session in ("a", "b", "c"):
+        drive(store.append(SessionKey("tenant", session), [Entry(content="sesame", expires_at=moment(1_000_000))]))
+    broken = log_of(folder, SessionKey("tenant", "b"))
+    broken.write_bytes(broken.read_bytes().replace(b'"tenant":"tenant"', b'"tenant":"tenanT"'))
+
+    with pytest.raises(StoreCorrupt) as caught:
+        drive(store.sweep(2_000_000))
+
+    assert str(broken) in str(caught.value)
+    assert [log.name[0] for log in folder.rglob("*.jsonl") if b"sesame" in log.read_bytes()] == ["b"]

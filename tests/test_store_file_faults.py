@@ -1,0 +1,333 @@
+"""What the file store makes of writes that are torn, refused or killed: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, opened, quick, texts
+from palimpsest import (
+    Memory,
+    PalimpsestError,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from palimpsest.log import Change
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+from processes import filled, integrity, run, stuff, tried
+from writer import SESSION, turn
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    """An empty store in that folder, quick because it does not wait for the disk."""
+    store = quick(folder)
+    yield store
+    drive(store.close())
+
+
+# --- torn ends
+
+
+def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> None:
+    """Wherever its last line ends, a log is read up to the line before; the next append takes its place."""
+    add(store, "a", "b")
+    drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,))))
+    log = log_of(folder)
+    whole = log.read_bytes()
+    head = drive(store.head(KEY))
+    add(store, "torn", "line")
+    last = log.read_bytes()[len(whole) :]
+
+    for length in range(len(last)):
+        log.write_bytes(whole + last[:length])
+
+        assert drive(store.head(KEY)) == head
+        assert texts(store) == ["a", "b"]
+        assert texts(store, newest_first=True) == ["b", "a"]
+        assert len(drive(store.records(KEY))) == 1
+        add(store, "next")
+        assert texts(store) == ["a", "b", "next"]
+        assert log.read_bytes().startswith(whole)
+        assert [json.loads(line)["revision"] for line in lines_of(folder)[1:]] == [1, 2, 3]
+
+
+def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path) -> None:
+    """Wherever a new log's first write ended, there is no session, and one can be begun."""
+    add(store, "torn")
+    log = log_of(folder)
+    whole = log.read_bytes()
+    for length in range(len(whole)):
+        log.write_bytes(whole[:length])
+
+        assert drive(store.head(KEY)) is None
+        assert texts(store) == []
+        assert drive(store.sessions(KEY.tenant)) == []
+        add(store, "first")
+        assert texts(store) == ["first"]
+        assert drive(store.head(KEY)).revision == 1
+
+
+def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder: Path) -> None:
+    """Where a loss of power left zeros in the last line it was never acknowledged; further up it is damage."""
+    add(store, "a")
+    keep = log_of(folder).stat().st_size
+    add(store, "b" * 2000)
+    log = log_of(folder)
+    whole = log.read_bytes()
+    for begin, end in ((keep, keep + 512), (keep + 700, keep + 1212), (keep + 900, len(whole)), (keep, len(whole) - 1)):
+        log.write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
+
+        assert texts(store) == ["a"]
+        add(store, "c")
+        assert texts(store) == ["a", "c"]
+
+    log.write_bytes(whole)
+    add(store, "c")
+    log.write_bytes(whole[: keep + 700] + bytes(512) + log.read_bytes()[keep + 1212 :])
+    with pytest.raises(StoreCorrupt, match="line 3"):
+        texts(store)
+
+
+def test_a_log_cut_anywhere_holds_whole_commits(store: Store, folder: Path, dice: random.Random) -> None:
+    """A log that was cut short at any byte has the commits before it, each whole, and takes new ones."""
+    expected = [[]]
+    for number in range(12):
+        add(store, *(f"{number}.{i} ☂" for i in range(number % 4 + 1)))
+        expected.append(texts(store))
+    whole = log_of(folder).read_bytes()
+    for _ in range(60):
+        log_of(folder).write_bytes(whole[: dice.randrange(len(whole))])
+
+        found = texts(store)
+        assert found in expected
+        add(store, "next")
+        assert texts(store) == [*found, "next"]
+
+
+# --- a write that fails
+
+
+def test_an_erasure_that_fails_half_way_is_completed_by_the_next(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure between branches leaves the session itself unchanged; the same call again erases in all."""
+    add(store, "sesame", "b")
+    for name in ("second", "third"):
+        fork(store, into=name)
+    head, real, calls = drive(store.head(KEY)), os.replace, []
+
+    def failing(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error", target)
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            erase(store, 1)
+    assert drive(store.head(KEY)) == head
+    assert texts(store) == ["sesame", "b"]
+
+    erase(store, 1)
+
+    for name in (KEY.session, "second", "third"):
+        assert texts(store, KEY._replace(session=name)) == ["", "b"]
+    assert b"sesame" not in b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_branch_that_was_never_made_leaves_nothing_to_a_session_of_its_name(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fork that failed the id is free; who takes it has neither counts nor erasures of the other session."""
+    add(store, "a", "b")
+    drive(store.count(KEY, "words", {1: 5, 2: 6}))
+
+    def failing(_: str, target: str) -> None:
+        raise OSError(5, "Input/output error", target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        with pytest.raises(StoreUnavailable):
+            fork(store)
+    assert [one.session for one in drive(store.sessions("tenant"))] == [KEY.session]
+
+    add(store, "mine", "too", key=OTHER)
+    assert drive(store.tally(OTHER, "words")) == (0, 0)
+    erase(store, 1)
+    assert texts(store, OTHER) == ["mine", "too"]
+
+
+def test_an_append_that_cannot_reach_the_disk_is_taken_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk does not confirm a write it raises StoreUnavailable with the file's name and stores nothing."""
+    store = opened(folder, large_bytes=64)
+    add(store, "a")
+    before = log_of(folder).read_bytes()
+
+    def failing(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        for text in ("b", "large " * 50):
+            with pytest.raises(StoreUnavailable, match=r"Input/output error: .*(one-|content)"):
+                add(store, text)
+
+    assert log_of(folder).read_bytes() == before
+    assert not list(folder.rglob("content*"))
+    add(store, "c")
+    assert texts(store) == ["a", "c"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="this system has no fdatasync")
+def test_an_acknowledged_append_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default each append waits for the disk once, a new log for its folder, too; with NORMAL none does."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append("file"))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append("folder"))
+    full = opened(folder)
+    normal = quick(folder)
+    synced.clear()
+
+    add(full, "a")
+    assert synced[-2:] == ["file", "folder"]
+    synced.clear()
+    add(full, "b")
+    assert synced == ["file"]
+    add(normal, "c")
+    assert synced == ["file"]
+
+
+def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None:
+    """On a full disk an add raises StoreUnavailable and stores nothing; with room the same open session goes on."""
+    address = f"file://{small_disk}/logs"
+    with Memory.open(address) as memory:
+        session = memory.session(SESSION)
+        session.add(turn("before"))
+        before = session.entries()
+        ballast = stuff(small_disk)
+
+        for messages in ([{"role": "user", "content": "x" * 4000}] * 300, [{"role": "user", "content": "y" * 100_000}]):
+            with pytest.raises(StoreUnavailable, match=r"full.*nothing was written; make room and try again"):
+                session.add(messages)
+        for write in (lambda: session.erase([before[0].id]), session.clear, session.fork):
+            with pytest.raises(StoreUnavailable, match="full"):
+                write()
+
+        assert session.entries() == before
+        assert integrity(address) == "ok"
+        assert [one.session for one in memory.sessions()] == [SESSION]
+        assert not list((small_disk / "logs").rglob("*.new"))
+        ballast.unlink()
+        session.add(turn("after"))
+        session.erase([before[0].id])
+        with Memory.open(address, readonly=True) as other:
+            assert len(other.session(SESSION).entries()) == 12
+
+
+def test_a_full_disk_refuses_a_new_store(small_disk: Path) -> None:
+    """Opening a new store on a full disk raises StoreUnavailable; with room the same folder opens."""
+    ballast = stuff(small_disk)
+    with pytest.raises(StoreUnavailable), Memory.open(f"file://{small_disk}/logs") as memory:
+        memory.session(SESSION).add(turn("one"))
+
+    ballast.unlink()
+    with Memory.open(f"file://{small_disk}/logs") as memory:
+        memory.session(SESSION).add(turn("after"))
+        assert memory.session(SESSION).stats().total_entries == 6
+
+
+def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
+    """On a full disk a context that is due for a cut is given all the same; its notes say what was not stored."""
+    with Memory.open(f"file://{small_disk}/logs") as memory:
+        session = memory.session(SESSION, max_tokens=200)
+        for number in range(30):
+            session.add(turn(str(number)))
+        stuff(small_disk)
+
+        context = session.context()
+
+        assert context.tokens <= 200
+        assert context.epoch is None
+        assert "not stored" in context.report.notes[-1]
+
+
+def test_a_file_that_may_not_grow_refuses_a_write_and_loses_nothing(folder: Path) -> None:
+    """Where the system limits a file's size a write raises StoreUnavailable, and works again beyond the limit."""
+    address = f"file://{folder}"
+    error, intact = run("limited", address)
+
+    assert error[0] == "StoreUnavailable"
+    assert "disk" in error[1]
+    assert "nothing was written" in error[1]
+    assert intact is True
+    assert integrity(address) == "ok"
+
+
+@pytest.mark.parametrize("how", ["log", "folder"])
+def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) -> None:
+    """A log or a folder without permission to write is read, and a write gives StoreUnavailable that says so."""
+    address = f"file://{shelf}/logs"
+    said = filled(address)
+    (log,) = shelf.rglob("*.jsonl")
+    before = log.read_bytes()
+    for path in (log, *shelf.rglob("*")) if how == "folder" else (log,):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+    outcome = tried(address, "writable")
+
+    assert "written" not in outcome
+    assert outcome["read"] == said
+    assert outcome["error"] == "StoreUnavailable"
+    assert str(log) in outcome["text"]
+    assert "permissions" in outcome["text"]
+    assert log.read_bytes() == before
+
+
+def test_a_store_that_may_only_be_read_is_read(shelf: Path) -> None:
+    """A folder that somebody else owns opens with `readonly=True`; a new one where nothing may be made does not."""
+    said = filled(f"file://{shelf}/logs")
+    shelf.chmod(0o555)
+
+    assert tried(f"file://{shelf}/logs", "readonly")["read"] == said
+    outcome = tried(f"file://{shelf}/inner/logs", "writable")
+    assert outcome["error"] == "StoreUnavailable"
+    assert "ermission" in outcome["text"]
+
+
+def test_what_a_killed_erasure_has_left_goes_with_the_next_write(store: Store, folder: Path) -> None:
+    """A half-written file beside a log is never read, and is removed by the session's next writer."""
+    add(store, "a")
+    left = Path(f"{log_of(folder)}.new")
+    left.write_bytes(b"half of a")
+
+    assert texts(store) == ["a"]
+    add(store, "b")
+
+    assert not left.exists()
+    assert texts(store) == ["a", "b"]
+
+
+def test_every_error_is_ours(store: Store, folder: Path) -> None:
+    """A folder in the place of a log, which no system call expects, is StoreUnavailable with its name."""
+    add(store, "a")
+    log_of(folder).unlink()
+    log_of(folder).mkdir()
+
+    for attempt in (lambda: drive(store.head(KEY)), lambda: add(store, "b"), lambda: drive(store.delete(KEY))):
+        with pytest.raises(PalimpsestError, match="one-") as caught:
+            attempt()
+        assert isinstance(caught.value, StoreUnavailable)

@@ -1,0 +1,325 @@
+"""What the file store keeps and lets go of: erased text, large contents, counts; and that growth costs nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from filestore import BIG, KEY, OTHER, add, erase, everything, files, fork, log_of, opened, quick, texts
+from palimpsest import (
+    Entry,
+    StoreCorrupt,
+)
+from palimpsest.entries import moment
+from palimpsest.log import Change, Head, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Dump, Store
+from palimpsest.testing import FakeClock
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
+    """An empty store in that folder, whose clock stands still."""
+    store = opened(folder, clock=clock)
+    yield store
+    drive(store.close())
+
+
+# --- what is erased is gone
+
+
+def test_erased_text_is_in_no_file(store: Store, folder: Path) -> None:
+    """After an erasure neither text, name, arguments nor large content is in any byte of the folder, in any branch."""
+    secret = [
+        Entry(content="sesame"),
+        Entry(kind="context", name="sesame.md", content="open"),
+        Entry(kind="tool_call", role="assistant", name="sesame_tool", call_id="sesame_id", content='{"a":"sesame"}'),
+        Entry(kind="tool_result", role="tool", call_id="sesame_id", content="sesame " * 20_000),
+    ]
+    drive(store.append(KEY, secret))
+    add(store, "after")
+    fork(store)
+    add(store, "more")
+    digest = next(folder.rglob("content")).parent.name
+    assert b"sesame" in everything(folder)
+
+    erase(store, 1, 2, 3, 4)
+
+    left = everything(folder) + "".join(map(str, folder.rglob("*"))).encode()
+    assert b"sesame" not in left
+    assert digest.encode() not in left
+    assert texts(store, OTHER) == ["", "", "", "", "after"]
+    assert texts(store) == ["", "", "", "", "after", "more"]
+
+
+@pytest.mark.parametrize("end", ["clear", "delete", "replace"])
+def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: str) -> None:
+    """After a clear, a deletion or an import in its place no text, content, count or name of the old log is left."""
+    add(store, "sesame", "sesame " * 20_000)
+    drive(store.count(KEY, "words", {1: 7, 2: 8}))
+    if end == "clear":
+        drive(store.compact(KEY, Change(kind="clear", reason="asked")))
+    elif end == "delete":
+        drive(store.delete(KEY))
+    else:
+        dump = Dump(head=Head(revision=1), entries=(), records=())
+        drive(store.load(KEY, dump, replace=True))
+
+    assert b"sesame" not in everything(folder)
+    assert files(folder, "content") == []
+    assert [path for path in folder.rglob("counts/*/*") if path.is_file()] == []
+    assert len(files(folder, "*.jsonl")) == (end != "delete")
+
+
+# --- large contents
+
+
+def test_a_large_content_is_kept_once_for_all_that_say_it(store: Store, folder: Path) -> None:
+    """Entries, sessions and branches share one file, which goes with the last that refers to it."""
+    add(store, BIG, "a", BIG)
+    add(store, BIG, key=OTHER)
+    fork(store, KEY, "branch")
+    (content,) = files(folder, "content")
+    assert content.read_text() == BIG
+    assert len(list(content.parent.iterdir())) == 4
+
+    erase(store, 1)
+    drive(store.delete(OTHER))
+    assert texts(store, KEY._replace(session="branch")) == ["", "a", BIG]
+    drive(store.delete(KEY))
+    assert texts(store, KEY._replace(session="branch")) == ["", "a", BIG]
+    drive(store.compact(KEY._replace(session="branch"), Change(kind="clear", reason="asked")))
+
+    assert files(folder, "content") == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "other bytes"])
+def test_a_lost_content_is_named_and_made_whole_by_saying_it_again(store: Store, folder: Path, damage: str) -> None:
+    """A content that is missing or changed raises StoreCorrupt with its file and entry; other entries are read."""
+    add(store, "a", BIG)
+    (content,) = files(folder, "content")
+    if damage == "missing":
+        content.unlink()
+    else:
+        content.write_bytes(b"z" + content.read_bytes()[1:])
+
+    with pytest.raises(StoreCorrupt, match=r"content.*entry 2 of session 'one'") as caught:
+        texts(store)
+    assert str(content) in str(caught.value)
+    assert texts(store, before=2) == ["a"]
+    add(store, BIG, key=OTHER)
+
+    assert texts(store) == ["a", BIG]
+
+
+def test_the_limit_of_what_is_large_can_be_set(folder: Path) -> None:
+    """With `large_bytes` a smaller text is kept apart; a store with another limit reads it all the same."""
+    add(opened(folder, large_bytes=64), "x" * 65, "y" * 64)
+
+    assert [file.read_text() for file in files(folder, "content")] == ["x" * 65]
+    assert texts(opened(folder)) == ["x" * 65, "y" * 64]
+
+
+def test_a_sweep_removes_what_killed_writers_have_left(store: Store, folder: Path) -> None:
+    """Half-written logs, items and contents, names of users that are none and of branches that are gone: all go."""
+    add(store, BIG)
+    add(store, "other", key=OTHER)
+    fork(store, KEY, "branch")
+    drive(store.put_item("tenant", "n", "k", b"v"))
+    (content,) = files(folder, "content")
+    tenant, other = log_of(folder).parent, log_of(folder, OTHER).stem
+    stray = tenant / "large" / "00" / ("0" * 64)
+    stray.mkdir(parents=True)
+    (stray / "content.new").write_bytes(b"sesame")
+    (stray / other).touch()
+    (tenant / "gone-1.jsonl.new").write_bytes(b"sesame")
+    (tenant / "items" / "gone-1.json.new").write_bytes(b"sesame")
+    (content.parent / other).touch()
+    (content.parent / "gone-1").touch()
+    family = next((tenant / "families").iterdir())
+    (family / "gone-1").touch()
+
+    assert drive(store.sweep(0)) == 0
+
+    assert b"sesame" not in everything(folder)
+    assert len(list(content.parent.iterdir())) == 3
+    assert not stray.exists()
+    assert len(list(family.iterdir())) == 2
+    assert texts(store) == [BIG]
+    drive(store.delete(KEY))
+    drive(store.delete(KEY._replace(session="branch")))
+    assert list((tenant / "families").iterdir()) == []
+
+
+# --- counts
+
+
+def test_a_lost_entry_leaves_no_count_to_the_next_one(store: Store, folder: Path) -> None:
+    """Where a loss of power took an entry and left its count, the entry that gets its place has none."""
+    add(store, "a")
+    keep = log_of(folder).stat().st_size
+    add(store, "b")
+    drive(store.count(KEY, "words", {1: 10, 2: 20}))
+    os.truncate(log_of(folder), keep)
+
+    again = opened(folder)
+    add(again, "c")
+
+    assert [entry.tokens for entry in drive(again.read(KEY, counter="words"))] == [10, None]
+    assert drive(again.tally(KEY, "words")) == (1, 10)
+
+
+def test_lost_counts_are_counted_again(store: Store, folder: Path) -> None:
+    """A file of counts that is gone, or whose bytes differ, takes nothing but counts with it."""
+    add(store, "a", "b", "c")
+    drive(store.count(KEY, "words", {1: 10, 2: 20, 3: 30}))
+    (counts,) = [file for file in folder.rglob("counts/*/*") if file.is_file()]
+    data = bytearray(counts.read_bytes())
+    data[8] ^= 4
+    counts.write_bytes(data)
+    assert [entry.tokens for entry in drive(store.read(KEY, counter="words"))] == [10, None, 30]
+    assert drive(store.tally(KEY, "words")) == (2, 40)
+
+    counts.unlink()
+
+    assert drive(store.tally(KEY, "words")) == (0, 0)
+    assert texts(store, counter="words", uncounted=True) == ["a", "b", "c"]
+
+
+# --- growth
+
+
+def grown(store: Store, number: int, batch: int = 50) -> None:
+    """Make a session of so many entries, a few to a line."""
+    for start in range(0, number, batch):
+        add(store, *(f"text {i} " + "x" * 40 for i in range(start, start + batch)))
+
+
+VERBS: dict[str, Callable[[Store, int], object]] = {
+    "head": lambda store, _: drive(store.head(KEY)),
+    "window": lambda store, _: drive(store.read(KEY, limit=100, newest_first=True)),
+    "tail": lambda store, n: drive(store.read(KEY, after=n - 100)),
+    "middle": lambda store, n: drive(store.read(KEY, after=n // 2, limit=20)),
+    "fetch": lambda store, n: drive(store.fetch(KEY, [n // 3, n])),
+    "append": lambda store, _: add(store, "more"),
+    "listing": lambda store, _: drive(store.sessions(KEY.tenant)),
+    "count": lambda store, n: drive(store.count(KEY, "words", {n - 1: 3})),
+    "cut": lambda store, _: drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=()))),
+    "records": lambda store, n: drive(store.records(KEY, after=n // 50)),
+}
+
+
+def bytes_read(store: Store, n: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many bytes of its files each verb reads."""
+    pread, sizes = os.pread, []
+
+    def counting(fd: int, size: int, offset: int) -> bytes:
+        data = pread(fd, size, offset)
+        sizes.append(len(data))
+        return data
+
+    read = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", counting)
+        for name, verb in VERBS.items():
+            sizes.clear()
+            verb(store, n)
+            read[name] = sum(sizes)
+    return read
+
+
+def test_no_verb_reads_more_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a log of 20,000 entries each verb reads little more than in one of 1,000: the steps of a binary search."""
+    short, long = quick(tmp_path / "short"), quick(tmp_path / "long")
+    grown(short, 1000)
+    grown(long, 20_000)
+
+    few, many = bytes_read(short, 1000, monkeypatch), bytes_read(long, 20_000, monkeypatch)
+
+    for name in VERBS:
+        assert many[name] <= few[name] + 250_000, name
+    for name in ("head", "append", "window", "listing", "cut"):
+        assert many[name] <= few[name] * 1.5, name
+
+
+@pytest.mark.parametrize("number", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow_with_the_log(folder: Path, number: int) -> None:
+    """A long log is opened, read, appended to, forked, erased in, cleared and deleted a few lines at a time."""
+    grown(quick(folder), number)
+    size = log_of(folder).stat().st_size
+    assert size > number * 150
+
+    store = quick(folder)
+    tracemalloc.start()
+    for verb in VERBS.values():
+        verb(store, number)
+    fork(store)
+    erase(store, number // 2)
+    drive(store.sweep(0))
+    drive(store.compact(OTHER, Change(kind="clear", reason="r")))
+    drive(store.delete(KEY))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 1_500_000
+    assert drive(store.sessions(KEY.tenant))[0].entries == 0
+
+
+def test_the_index_of_given_ids_is_small_and_goes_on_where_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first keyed append scans the log once; the next ones read its end, whoever has written meanwhile."""
+    store, other = (quick(folder) for _ in range(2))
+    ids = [f"given {number}" for number in range(3000)]
+    drive(store.append(KEY, [Entry(id=id, content=id) for id in ids]))
+    grown(store, 5000)
+    assert drive(other.append(KEY, [Entry(id="given 7", content="given 7")], check_ids=True)).added == 0
+    add(store, "meanwhile", id="theirs")
+
+    pread, sizes = os.pread, []
+    monkeypatch.setattr(os, "pread", lambda *how: sizes.append(how[1]) or pread(*how))
+    again = drive(other.append(KEY, [Entry(id="theirs", content="meanwhile")], check_ids=True))
+    new = drive(other.append(KEY, [Entry(id="mine", content="new")], check_ids=True))
+
+    assert (again.added, new.added) == (0, 1)
+    assert sum(sizes) < 300_000
+    assert log_of(folder).stat().st_size > 800_000
+
+
+def test_ids_are_found_in_whatever_file_the_log_is_in_now(store: Store, folder: Path) -> None:
+    """After erasures, clears, branches and imports by others a known id is known, and a free one is free."""
+    other, dice = opened(folder), random.Random(5)
+    drive(other.append(KEY, [Entry(id=f"id {n}", content=str(n)) for n in range(40)], check_ids=True))
+    for _ in range(10):
+        number = dice.randrange(40)
+        erase(store, number + 1)
+        assert drive(other.append(KEY, [Entry(id=f"id {number}", content="?")], check_ids=True)).added == 0
+        assert drive(other.append(KEY, [Entry(id="id 0", content="0")], check_ids=True)).added == 0
+    drive(store.compact(KEY, Change(kind="clear", reason="asked")))
+
+    assert drive(other.append(KEY, [Entry(id="id 0", content="new")], check_ids=True)).added == 1
+    assert [entry.text for entry in drive(store.fetch(KEY, ids=["id 0", "id 1"]))] == ["new"]
+
+
+def test_an_expired_entry_goes_whoever_has_written_it(store: Store, folder: Path, clock: FakeClock) -> None:
+    """A sweep by another process's store erases what has expired in all tenants, and counts items, too."""
+    soon = moment(clock.now + 1_000_000)
+    add(store, "sesame", "stays", expires_at=soon)
+    add(store, "sesame", key=SessionKey("another", "one"), expires_at=soon)
+    drive(store.put_item("third", "n", "k", b"sesame", expires=clock.now + 1_000_000))
+    erase(store, 2)
+
+    assert drive(opened(folder).sweep(clock.now + 2_000_000)) == 3
+
+    assert b"sesame" not in everything(folder)

@@ -1,0 +1,261 @@
+"""Who may write to a folder of files when: threads, processes, branches and locks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from filestore import BIG, KEY, OTHER, add, erase, files, fork, held, log_of, opened, quick, texts
+from palimpsest import (
+    Conflict,
+    Entry,
+    Memory,
+    StoreUnavailable,
+)
+from palimpsest.log import Change, Head, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Dump, Store
+from palimpsest.testing import FakeClock
+from processes import PATIENCE, Process, integrity, lines_integrity, run, together, whole_turns
+from writer import ENTRIES_A_TURN, SESSION
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
+    """An empty store in that folder, whose clock stands still."""
+    store = opened(folder, clock=clock)
+    yield store
+    drive(store.close())
+
+
+def test_two_processes_of_four_threads_lose_and_mix_nothing(folder: Path) -> None:
+    """160 turns by 2 processes of 4 threads: each is there once, in one piece, with its calls and results linked."""
+    address = f"file://{folder}"
+    acknowledged = together([Process("threads", address, name, 4, 20) for name in ("one", "two")])
+
+    with Memory.open(address) as memory:
+        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
+    assert len(found) == 160
+    assert set(found.values()) == {1}
+    assert integrity(address) == "ok"
+
+
+def test_five_processes_open_a_new_folder_at_once(folder: Path) -> None:
+    """Whoever is first marks the folder; every one of the others opens the same store and writes to it."""
+    address, names = f"file://{folder}", [str(number) for number in range(5)]
+    together([Process("first", address, name) for name in names])
+
+    with Memory.open(address) as memory:
+        assert sorted(whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)) == names
+
+
+def test_a_key_that_two_processes_use_adds_once(folder: Path) -> None:
+    """Of two processes that add the same batch under the same key one adds it, and both get the same entries."""
+    one, two = together([Process("keyed", f"file://{folder}", 20) for _ in range(2)])
+
+    with Memory.open(f"file://{folder}") as memory:
+        entries = memory.session(SESSION).entries()
+    assert one == two
+    assert len(entries) == 20 * ENTRIES_A_TURN
+    assert set(whole_turns(entries, ENTRIES_A_TURN).values()) == {1}
+
+
+def test_holders_of_a_turn_go_one_after_the_other(folder: Path) -> None:
+    """Leases hold between processes: no add of another's turn lies inside a turn."""
+    together([Process("turns", f"file://{folder}", name, 8) for name in ("one", "two")])
+
+    with Memory.open(f"file://{folder}") as memory:
+        said = [entry.text for entry in memory.session(SESSION).entries()]
+    assert len(said) == 32
+    assert [text.replace("end", "begin") for text in said[1::2]] == said[::2]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(folder: Path) -> None:
+    """In a child of the process that opened the memory every use raises ForkedProcess; the parent is unharmed."""
+    *child, parent = run("fork", f"file://{folder}")
+
+    assert child == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed"]
+    assert parent == ["before the fork", "after the fork"]
+
+
+def test_appends_and_erasures_at_once_lose_nothing(folder: Path) -> None:
+    """While one store replaces the log again and again, another's appends go to the one that is there."""
+    writer, eraser = opened(folder), opened(folder)
+    add(writer, *map(str, range(20)))
+    done = threading.Event()
+
+    def append() -> None:
+        for number in range(60):
+            add(writer, f"later {number}")
+        done.set()
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    for seq in itertools.count(1):
+        if done.is_set() or seq > 20:
+            break
+        erase(eraser, seq)
+    thread.join()
+
+    assert texts(eraser, after=20) == [f"later {number}" for number in range(60)]
+    assert [entry.erased for entry in drive(writer.read(KEY, before=seq))] == [True] * (seq - 1)
+    assert lines_integrity(folder) == "ok"
+
+
+def test_forks_and_erasures_of_a_family_at_once_do_not_wait_for_each_other_in_a_circle(folder: Path) -> None:
+    """Threads that erase in, and branch off, the branches of one family come to an end; what is erased is so in all."""
+    stores = [opened(folder, busy_seconds=20) for _ in range(3)]
+    add(stores[0], *map(str, range(12)))
+    fork(stores[0])
+
+    def work(store: Store, number: int) -> None:
+        key = (KEY, OTHER)[number % 2]
+        for step in range(4):
+            erase(store, 1 + number * 4 + step, key=key)
+            into = KEY._replace(session=f"branch {number} {step}")
+            while drive(store.head(into)) is None:
+                with contextlib.suppress(Conflict):  # an erasure in another branch has reached this one meanwhile
+                    fork(store, key, into.session)
+
+    threads = [threading.Thread(target=work, args=(store, i)) for i, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+    sessions = drive(stores[0].sessions(KEY.tenant))
+    assert len(sessions) == 14
+    for one in sessions:
+        assert all(entry.erased for entry in drive(stores[0].read(SessionKey(KEY.tenant, one.session))))
+
+
+def anything(store: Store, dice: random.Random) -> None:
+    """Do one thing of all that a store can do, in one of few sessions, so that writers meet."""
+    key, other = (KEY._replace(session=dice.choice("abcd")) for _ in range(2))
+    said = dice.choice(["small", "large " * 20, "larger " * 20])
+    head = drive(store.head(key)) or Head()
+    seqs = [entry.seq for entry in drive(store.read(key, limit=5, newest_first=True)) if not entry.erased]
+    steps: list[Callable[[], object]] = [
+        *[lambda: add(store, said, "small", key=key)] * 4,
+        lambda: drive(store.append(key, [Entry(id="given", content="same")], check_ids=True)),
+        lambda: drive(store.compact(key, Change(kind="erase", reason="r", seqs=tuple(sorted(seqs[:2]))))),
+        lambda: drive(store.compact(key, Change(kind="clear", reason="r"))),
+        lambda: drive(store.fork(key, other.session, head, expect_revision=head.revision)),
+        lambda: drive(store.load(other, Dump(head=Head(), entries=(), records=()), replace=True)),
+        lambda: drive(store.delete(key)),
+        lambda: drive(store.count(key, "words", {seq: seq for seq in seqs})),
+        lambda: drive(store.read(key, counter="words")),
+        lambda: drive(store.records(key)),
+        lambda: drive(store.sessions(KEY.tenant)),
+        lambda: drive(store.sweep(0)),
+    ]
+    with contextlib.suppress(Conflict):
+        dice.choice(steps)()
+
+
+def test_whatever_several_writers_do_at_once_nothing_is_damaged(folder: Path) -> None:
+    """Appends, erasures, clears, branches, imports, deletions and sweeps that meet end well, or in a Conflict."""
+    faults: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        store, dice = quick(folder, large_bytes=64), random.Random(seed)
+        try:
+            for _ in range(250):
+                anything(store, dice)
+        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+
+    store = opened(folder)
+    drive(store.sweep(0))
+    spoken = [
+        text for one in drive(store.sessions(KEY.tenant)) for text in texts(store, KEY._replace(session=one.session))
+    ]
+    assert {file.read_text() for file in files(folder, "content")} == {text for text in spoken if len(text) > 64}
+
+
+ENDS: dict[str, Callable[[Store], object]] = {
+    "erase": lambda store: erase(store, 1),
+    "clear": lambda store: drive(store.compact(KEY, Change(kind="clear", reason="r"))),
+    "replace": lambda store: drive(store.load(KEY, Dump(head=Head(), entries=(), records=()), replace=True)),
+    "delete": lambda store: drive(store.delete(KEY)),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nobody_writes_to_a_log_before_the_contents_of_the_old_one_are_gone(folder: Path, end: str) -> None:
+    """A session stays locked, under its name, until its large contents went: else they might go from a new entry."""
+    add(opened(folder), BIG)
+    log = log_of(folder)
+    before, (content,) = log.read_bytes(), files(folder, "content")
+    work = threading.Thread(target=lambda: ENDS[end](opened(folder)))
+
+    with held(content.parent.parent.parent):
+        work.start()
+        deadline = time.monotonic() + PATIENCE
+        while log.read_bytes() == before:
+            assert time.monotonic() < deadline
+        with log.open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert content.exists()
+    work.join(PATIENCE)
+
+    assert not content.exists()
+    add(opened(folder), BIG)
+    assert texts(opened(folder), limit=1, newest_first=True) == [BIG]
+
+
+def test_a_writer_that_waits_too_long_is_told_who_holds_the_log(store: Store, folder: Path) -> None:
+    """After `busy_seconds` a write raises StoreUnavailable with file and holder; reading and other sessions go on."""
+    add(store, "a")
+    impatient = opened(folder, busy_seconds=0.02)
+
+    with held(log_of(folder)):
+        with pytest.raises(StoreUnavailable, match=r"has kept .*one-.*jsonl locked for 0.02 seconds") as caught:
+            add(impatient, "b")
+        assert texts(impatient) == ["a"]
+        add(impatient, "c", key=OTHER)
+
+    if Path("/proc/locks").exists():
+        assert f"process {os.getpid()}" in str(caught.value) or "another writer" in str(caught.value)
+    add(impatient, "b")
+    assert texts(store) == ["a", "b"]
+
+
+def test_a_clock_that_goes_backwards_changes_no_order(store: Store, clock: FakeClock) -> None:
+    """Places and revisions rise whatever the time is; reading, records and leases go by them."""
+    fences = []
+    for text in "abc":
+        add(store, text)
+        drive(store.compact(KEY, Change(kind="pin", reason=text, seqs=())))
+        fences.append(drive(store.lease("t", text, "me", 10)))
+        clock.advance(-3600)
+
+    assert texts(store) == ["a", "b", "c"]
+    assert texts(store, after=1) == ["b", "c"]
+    assert [record.reason for record in drive(store.records(KEY, after=2))] == ["b", "c"]
+    assert fences == [1, 2, 3]
