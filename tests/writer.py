@@ -276,8 +276,11 @@ def limited(path: str) -> None:
 def attempt(path: str, readonly: str) -> None:
     """Open, read, write, as a user whom permissions bind; say what each gave or raised."""
     scheme = address(path).partition(":")[0]
-    with tempfile.TemporaryDirectory() as folder, Memory.open(f"{scheme}:///{folder}/warm") as memory:
-        memory.session(SESSION).add(turn("warm"))  # nobody may not import what is still missing
+    with tempfile.TemporaryDirectory() as folder:  # nobody may not import what is still missing
+        with Memory.open(f"{scheme}:///{folder}/warm") as memory:
+            memory.session(SESSION).add(turn("warm"))
+        with Memory.open(f"{scheme}:///{folder}/warm", readonly=True) as memory:
+            memory.session(SESSION).entries()
     outcome: dict[str, Any] = {}
     try:
         become_nobody()

@@ -47,11 +47,12 @@ class AsyncMemory:
     def open(
         cls, where: str | Path, *, tenant: str = DEFAULT_TENANT, clock: Callable[[], int] = now_us, **options: Any
     ) -> AsyncMemory:
-        """Name the store to open: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path.
+        """Name the store to open: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
+        `file:relative/folder`, `file:///absolute/folder`, or `memory://`.
 
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. Further options are the store's: for SQLite `synchronous` ("FULL", "NORMAL"),
-        `busy_seconds`, `readonly`. The store is opened by `async with`, which raises ConfigError for an
+        since 1970. Further options are the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`,
+        `readonly`, `large_bytes`. The store is opened by `async with`, which raises ConfigError for an
         address or option that is unknown and StoreError where the store cannot be opened.
         """
         return cls(where, Threaded(), tenant, clock, options)
@@ -233,8 +234,8 @@ class Memory:
         """Open a store: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path to a file.
 
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. Further options are the store's: for SQLite `synchronous` ("FULL", "NORMAL"),
-        `busy_seconds`, `readonly`. Raises ConfigError for an address or option that is unknown, StoreError
+        since 1970. Further options are the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`,
+        `readonly`, `large_bytes`. Raises ConfigError for an address or option that is unknown, StoreError
         where the store cannot be opened.
         """
         core = AsyncMemory(where, Inline(), tenant, clock, options)

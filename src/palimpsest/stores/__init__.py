@@ -331,9 +331,10 @@ STORES = Registry(
 
 
 def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
-    """Open the store that `where` names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path.
+    """Open the store that `where` names.
 
-    A path is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
+    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
+    or a path, which is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
     backend does not know, StoreUnavailable or StoreCorrupt where it cannot be opened.
     """
     if isinstance(where, os.PathLike):

@@ -20,8 +20,17 @@ def connect(url: str, path: str, *, writable: bool, busy_seconds: float) -> sqli
             return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         from urllib.parse import quote
 
-        uri = f"file:{quote(os.path.abspath(path))}?mode=ro"
+        uri = f"file:{quote(os.path.abspath(path))}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
         return sqlite3.connect(uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _is_unchanging(path: str) -> bool:
+    """Whether nobody can be writing: the file and its folder are read-only, and there is no journal.
+
+    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
+    """
+    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
+    return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
 
 
 class Database:

@@ -1,0 +1,164 @@
+"""Stores on media that can only be read, under clocks that run backwards, with contents too large to be kept twice."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palimpsest import Image, Memory, Session, StoreCorrupt, StoreUnavailable, Text
+from palimpsest.testing import FakeClock
+from processes import filled, integrity, remains, tried
+from writer import SESSION, quarters, turn
+
+KINDS = ["sqlite", "file"]
+
+
+def address(kind: str, folder: Path) -> Path | str:
+    """Where a store of this kind lies in a folder."""
+    return folder / "log.db" if kind == "sqlite" else f"file://{folder}/logs"
+
+
+# --- media that can only be read
+
+
+@pytest.fixture
+def sealed(small_disk: Path) -> Iterator[Path]:
+    """A disk that can be made read-only, and is writable again at the end."""
+    yield small_disk
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_on_read_only_media_is_read(sealed: Path, kind: str) -> None:
+    """Opened with `readonly=True` everything is read and contexts are made; without it the reason is named."""
+    where = address(kind, sealed)
+    said = filled(where, turns=20)
+    subprocess.run(["mount", "-o", "remount,ro", sealed], check=True)
+
+    with Memory.open(where, readonly=True) as memory:
+        session = memory.session(SESSION, max_tokens=200, counter=quarters)
+        assert [entry.text for entry in session.entries()] == said
+        given = session.context()
+        assert given.tokens <= 200
+        assert "read-only" in given.report.notes
+        assert session.context(at=5).messages
+        assert len(memory.sessions()) == 1
+        with pytest.raises(StoreUnavailable, match=r"read-?only"):
+            session.add_user_message("no")
+    with (
+        pytest.raises(StoreUnavailable, match=r"(?i)read-?only|cannot be written|permissions"),
+        Memory.open(where) as memory,
+    ):
+        memory.session(SESSION).add_user_message("no")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_belongs_to_somebody_else_is_read(shelf: Path, kind: str) -> None:
+    """Whoever may read file and folder, and nothing else, reads all of it."""
+    where = address(kind, shelf)
+    said = filled(where)
+    for path in (*shelf.rglob("*"), shelf):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+    assert tried(where, "readonly")["read"] == said
+
+
+# --- clocks
+
+
+def test_a_clock_that_runs_backwards_disturbs_nothing(memory: Memory, clock: FakeClock) -> None:
+    """Order is that of writing, ids stay unique, contexts go on, and nothing expires before its time."""
+    session = memory.session("one", max_tokens=300, counter=quarters)
+    before = session.context()
+    for number in range(30):
+        session.add(turn(str(number)))
+        clock.advance(-3_600)
+        given = session.context()
+        if given.epoch == before.epoch:
+            assert given.log_messages[: len(before.log_messages)] == before.log_messages
+        before = given
+
+    entries = session.entries()
+    assert [entry.seq for entry in entries] == list(range(1, 181))
+    assert len({entry.id for entry in entries}) == 180
+    assert all(one.at >= other.at for one, other in itertools.pairwise(entries))
+    assert [record.revision for record in session.history()] == sorted(
+        {entry.revision for entry in entries}
+        | {record.revision for record in session.history() if record.kind == "cut"}
+    )
+    with session.turn():
+        session.add_user_message("still here")
+    assert session.fork(at=5).entries()[-1].revision <= 5
+    assert memory.sweep() == 0
+
+
+# --- large contents
+
+
+PICTURE = "data:image/png;base64," + "iVBOR" * 40_000
+
+
+def pictured(session: Session) -> int:
+    """Add a message with the picture; return its place."""
+    return session.add_user_message([Text(text="look at this"), Image(source=PICTURE)]).seq
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_kept_once_and_goes_with_the_last_that_shows_it(tmp_path: Path, kind: str) -> None:
+    """However many messages, sessions and branches hold it; after the last of them no byte of it is left."""
+    where = address(kind, tmp_path)
+    with Memory.open(where) as memory:
+        one, two = memory.session("one"), memory.session("two")
+        places = [pictured(one) for _ in range(10)]
+        pictured(two)
+        branch = one.fork("branch")
+
+        assert len(remains(where)) < 3 * len(PICTURE)  # once in the store, once in SQLite's journal
+        assert one.context().messages[0]["content"][1]["image_url"]["url"] == PICTURE
+        one.erase(places[1:])
+        two.clear()
+        assert branch.entry(places[0]) == one.entry(places[0])
+        memory.delete_session("one")
+        assert branch.entry(places[0]).content[1] == Image(source=PICTURE)
+        assert b"iVBORiVBOR" in remains(where)
+        branch.erase([places[0]])
+    assert b"iVBOR" not in remains(where)
+    assert integrity(where) == "ok"
+
+
+def test_tenants_share_no_content(tmp_path: Path) -> None:
+    """What one tenant destroys stays with another, and nobody can tell that somebody else has the same."""
+    path = tmp_path / "log.db"
+    for tenant in ("a", "b"):
+        with Memory.open(path, tenant=tenant) as memory:
+            pictured(memory.session("s"))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*), count(DISTINCT digest) FROM large").fetchone() == (2, 2)
+
+    with Memory.open(path, tenant="a") as memory:
+        memory.delete_session("s")
+
+    with Memory.open(path, tenant="b") as memory:
+        assert memory.session("s").entries()[0].content[1] == Image(source=PICTURE)
+
+
+def test_a_large_content_that_was_damaged_is_named(tmp_path: Path) -> None:
+    """What is read is checked against its digest; the entry is named, and the others can be read."""
+    path = tmp_path / "log.db"
+    with Memory.open(path) as memory:
+        pictured(memory.session("s"))
+        memory.session("s").add_user_message("after")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE large SET body = CAST(replace(CAST(body AS TEXT), 'iV', 'iW') AS BLOB)")
+        db.commit()
+
+    with Memory.open(path) as memory:
+        with pytest.raises(StoreCorrupt, match=r"entry 1 .*large content .* is damaged"):
+            memory.session("s").entries()
+        assert memory.session("s").entry(2).text == "after"
