@@ -418,3 +418,20 @@ def test_the_asynchronous_session_has_them_too() -> None:
             assert [record.kind for record in await branch.history()] == ["add", "rewind"]
 
     asyncio.run(main())
+
+
+def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
+    """In SQLite a branch is a few rows and no copy of any entry, even a branch of a branch."""
+    rows = {}
+    for size in (10, 2_000):
+        with Memory.open(tmp_path / f"{size}.db") as memory:
+            session = memory.session("s")
+            session.add([{"role": "user", "content": "x" * 100}] * size)
+            database = memory.store._db
+            before, pages = database.total_changes, database.execute("PRAGMA page_count").fetchone()[0]
+            branch = session.fork().fork()
+            rows[size] = database.total_changes - before
+            assert len(branch.entries()) == size
+            assert database.execute("PRAGMA page_count").fetchone()[0] - pages <= 2
+
+    assert rows[10] == rows[2_000] <= 8
