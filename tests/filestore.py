@@ -51,7 +51,7 @@ def erase(store: Store, *seqs: int, key: SessionKey = KEY) -> Head:
 def fork(store: Store, key: SessionKey = KEY, into: str = OTHER.session) -> None:
     """Branch off at the end."""
     head = drive(store.head(key)) or Head()
-    drive(store.fork(key, into, replace(head, forked_from=(key.session, head.revision)), expect_revision=head.revision))
+    drive(store.fork(key, into, replace(head, forked_from=(key.session, head.revision)), expect_epoch=head.epoch))
 
 
 def log_of(folder: Path, key: SessionKey = KEY) -> Path:

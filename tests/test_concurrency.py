@@ -433,3 +433,22 @@ def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:
         found = whole_turns(again.session(SESSION).entries(), ENTRIES_A_TURN)
     assert set(acknowledged) <= set(found)
     assert integrity(path) == "ok"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_branches_are_made_while_others_write(tmp_path: Path, kind: str) -> None:
+    """A fork now, and one of an earlier time, wait for no pause of a busy writer; each branch is whole."""
+    where: Path | str = tmp_path / "log.db" if kind == "sqlite" else f"file://{tmp_path}/logs"
+    with Process("append", where) as writer:
+        for _ in range(20):
+            writer.hear()
+        with Memory.open(where) as memory:
+            session = memory.session(SESSION)
+            branches = [session.fork() for _ in range(5)] + [session.fork(at=number) for number in (1, 5, 10, 20)]
+            while (writer.hear() or 0) < 60:
+                pass
+            assert len(session.entries()) > len(branches[0].entries())
+            sizes = [len(whole_turns(branch.entries(), ENTRIES_A_TURN)) for branch in branches]
+            assert sizes[5:] == [1, 5, 10, 20]
+            assert sizes[:5] == sorted(sizes[:5])
+        writer.kill()

@@ -169,7 +169,7 @@ class TwoStores(RuleBasedStateMachine):
             return  # a sweep erases what branches share through any one of them
         revision = max(head.revision - back, 0)
         branch = replace(head, next_seq=point, revision=revision, calls=(), group=0, forked_from=(key.session, 1))
-        self.both(lambda store: store.fork(key, into, branch, expect_revision=head.revision))
+        self.both(lambda store: store.fork(key, into, branch, expect_epoch=head.epoch))
 
     @rule(key=KEYS)
     def delete(self, key: SessionKey) -> None:

@@ -59,7 +59,7 @@ class Timeline(Writer):
                 then, forked_from=(self.id, point.revision), usage=usage, created=now, updated=now
             )
             try:
-                await self._store.fork(self._options.key, into, branch, expect_revision=head.revision)
+                await self._store.fork(self._options.key, into, branch, expect_epoch=head.epoch)
                 break
             except Conflict:
                 if await self._store.head(options.key) is not None:

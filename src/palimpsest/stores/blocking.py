@@ -72,9 +72,9 @@ class BlockingStore(Store):
         self.check()
         return await self._runner.run(self._compact, key, change, expect_revision, expect_epoch)
 
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_revision: int) -> None:
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
         self.check()
-        await self._runner.run(self._fork, key, into, head, expect_revision)
+        await self._runner.run(self._fork, key, into, head, expect_epoch)
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         self.check()
@@ -174,7 +174,7 @@ class BlockingStore(Store):
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head: ...
     @abstractmethod
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None: ...
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None: ...
     @abstractmethod
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]: ...
     @abstractmethod

@@ -144,12 +144,12 @@ class Changes(SideFiles):
                 if shared and branch.key is not None and branch.family == log.family:
                     self._change(other, branch.key, branch, of_branch(change, key, shared))
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         at = self._place(key)
         target = self._place(SessionKey(key.tenant, into))
         with self._holding(write=True), contextlib.ExitStack() as locks:
             found = self._reading(at, lambda log: (log.head, log.family), None)
-            expected(key, (found and found[0]) or Head(), expect_revision)
+            expected(key, (found and found[0]) or Head(), None, expect_epoch)
             branch = branching(key, into, self._reading(target, lambda log: log.head or Head(), None))
             if found is None:
                 self._found(target, branch, head)
@@ -160,7 +160,7 @@ class Changes(SideFiles):
                 self._disk.make_folder(folder)
             locks.callback(remove_if_empty, folder)
             log = locks.enter_context(self._writing(at, create=True))
-            expected(key, log.head or Head(), expect_revision)
+            expected(key, log.head or Head(), None, expect_epoch)
             if log.family != found[1]:
                 raise Conflict(f"session {key.session!r}", "was replaced by another writer: read it again")
             there = locks.enter_context(self._writing(target, create=True))

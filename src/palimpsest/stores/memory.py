@@ -186,10 +186,10 @@ class MemoryStore(BlockingStore):
                 if shared:
                     self._change(other, of_branch(change, key, shared))
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         with self._lock:
             session = self._logs.get(key) or _Session()
-            expected(key, session.head, expect_revision)
+            expected(key, session.head, None, expect_epoch)
             there = self._logs.get(SessionKey(key.tenant, into))
             branch = _Session(session.family)
             self._logs[branching(key, into, there.head if there else None)] = branch

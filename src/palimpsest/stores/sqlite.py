@@ -279,10 +279,10 @@ class SQLiteStore(SideTables):
             end = LAST if row is None else self._heads.decode(*row).first_seq - 1
             self._rows.remove(place(log, self._branches.kept(log) + 1), place(log, end))
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_revision: int) -> None:
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         with self._database.writing() as db:
             found = self._heads.find(key)
-            expected(key, found.head if found else Head(), expect_revision)
+            expected(key, found.head if found else Head(), None, expect_epoch)
             there = self._heads.find(SessionKey(key.tenant, into))
             branch = branching(key, into, there.head if there else None)
             known, shared = self._heads.create(branch), Shared()

@@ -18,7 +18,7 @@ async def fork(store: Store, key: SessionKey, into: SessionKey, next_seq: int | 
     head = await store.head(key) or Head()
     point = head if next_seq is None else replace(head, next_seq=next_seq, erased=0, calls=(), group=0)
     branch = replace(point, forked_from=(key.session, head.revision))
-    await store.fork(key, into.session, branch, expect_revision=head.revision)
+    await store.fork(key, into.session, branch, expect_epoch=head.epoch)
     return branch
 
 
@@ -49,7 +49,7 @@ class BranchConformance(Contract):
             await on.store.compact(KEY, Change(kind="cut", reason=str(i), view="main", cut=Cut(start=1)))
         head = await on.store.head(KEY) or Head()
 
-        await on.store.fork(KEY, BRANCH.session, replace(head, revision=3), expect_revision=head.revision)
+        await on.store.fork(KEY, BRANCH.session, replace(head, revision=3), expect_epoch=head.epoch)
 
         assert [record.reason for record in await on.store.records(BRANCH)] == ["0", "1"]
         await on.store.compact(BRANCH, Change(kind="pin", reason="mine", seqs=()))
@@ -97,17 +97,20 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: Opened) -> None:
-        """An id that is taken and another revision than expected are conflicts, and change nothing."""
+        """An id that is taken and another epoch than expected are conflicts, and change nothing."""
         await on.store.append(KEY, said("a"))
         await on.store.append(BRANCH, said("b"))
         head = await on.store.head(KEY) or Head()
 
-        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_revision=1))
-        await refused(Conflict, on.store.fork(KEY, KEY.session, head, expect_revision=1))
-        await refused(Conflict, on.store.fork(KEY, "new", head, expect_revision=2))
+        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_epoch=0))
+        await refused(Conflict, on.store.fork(KEY, KEY.session, head, expect_epoch=0))
+        await refused(Conflict, on.store.fork(KEY, "new", head, expect_epoch=1))
 
         assert texts(await on.store.read(BRANCH)) == ["b"]
         assert await on.store.head(KEY._replace(session="new")) is None
+        await on.store.append(KEY, said("meanwhile"))
+        await on.store.fork(KEY, "new", head, expect_epoch=0)
+        assert texts(await on.store.read(KEY._replace(session="new"))) == ["a"]
 
     @rule
     async def test_ids_that_branches_share_are_known_in_each(self, on: Opened) -> None:
