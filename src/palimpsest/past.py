@@ -129,14 +129,15 @@ class Past:
         records = await self._store.records(self._key, after=after, before=before)
         first = await self.end(head, after)
         last = head.next_seq if before is None else await self.end(head, before - 1)
-        added: list[Record] = []
+        added: dict[int, tuple[int, list[int]]] = {}
         async for batch in self._batches(first - 1, last):
             for entry in batch:
-                if added and added[-1].revision == entry.revision:
-                    added[-1] = msgspec.structs.replace(added[-1], seqs=(*added[-1].seqs, entry.seq))
-                else:
-                    added.append(Record(revision=entry.revision, kind="add", reason="", at=entry.at, seqs=(entry.seq,)))
-        return sorted([*added, *records], key=lambda record: record.revision)
+                added.setdefault(entry.revision, (entry.at, []))[1].append(entry.seq)
+        additions = [
+            Record(revision=revision, kind="add", reason="", at=at, seqs=tuple(seqs))
+            for revision, (at, seqs) in added.items()
+        ]
+        return sorted([*additions, *records], key=lambda record: record.revision)
 
     async def records(self, head: Head) -> AsyncIterator[Record]:
         """Yield the records up to this head, oldest first, some at a time."""
