@@ -124,3 +124,12 @@ def test_hostile_texts_stay_texts(here: Path) -> None:
     for arguments in (("history", "evil"), ("diff", "evil", "1", "3")):
         assert "\x1b" not in run(*arguments, "--json").stdout
         json.loads(run(*arguments, "--json").stdout)
+
+
+def test_a_listing_says_where_a_branch_came_from(grown: str) -> None:
+    """The session and revision that a branch parted from are in the JSON of `sessions`; others have none."""
+    run("fork", grown, "branch", "--at", "2")
+
+    told = {one["session"]: (one["forked_from"], one["forked_at"]) for one in read("sessions")}
+
+    assert told == {"branch": ("trip", 2), "trip": (None, None)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import wave
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palimpsest import Entry, Image, Memory
 from palimpsest.media import (
     audio_seconds,
     audio_tokens,
@@ -241,3 +243,26 @@ def test_file_tokens() -> None:
     """A file costs by its pages, or one token for two bytes."""
     assert file_tokens(10**6, pages=3) == 3 * file_tokens(0, pages=1)
     assert file_tokens(1001) == 501
+
+
+@pytest.mark.parametrize("format", ["anthropic", "openai-responses"])
+def test_old_pictures_that_tools_gave_become_notes(format: str) -> None:
+    """At a cut the newest screenshot stays, older ones are a line each that names the entry; the log keeps them."""
+    shot = "data:image/png;base64," + base64.b64encode(png(1600, 1200)).decode()
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=6_000, format=format)
+        for number in range(20):
+            session.add_user_message(f"look {number}")
+            call = session.add_tool_call("screen", {})
+            session.add_entries(
+                [Entry(kind="tool_result", role="tool", call_id=call.call_id, content=(Image(source=shot),))]
+            )
+            context = session.context()
+            assert context.tokens <= 6_000
+            if context.report.new_cut:
+                break
+            session.add_assistant_message("seen")
+
+        assert context.report.masked
+        assert str(context.messages).count("base64") == 1
+        assert session.entry(context.report.masked[0]).content == (Image(source=shot),)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from palimpsest.entries import Entry
 from palimpsest.log import Cut, Head, SessionKey, visible
-from palimpsest.notes import MASK_OVER
+from palimpsest.notes import is_maskable
 from palimpsest.stores import Store
 from palimpsest.window import Meter, Window, look
 
@@ -55,7 +55,7 @@ class Gatherer:
         if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
             return self._meter.overhead(entry)
         may_mask = self._meter.exact and self._masks and entry.kind == "tool_result"
-        if may_mask and len(entry.content) > MASK_OVER:
+        if may_mask and is_maskable(entry):
             return self._meter.overhead(entry)
         return self._meter.cost(entry)
 

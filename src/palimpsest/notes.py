@@ -12,7 +12,7 @@ from typing import Any
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
 MASK_OVER = 160
-"""Results of at most so many characters are never masked: the note would save next to nothing."""
+"""Results of at most so many characters, and without media, are never masked: the note would save next to nothing."""
 
 SPEAKING = ("refusal", "audio", "function_call")
 """Native keys that make an assistant message say something without content."""
@@ -37,6 +37,11 @@ NO_MESSAGE_TOKENS = 8
 
 UNSENT = frozenset({"anthropic", "gemini", "openai-responses", "text"})
 """Formats whose contexts hold nothing of `native.keep` that a provider would count, or count it in `overhead`."""
+
+
+def is_maskable(result: Entry) -> bool:
+    """Whether a note in the place of this result would save anything worth it."""
+    return len(result.text) > MASK_OVER or has_media(result)
 
 
 def mask_note(entry: Entry) -> str:

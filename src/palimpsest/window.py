@@ -15,13 +15,13 @@ from palimpsest.entries import Audio, Entry, File, Image
 from palimpsest.formats import Format, Shown
 from palimpsest.log import Clamp, Cut
 from palimpsest.notes import (
-    MASK_OVER,
     NO_RESULT,
     NO_RESULT_TOKENS,
     clamped,
     counted_texts,
     has_media,
     is_empty,
+    is_maskable,
     mask_note,
     mask_tokens,
     shown_text,
@@ -237,7 +237,7 @@ def fill(
         if entry.seq in clamps:
             items.append(_clamped(entry, clamps[entry.seq], native, meter))
         elif native:
-            if entry.seq < mask and not group.pinned and len(entry.text) > MASK_OVER:
+            if entry.seq < mask and not group.pinned and is_maskable(entry):
                 note = mask_note(entry)
                 items.append(Item(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked"))
             else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from palimpsest import Entry, Memory, Session
+from palimpsest import Entry, Memory, Session, SessionInfo
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
@@ -27,7 +27,7 @@ def sessions_command(store: str | None, tenant: str | None, as_json: bool, limit
         found = memory.sessions(after=after, limit=limit)
         more = len(found) == limit and bool(memory.sessions(after=found[-1].session, limit=1))
     if as_json:
-        print_json([{**_numbers(info), "created": _iso(info.created), "updated": _iso(info.updated)} for info in found])
+        print_json([_as_json(info) for info in found])
         return
     if not found:
         note("No sessions yet: `palimpsest import FILE --session ID` makes one.")
@@ -41,8 +41,18 @@ def sessions_command(store: str | None, tenant: str | None, as_json: bool, limit
         note(f"There are more: --after {found[-1].session!r}, or a larger --limit.")
 
 
-def _numbers(info: Any) -> dict[str, Any]:
-    return {"session": info.session, "entries": info.entries, "revision": info.revision, "epoch": info.epoch}
+def _as_json(info: SessionInfo) -> dict[str, Any]:
+    parent, revision = info.forked_from or (None, None)
+    return {
+        "session": info.session,
+        "entries": info.entries,
+        "revision": info.revision,
+        "epoch": info.epoch,
+        "forked_from": parent,
+        "forked_at": revision,
+        "created": _iso(info.created),
+        "updated": _iso(info.updated),
+    }
 
 
 def _iso(microseconds: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, Native, Opaque, Part, Reasoning, Text
+from palimpsest.entries import Entry, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
 from palimpsest.notes import FENCE_TOKENS, stand_in
@@ -71,8 +71,3 @@ def split_address(source: str) -> tuple[str, str] | None:
 def data_address(media_type: str, data: str) -> str:
     """The `data:` address of base64 text."""
     return f"data:{media_type};base64,{data}"
-
-
-def has_reasoning(entry: Entry) -> bool:
-    """Whether the entry holds what a model thought."""
-    return not isinstance(entry.content, str) and any(isinstance(part, Reasoning) for part in entry.content)

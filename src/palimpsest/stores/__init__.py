@@ -37,7 +37,11 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in a listing. Times are microseconds since 1970, UTC; `entries` counts what is not erased."""
+    """A session in a listing. Times are microseconds since 1970, UTC.
+
+    `entries` counts what is neither erased nor rewound; `forked_from` is the session that it branched off, and its
+    revision then.
+    """
 
     session: str
     entries: int
@@ -45,6 +49,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     created: int
     updated: int
+    forked_from: tuple[str, int] | None = None
 
     @property
     def created_at(self) -> datetime:
@@ -305,6 +310,7 @@ def info(session: str, head: Head) -> SessionInfo:
         epoch=head.epoch,
         created=head.created,
         updated=head.updated,
+        forked_from=head.forked_from,
     )
 
 
