@@ -151,7 +151,7 @@ def _sessions(store: str | None, tenant: str | None) -> str:
         while infos := memory.sessions(after=after):
             for info in infos:
                 chat, seq = memory.session(info.session, readonly=True), 0
-                while batch := chat.entries(after=seq, limit=512):
+                while batch := chat.entries(after=seq, limit=512, rewound=True):
                     entries, seq = entries + len(batch), batch[-1].seq
             sessions, after = sessions + len(infos), infos[-1].session
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"
