@@ -32,7 +32,7 @@ from measure import (
 from raw import RawLog
 from workload import history, some
 
-import palimpsest.stores.sqlite_rows as backend
+import palimpsest.stores.sqlite.rows as backend
 from palimpsest import AsyncMemory, Memory
 from palimpsest.tokens import Encoding
 

@@ -15,7 +15,7 @@ from palimpsest import Entry
 from palimpsest.log import Change, Head, SessionKey
 from palimpsest.runners import Inline, drive
 from palimpsest.stores import Appended, Store, open_store
-from palimpsest.stores.file_folder import place
+from palimpsest.stores.file.folder import place
 
 KEY = SessionKey("tenant", "one")
 OTHER = SessionKey("tenant", "other")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
-from palimpsest.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from palimpsest.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from processes import filled, integrity, run, stuff, tried
 from writer import SESSION, quarters, turn
 

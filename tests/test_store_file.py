@@ -28,7 +28,7 @@ from palimpsest import (
 from palimpsest.log import Change, SessionKey
 from palimpsest.runners import drive
 from palimpsest.stores import Store
-from palimpsest.stores.file_folder import place
+from palimpsest.stores.file.folder import place
 from palimpsest.testing import FakeClock
 from processes import filled
 from writer import SESSION, turn

@@ -14,15 +14,15 @@ from palimpsest.linking import link
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, SessionInfo, expected, info, large, unknown_only
-from palimpsest.stores.file_changes import Changes, remove_if_empty
-from palimpsest.stores.file_counts import Counts, cut_counts, put_counts
-from palimpsest.stores.file_disk import NEW, names, remove
-from palimpsest.stores.file_folder import LOG, Place, tenant_folder
-from palimpsest.stores.file_ids import Ids
-from palimpsest.stores.file_large import Contents
-from palimpsest.stores.file_lines import with_place, write_line
-from palimpsest.stores.file_log import ENDLESS, Log
-from palimpsest.stores.file_rewrite import contents_of
+from palimpsest.stores.file.changes import Changes, remove_if_empty
+from palimpsest.stores.file.counts import Counts, cut_counts, put_counts
+from palimpsest.stores.file.disk import NEW, names, remove
+from palimpsest.stores.file.folder import LOG, Place, tenant_folder
+from palimpsest.stores.file.ids import Ids
+from palimpsest.stores.file.large import Contents
+from palimpsest.stores.file.lines import with_place, write_line
+from palimpsest.stores.file.log import ENDLESS, Log
+from palimpsest.stores.file.rewrite import contents_of
 
 KNOWN = 4096
 """Sessions that this store remembers to have written to."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.log import SessionKey
-from palimpsest.stores.file_disk import NEW, Disk, names
+from palimpsest.stores.file.disk import NEW, Disk, names
 
 MARK = "palimpsest.json"
 KIND = "palimpsest/files"

@@ -14,13 +14,13 @@ from typing import BinaryIO
 from palimpsest.errors import Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.stores import Dump, branching, expected, large, of_branch, replaced
-from palimpsest.stores.file_counts import copy_counts, drop_counts, remove_counts
-from palimpsest.stores.file_disk import names, remove
-from palimpsest.stores.file_folder import Place
-from palimpsest.stores.file_lines import Header, new_header, write_line
-from palimpsest.stores.file_log import Log
-from palimpsest.stores.file_rewrite import contents_of, write_branch, write_dump, write_erased
-from palimpsest.stores.file_side import SideFiles
+from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
+from palimpsest.stores.file.disk import names, remove
+from palimpsest.stores.file.folder import Place
+from palimpsest.stores.file.lines import Header, new_header, write_line
+from palimpsest.stores.file.log import Log
+from palimpsest.stores.file.rewrite import contents_of, write_branch, write_dump, write_erased
+from palimpsest.stores.file.side import SideFiles
 
 
 class Changes(SideFiles):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from palimpsest.entries import placed_at
-from palimpsest.stores.file_log import ENDLESS, Found, Log
+from palimpsest.stores.file.log import ENDLESS, Found, Log
 
 SESSIONS = 8
 """Sessions whose index is remembered at once: 8 MB each for a million entries."""

@@ -24,7 +24,7 @@ from palimpsest.runners import Runner
 from palimpsest.stores import known_options
 
 if TYPE_CHECKING:
-    from palimpsest.stores.file_store import FileStore
+    from palimpsest.stores.file.store import FileStore
 
 OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
 
@@ -45,7 +45,7 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
         raise ConfigError("store", url, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)")
     known_options(options, OPTIONS)
     try:
-        from palimpsest.stores.file_store import FileStore
+        from palimpsest.stores.file.store import FileStore
     except ModuleNotFoundError as missing:
         if missing.name != "fcntl":
             raise

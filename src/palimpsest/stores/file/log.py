@@ -14,8 +14,8 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, Record, SessionKey
-from palimpsest.stores.file_disk import named
-from palimpsest.stores.file_lines import Header, Line, Spot, decoded, is_sound, is_torn, spots
+from palimpsest.stores.file.disk import named
+from palimpsest.stores.file.lines import Header, Line, Spot, decoded, is_sound, is_torn, spots
 
 BLOCK = 32 * 1024
 """Bytes read at once: some dozen lines."""

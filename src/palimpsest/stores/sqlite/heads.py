@@ -8,8 +8,8 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
-from palimpsest.stores.sqlite_branches import Branches, Shared
-from palimpsest.stores.sqlite_rows import CHANGED, checksum
+from palimpsest.stores.sqlite.branches import Branches, Shared
+from palimpsest.stores.sqlite.rows import CHANGED, checksum
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""

@@ -14,11 +14,11 @@ from palimpsest.log import SessionKey
 from palimpsest.runners import Runner
 from palimpsest.stores import LARGE, check_options
 from palimpsest.stores.blocking import BlockingStore
-from palimpsest.stores.file_disk import NEW, Disk, is_at, remove
-from palimpsest.stores.file_folder import Place, place, prepare
-from palimpsest.stores.file_large import Contents
-from palimpsest.stores.file_lines import read_entry
-from palimpsest.stores.file_log import Found, Log
+from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
+from palimpsest.stores.file.folder import Place, place, prepare
+from palimpsest.stores.file.large import Contents
+from palimpsest.stores.file.lines import read_entry
+from palimpsest.stores.file.log import Found, Log
 
 T = TypeVar("T")
 U = TypeVar("U")

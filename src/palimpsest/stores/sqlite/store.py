@@ -1,16 +1,4 @@
-"""`sqlite:///file.db`: the default store, one file shared by threads and processes.
-
-    session  one row a session: its number, tenant, id and head (JSON)
-    entry    one row an entry; `pos` is session number * 2^32 + seq, so that a session is one range of the
-             table's own tree and needs no index of its own; `id` in 16 bytes where it is a UUID. Ids made
-             here name their own seq; only others (`given`) are indexed
-    tokens   counts by counter and pos
-    record   cuts, erasures and other changes, by session number and revision
-    item, lease, meta
-
-Write-ahead log; `synchronous=FULL` unless asked otherwise. Appends that arrive while another commits are
-gathered and committed together: whoever has the lock commits for all that wait.
-"""
+"""The SQLite store's verbs, each one transaction. `palimpsest.stores.sqlite` says what the tables hold."""
 
 from __future__ import annotations
 
@@ -20,7 +8,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.entries import Entry, placed_at
-from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.runners import Runner
@@ -33,35 +21,20 @@ from palimpsest.stores import (
     check_options,
     expected,
     info,
-    known_options,
     of_branch,
     replaced,
     unknown_only,
 )
 from palimpsest.stores.group_commit import Append, GroupCommit
-from palimpsest.stores.sqlite_branches import Branches, Shared, by_log, home, spans
-from palimpsest.stores.sqlite_db import Database, connect
-from palimpsest.stores.sqlite_heads import Heads, Known
-from palimpsest.stores.sqlite_rows import CHANGED, LAST, Rows, checksum, place
-from palimpsest.stores.sqlite_schema import migrate
-from palimpsest.stores.sqlite_side import SideTables
+from palimpsest.stores.sqlite.branches import Branches, Shared, by_log, home, spans
+from palimpsest.stores.sqlite.db import Database, connect
+from palimpsest.stores.sqlite.heads import Heads, Known
+from palimpsest.stores.sqlite.rows import CHANGED, LAST, Rows, checksum, place
+from palimpsest.stores.sqlite.schema import migrate
+from palimpsest.stores.sqlite.side import SideTables
 
-OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
 _decode_record = msgspec.json.Decoder(Record).decode
 _encode = msgspec.json.Encoder().encode
-
-
-def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
-    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`.
-
-    Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
-    may take the last commits), `busy_seconds` to wait for other writers (default 30), `readonly`, `large_bytes`
-    (a text or the data of an image of more bytes is kept once, however many entries hold it; default 32,768).
-    """
-    if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
-        raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
-    known_options(options, OPTIONS)
-    return SQLiteStore(url, url[len("sqlite:///") :], runner, **options)
 
 
 class SQLiteStore(SideTables):

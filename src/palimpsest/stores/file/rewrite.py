@@ -13,8 +13,8 @@ from typing import BinaryIO
 from palimpsest.entries import pack
 from palimpsest.log import Head, tombstone
 from palimpsest.stores import Dump
-from palimpsest.stores.file_lines import read_entry, with_place, write_line
-from palimpsest.stores.file_log import ENDLESS, Found, Log
+from palimpsest.stores.file.lines import read_entry, with_place, write_line
+from palimpsest.stores.file.log import ENDLESS, Found, Log
 
 BATCH = 64
 """Entries of a dump that share a line."""

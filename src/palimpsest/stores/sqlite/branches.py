@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
-from palimpsest.stores.sqlite_rows import LAST, Span, place
+from palimpsest.stores.sqlite.rows import LAST, Span, place
 
 Shared = tuple[tuple[int, int], ...]
 """(last seq, log), ascending."""

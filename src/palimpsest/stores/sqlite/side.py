@@ -5,7 +5,7 @@ from __future__ import annotations
 from palimpsest.errors import Conflict
 from palimpsest.stores import Item
 from palimpsest.stores.blocking import BlockingStore
-from palimpsest.stores.sqlite_db import Database
+from palimpsest.stores.sqlite.db import Database
 
 
 class SideTables(BlockingStore):

@@ -13,8 +13,8 @@ import sys
 from array import array
 from collections.abc import Mapping
 
-from palimpsest.stores.file_disk import Disk, names, remove, write_at
-from palimpsest.stores.file_folder import Place, safe_name
+from palimpsest.stores.file.disk import Disk, names, remove, write_at
+from palimpsest.stores.file.folder import Place, safe_name
 
 CELL = 8
 STEP = 8192

@@ -1,7 +1,7 @@
 """How the SQLite store keeps entries as rows, with their counts, and large content once: the tables of a log.
 
 A log is a range of `pos`: its number * 2^32 + seq. Which logs a session reads is the business of
-`palimpsest.stores.sqlite_branches`.
+`palimpsest.stores.sqlite.branches`.
 """
 
 from __future__ import annotations

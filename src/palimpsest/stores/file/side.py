@@ -10,10 +10,10 @@ import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.stores import Item
-from palimpsest.stores.file_base import FileBase
-from palimpsest.stores.file_disk import NEW, names, remove
-from palimpsest.stores.file_folder import safe_name, tenant_folder
-from palimpsest.stores.file_lines import decoded, encoded, is_sound, seal
+from palimpsest.stores.file.base import FileBase
+from palimpsest.stores.file.disk import NEW, names, remove
+from palimpsest.stores.file.folder import safe_name, tenant_folder
+from palimpsest.stores.file.lines import decoded, encoded, is_sound, seal
 
 T = TypeVar("T")
 

@@ -1,0 +1,45 @@
+"""`sqlite:///file.db`: the default store, one file shared by threads and processes.
+
+    session  one row a session: its number, tenant, id and head (JSON)
+    entry    one row an entry; `pos` is session number * 2^32 + seq, so that a session is one range of the
+             table's own tree and needs no index of its own; `id` in 16 bytes where it is a UUID. Ids made
+             here name their own seq; only others (`given`) are indexed
+    share    which entries of other sessions' logs a branch reads
+    large    content of more than `large_bytes`, once, and in `large_use` which entries refer to it
+    tokens   counts by counter and pos
+    record   cuts, erasures and other changes, by session number and revision
+    item, lease, meta
+
+Entries, heads and records carry a checksum (`sum`), so that what was not written so is never read.
+
+Write-ahead log; `synchronous=FULL` unless asked otherwise. Appends that arrive while another commits are
+gathered and committed together: whoever has the lock commits for all that wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.runners import Runner
+from palimpsest.stores import known_options
+
+if TYPE_CHECKING:
+    from palimpsest.stores.sqlite.store import SQLiteStore
+
+OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
+
+
+def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
+    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`.
+
+    Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
+    may take the last commits), `busy_seconds` to wait for other writers (default 30), `readonly`, `large_bytes`
+    (a text or the data of an image of more bytes is kept once, however many entries hold it; default 32,768).
+    """
+    if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
+        raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
+    known_options(options, OPTIONS)
+    from palimpsest.stores.sqlite.store import SQLiteStore
+
+    return SQLiteStore(url, url[len("sqlite:///") :], runner, **options)
