@@ -132,7 +132,7 @@ def large(path: str) -> None:
 
 
 def branch(path: str) -> None:
-    """Add a turn, branch off behind it, go on in the branch; take every third turn back. Say each step."""
+    """Add turns; branch off behind every fourth and go on in the branch; take every third back. Say each step."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
@@ -140,10 +140,11 @@ def branch(path: str) -> None:
             before = session.stats().revision
             session.add(turn(str(number)))
             say(["added", number])
-            other = session.fork(f"branch {number}")
-            say(["forked", number])
-            other.add(turn(f"{number}.b"))
-            say(["grown", number])
+            if number % 4 == 0:
+                other = session.fork(f"branch {number}")
+                say(["forked", number])
+                other.add(turn(f"{number}.b"))
+                say(["grown", number])
             if number % 3 == 0:
                 session.rewind(before)
                 say(["rewound", number])
