@@ -10,9 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from commands import CHAT, START, read, run, start, write_lines
 from palimpsest import Memory
@@ -371,13 +369,3 @@ def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
         assert again.replace(" ", "") == first.replace(" ", "")  # the spacing of arguments is no provider's
     assert run("export", chat, "--format", "text").stdout.startswith("=== Recent Conversation ===\nUser: ")
     assert "prompt" in read("export", chat, "--format", "text")
-
-
-def test_an_interrupt_outside_of_a_command_ends_alike() -> None:
-    """Ctrl-C that comes before a command begins, or when it has just ended, has the same status."""
-
-    class Interrupted(app.Root):
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            raise KeyboardInterrupt
-
-    assert CliRunner().invoke(Interrupted("palimpsest"), ["show"]).exit_code == 130

@@ -84,14 +84,6 @@ class Root(click.Group):
         command: click.Command = getattr(module, f"{name}_command")
         return command
 
-    def main(self, *args: Any, **extra: Any) -> Any:
-        try:
-            return super().main(*args, **extra)
-        except SystemExit as end:  # click's own end of an interrupt that came before or after the command
-            if isinstance(end.__context__, click.Abort):
-                sys.exit(INTERRUPTED)
-            raise
-
     def invoke(self, ctx: click.Context) -> Any:
         from palimpsest import PalimpsestError
 
