@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palimpsest.entries import Entry, moment, same
+from palimpsest.entries import Entry, moment, now_us, same
 from palimpsest.errors import ConfigError, Conflict, nearest
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
@@ -267,26 +267,38 @@ def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
     return msgspec.structs.replace(change, seqs=tuple(seqs), detail={**change.detail, "session": key.session})
 
 
-DURABILITY = ("FULL", "NORMAL")
+class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of stores on this machine's disk.
+
+    `synchronous` is FULL (what was acknowledged survives a loss of power) or NORMAL (it survives the process, a loss of
+    power may take the last commits); `busy_seconds` is how long to wait for other writers; a text or the data of an
+    image of more than `large_bytes` is kept once, however many entries hold it.
+    """
+
+    clock: Callable[[], int] = now_us
+    synchronous: str = "FULL"
+    busy_seconds: float = 30
+    readonly: bool = False
+    large_bytes: int = LARGE
 
 
-def check_options(synchronous: object, busy_seconds: object, readonly: object, large_bytes: object) -> None:
-    """Raise ConfigError, naming the option, unless these are what stores on this machine's disk take."""
-    if not isinstance(synchronous, str) or synchronous.upper() not in DURABILITY:
-        raise ConfigError("synchronous", synchronous, " or ".join(DURABILITY))
-    if isinstance(busy_seconds, bool) or not isinstance(busy_seconds, int | float) or busy_seconds < 0:
-        raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
-    if not isinstance(readonly, bool):
-        raise ConfigError("readonly", readonly, "True or False")
-    if isinstance(large_bytes, bool) or not isinstance(large_bytes, int) or large_bytes < 64:
-        raise ConfigError("large_bytes", large_bytes, "a whole number of bytes, at least 64")
-
-
-def known_options(given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ConfigError, with the nearest name, for an option that a store does not know."""
+def disk_options(given: Mapping[str, Any]) -> DiskOptions:
+    """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
+    known = DiskOptions.__struct_fields__
     for name in given:
         if name not in known:
             raise ConfigError("option", name, ", ".join(known), nearest=nearest(name, known))
+    options = DiskOptions(**given)
+    synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
+    if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
+        raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
+    if not isinstance(options.readonly, bool):
+        raise ConfigError("readonly", options.readonly, "True or False")
+    if isinstance(large, bool) or not isinstance(large, int) or large < 64:
+        raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
+    return msgspec.structs.replace(options, synchronous=synchronous.upper())
 
 
 def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:

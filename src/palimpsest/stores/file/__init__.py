@@ -21,33 +21,28 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runners import Runner
-from palimpsest.stores import known_options
+from palimpsest.stores import disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.file.store import FileStore
-
-OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
 
 
 def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
     """Open `file:relative/folder` or `file:///absolute/folder`.
 
-    Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
-    may take the last commits), `busy_seconds` to wait for another writer of the same session (default 30), `readonly`,
-    `large_bytes` from which on a text or medium is kept in a file of its own (default 32 KiB).
-
-    Raises ConfigError where the system has no file locks (Windows).
+    Options are those of `DiskOptions`; `busy_seconds` is for another writer of the same session. Raises ConfigError
+    where the system has no file locks (Windows).
     """
     path = url.removeprefix("file:")
     if path.startswith("//"):
         path = path[2:] if path.startswith("///") else ""
     if not path or "\0" in path:
         raise ConfigError("store", url, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)")
-    known_options(options, OPTIONS)
+    checked = disk_options(options)
     try:
         from palimpsest.stores.file.store import FileStore
     except ModuleNotFoundError as missing:
         if missing.name != "fcntl":
             raise
         raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
-    return FileStore(url, path, runner, **options)
+    return FileStore(url, path, runner, checked)

@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from threading import RLock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import LARGE, check_options
+from palimpsest.stores import DiskOptions
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
 from palimpsest.stores.file.folder import Place, place, prepare
@@ -27,24 +27,12 @@ U = TypeVar("U")
 class FileBase(BlockingStore):
     """The folder, the lock that threads share, and how logs are opened."""
 
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        runner: Runner,
-        *,
-        synchronous: str = "FULL",
-        busy_seconds: float = 30,
-        readonly: bool = False,
-        large_bytes: int = LARGE,
-        **options: Any,
-    ) -> None:
-        check_options(synchronous, busy_seconds, readonly, large_bytes)
-        super().__init__(runner, **options)
-        self.url, self.path, self.writable = url, os.path.abspath(path), not readonly
-        self._large_bytes = large_bytes
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
+        super().__init__(runner, options.clock)
+        self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
+        self._large_bytes = options.large_bytes
         self._lock = RLock()
-        self._disk = Disk(url, synced=synchronous.upper() == "FULL", busy_seconds=busy_seconds)
+        self._disk = Disk(url, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds)
         with self._disk.translated():
             prepare(self._disk, self.path, self.writable)
 

@@ -6,14 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 from palimpsest.entries import Entry, pack
 from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, SessionInfo, expected, info, large, unknown_only
+from palimpsest.stores import Appended, DiskOptions, SessionInfo, expected, info, large, unknown_only
 from palimpsest.stores.file.changes import Changes, remove_if_empty
 from palimpsest.stores.file.counts import Counts, cut_counts, put_counts
 from palimpsest.stores.file.disk import NEW, names, remove
@@ -31,8 +30,8 @@ KNOWN = 4096
 class FileStore(Changes):
     """A folder of logs. One lock for the threads of a process; processes lock a session's file."""
 
-    def __init__(self, url: str, path: str, runner: Runner, **options: Any) -> None:
-        super().__init__(url, path, runner, **options)
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
+        super().__init__(url, path, runner, options)
         self._ids = Ids()
         self._written: set[Place] = set()
 

@@ -22,24 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runners import Runner
-from palimpsest.stores import known_options
+from palimpsest.stores import disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.sqlite.store import SQLiteStore
 
-OPTIONS = ("clock", "synchronous", "busy_seconds", "readonly", "large_bytes")
-
 
 def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
-    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`.
-
-    Options: `synchronous` FULL (default: survives power loss) or NORMAL (survives the process, a power loss
-    may take the last commits), `busy_seconds` to wait for other writers (default 30), `readonly`, `large_bytes`
-    (a text or the data of an image of more bytes is kept once, however many entries hold it; default 32,768).
-    """
+    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
-    known_options(options, OPTIONS)
+    checked = disk_options(options)
     from palimpsest.stores.sqlite.store import SQLiteStore
 
-    return SQLiteStore(url, url[len("sqlite:///") :], runner, **options)
+    return SQLiteStore(url, url[len("sqlite:///") :], runner, checked)

@@ -96,16 +96,13 @@ class Rows:
         """Return the entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
         found = []
         for pos, id, body, written, tokens in rows:
-            seq = pos & 0xFFFFFFFF
+            if written is not None and written != checksum(body, pos, id):
+                raise StoreCorrupt(self._url, _unreadable(pos, CHANGED))
             try:
-                if written is not None and written != checksum(body, pos, id):
-                    raise ValueError(CHANGED)  # noqa: TRY301 (named below, like whatever else is wrong)
-                if body[:8] == b'{"held":':
-                    body = self._whole(tenant, body)  # noqa: PLW2901
-                found.append(unpack(body, _text(id), seq, tokens))
+                whole = self._whole(tenant, body) if body[:8] == b'{"held":' else body
+                found.append(unpack(whole, _text(id), pos & LAST, tokens))
             except (ValueError, TypeError, KeyError, IndexError, AttributeError) as fault:
-                told = f"entry {seq} of log number {pos >> 32} cannot be read ({fault})"
-                raise StoreCorrupt(self._url, told) from fault
+                raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
         return found
 
     def _whole(self, tenant: str, body: bytes) -> bytes:
@@ -136,8 +133,8 @@ class Rows:
             for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
                 try:
                     tomb = pack(tombstone(unpack(body, _text(id), seq, None)))  # what it held apart is not needed
-                except (ValueError, TypeError) as cause:
-                    raise StoreCorrupt(self._url, f"entry {seq} of log number {number} cannot be read") from cause
+                except (ValueError, TypeError) as fault:
+                    raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
                 sql = "UPDATE entry SET body = ?, sum = ?, expires = NULL WHERE pos = ?"
                 self._db.execute(sql, (tomb, checksum(tomb, pos, id), pos))
                 self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))
@@ -184,9 +181,19 @@ def _key(tenant: str, digest: str) -> bytes:
 
 
 def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
-    """What tells that a row is as it was written, at its place and under its id: Adler-32, the cheapest there is."""
-    key = id if type(id) is bytes else id.encode("utf-8", "surrogatepass")  # type: ignore[union-attr]
-    return adler32(body, adler32(key) ^ (pos & 0xFFFFFFFF))
+    """What tells that a row is as it was written, at its place and under its id: Adler-32, the cheapest there is.
+
+    What a damaged row holds in their place has none: -1.
+    """
+    try:
+        key = id.encode("utf-8", "surrogatepass") if isinstance(id, str) else id
+        return adler32(body, adler32(key) ^ (pos & LAST))
+    except TypeError:
+        return -1
+
+
+def _unreadable(pos: int, why: object) -> str:
+    return f"entry {pos & LAST} of log number {pos >> 32} cannot be read ({why})"
 
 
 def place(number: int, seq: int) -> int:

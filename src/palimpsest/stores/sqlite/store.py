@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -13,12 +12,11 @@ from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.runners import Runner
 from palimpsest.stores import (
-    LARGE,
     Appended,
+    DiskOptions,
     Dump,
     SessionInfo,
     branching,
-    check_options,
     expected,
     info,
     of_branch,
@@ -40,30 +38,18 @@ _encode = msgspec.json.Encoder().encode
 class SQLiteStore(SideTables):
     """One connection, one lock; every operation one transaction."""
 
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        runner: Runner,
-        *,
-        synchronous: str = "FULL",
-        busy_seconds: float = 30,
-        readonly: bool = False,
-        large_bytes: int = LARGE,
-        **options: Any,
-    ) -> None:
-        check_options(synchronous, busy_seconds, readonly, large_bytes)
-        super().__init__(runner, **options)
-        self.url, self.path, self.writable = url, path, not readonly
-        self._synchronous = synchronous.upper()
-        self._db = connect(url, path, writable=self.writable, busy_seconds=busy_seconds)
-        self._rows, self._branches = Rows(url, self._db, large_bytes), Branches(self._db)
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
+        super().__init__(runner, options.clock)
+        self.url, self.path, self.writable = url, path, not options.readonly
+        self._synchronous = options.synchronous
+        self._db = connect(url, path, writable=self.writable, busy_seconds=options.busy_seconds)
+        self._rows, self._branches = Rows(url, self._db, options.large_bytes), Branches(self._db)
         self._heads = Heads(url, self._db, self._branches)
         self._database = Database(url, self._db, self.check_open, self._heads.clear)
         self._commits = GroupCommit(self._database.lock, self._write_all)
         try:
             with self._database.translated:
-                migrate(self._db, url, self.writable, busy_seconds)
+                migrate(self._db, url, self.writable, options.busy_seconds)
                 self._db.execute(f"PRAGMA synchronous={self._synchronous}")
                 self._db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
         except BaseException:
