@@ -5,7 +5,7 @@ every write; entries at or beyond `head.next_seq` do not exist yet. Stores call 
 `apply` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -209,70 +209,17 @@ def hiding(rewound: Sequence[tuple[int, int]], first: int, last: int) -> tuple[t
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     """Return the head after `change` and the record of it (None for one that leaves no record)."""
-    revision = head.revision + 1
-    replace = msgspec.structs.replace
-    after = replace(head, revision=revision, updated=at, created=head.created or at)
-    cut = None
-    if change.kind == "cut":
-        assert change.cut is not None, "a change of kind cut carries its cut"
-        cut = replace(change.cut, epoch=head.epoch + 1, revision=revision)
-        after = replace(after, epoch=head.epoch + 1, epoch_reason=change.reason, views={**head.views, change.view: cut})
-    elif change.kind == "erase":
-        gone = set(change.seqs)
-        after = replace(
-            after,
-            epoch=head.epoch + 1,
-            epoch_reason="expiry" if change.reason == "expiry" else "erasure",
-            erased=head.erased + len(gone),
-            hidden=head.hidden - sum(hides(head.rewound, seq) for seq in gone) if head.rewound else 0,
-            pinned=tuple(seq for seq in head.pinned if seq not in gone),
-            calls=tuple(call for call in head.calls if call.seq not in gone),
-            contexts={name: at_ for name, at_ in head.contexts.items() if at_[0] not in gone},
-        )
-        if after.group and not any(call.group == after.group for call in after.calls):
-            after = replace(after, group=0)
-    elif change.kind == "clear":
-        after = Head(
-            revision=revision,
-            epoch=head.epoch + 1,
-            epoch_reason="clear",
-            first_seq=head.next_seq,
-            next_seq=head.next_seq,
-            forked_from=head.forked_from,
-            created=after.created,
-            updated=at,
-        )
-    elif change.kind == "rewind":
-        assert change.back is not None, "a rewind knows where it goes back to"
-        back = change.back
-        after = replace(
-            after,
-            epoch=head.epoch + 1,
-            epoch_reason="rewind",
-            turn=back.turn,
-            group=back.group,
-            tail=back.tail,
-            reasoning=back.reasoning,
-            calls=back.calls,
-            pinned=back.pinned,
-            contexts=back.contexts,
-            turns=back.turns,
-            views=back.views,
-            rewound=back.rewound,
-            hidden=back.hidden,
-        )
-    elif change.kind == "pin":
-        rest = [seq for seq in head.pinned if seq not in change.seqs]
-        after = replace(after, pinned=tuple(rest if change.unpin else sorted([*rest, *change.seqs])))
-    else:
-        return replace(after, usage=change.usage), None
+    after = _EFFECTS[change.kind](head, change)
+    after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
+    if change.kind == "usage":
+        return after, None
     record = Record(
-        revision=revision,
+        revision=after.revision,
         kind=change.kind,
         reason=change.reason,
         at=at,
         view=change.view,
-        cut=cut,
+        cut=after.views[change.view] if change.kind == "cut" else None,
         seqs=change.seqs,
         unpin=change.unpin,
         to=change.back.revision if change.back is not None else 0,
@@ -280,6 +227,64 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
         detail=change.detail,
     )
     return after, record
+
+
+def _cut(head: Head, change: Change) -> Head:
+    assert change.cut is not None, "a change of kind cut carries its cut"
+    cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
+    return _begun(head, change.reason, views={**head.views, change.view: cut})
+
+
+def _erase(head: Head, change: Change) -> Head:
+    gone = set(change.seqs)
+    calls = tuple(call for call in head.calls if call.seq not in gone)
+    return _begun(
+        head,
+        "expiry" if change.reason == "expiry" else "erasure",
+        erased=head.erased + len(gone),
+        hidden=head.hidden - sum(hides(head.rewound, seq) for seq in gone) if head.rewound else 0,
+        pinned=tuple(seq for seq in head.pinned if seq not in gone),
+        calls=calls,
+        group=head.group if any(call.group == head.group for call in calls) else 0,
+        contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
+    )
+
+
+def _clear(head: Head, _: Change) -> Head:
+    empty = Head(first_seq=head.next_seq, next_seq=head.next_seq, forked_from=head.forked_from, epoch=head.epoch)
+    return _begun(empty, "clear")
+
+
+def _rewind(head: Head, change: Change) -> Head:
+    back = change.back
+    assert back is not None, "a rewind knows where it goes back to"
+    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch")
+    return _begun(msgspec.structs.replace(back, **{name: getattr(head, name) for name in kept}), "rewind")
+
+
+def _pin(head: Head, change: Change) -> Head:
+    rest = [seq for seq in head.pinned if seq not in change.seqs]
+    return msgspec.structs.replace(head, pinned=tuple(rest if change.unpin else sorted([*rest, *change.seqs])))
+
+
+def _usage(head: Head, change: Change) -> Head:
+    return msgspec.structs.replace(head, usage=change.usage)
+
+
+def _begun(head: Head, reason: str, **changes: Any) -> Head:
+    """The head with these changes, which begin an epoch."""
+    return msgspec.structs.replace(head, epoch=head.epoch + 1, epoch_reason=reason, **changes)
+
+
+_EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
+    "cut": _cut,
+    "erase": _erase,
+    "clear": _clear,
+    "rewind": _rewind,
+    "pin": _pin,
+    "usage": _usage,
+}
+"""What each kind of change does to a head, its revision and times apart."""
 
 
 def tombstone(entry: Entry) -> Entry:
