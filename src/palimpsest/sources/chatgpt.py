@@ -51,9 +51,7 @@ class ChatGPT:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the messages, conversation by conversation."""
-        one = self._document.layout == "value"
-        for number, item in enumerate(self._document.items()):
-            place = "conversation" if one else f"conversations[{number}]"
+        for place, number, item in self._document.conversations():
             if item.fault is not None:
                 yield Piece(place=place, fault=item.fault, end=item.end)
                 continue
@@ -63,7 +61,7 @@ class ChatGPT:
             except InvalidEntry as fault:
                 yield Piece(place=within(place, fault), fault=fault.reason, end=item.end)
                 continue
-            yield from _Talk(value, mapping, place, str(number + 1)).pieces(branches=self._branches, end=item.end)
+            yield from _Talk(value, mapping, place, number).pieces(branches=self._branches, end=item.end)
 
 
 class _Talk:
@@ -183,12 +181,13 @@ class _Path:
         kept: Mapping[str, Any],
     ) -> Entry:
         made: Kind = "message"
+        speaker: Role = "user"
         name = call_id = None
         status: Status | None = None
         said: str | tuple[Part, ...] = content(parts)
         tool = _recipient(message) if role == "assistant" else None
         if kind in ("user_editable_context", "model_editable_context"):
-            made, speaker, name = "context", "user", "custom instructions" if kind.startswith("user") else "memory"
+            made, name = "context", "custom instructions" if kind.startswith("user") else "memory"
         elif tool is not None:
             made, speaker, name, call_id = "tool_call", "assistant", tool, f"call_{id}"
             self._open.append((call_id, tool))
@@ -202,12 +201,12 @@ class _Path:
         elif role in _ROLES:
             speaker = _ROLES[role]
         else:
-            made, speaker, name = "context", "user", role
+            made, name = "context", role
         if made == "message" and speaker == "user":
             self._open.clear()
         return Entry(
             kind=made,
-            role=speaker,  # type: ignore[arg-type]
+            role=speaker,
             content=said,
             name=name,
             call_id=call_id,

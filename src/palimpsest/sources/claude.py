@@ -59,15 +59,13 @@ class Claude:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the messages, conversation by conversation."""
-        one = self._document.layout == "value"
-        for number, item in enumerate(self._document.items()):
-            place = "conversation" if one else f"conversations[{number}]"
+        for place, number, item in self._document.conversations():
             if item.fault is not None:
                 yield Piece(place=place, fault=item.fault, end=item.end)
             elif not self.speaks(item.value):
                 yield Piece(place=place, fault="is no conversation: an object with chat_messages", end=item.end)
             else:
-                yield from self._conversation(item.value, place, str(number + 1), item.end)
+                yield from self._conversation(item.value, place, number, item.end)
 
     def _conversation(self, value: Mapping[str, Any], place: str, number: str, end: int) -> Iterator[Piece]:
         own, title = value.get("uuid"), value.get("name")

@@ -70,6 +70,11 @@ class Document:
         """Take all values, in order."""
         return _items(self._stream, self.layout, True)
 
+    def conversations(self) -> Iterator[tuple[str, str, Item]]:
+        """Take all values as the conversations of a data export: each with its path in the file and its number."""
+        for number, item in enumerate(self.items()):
+            yield "conversation" if self.layout == "value" else f"conversations[{number}]", str(number + 1), item
+
 
 class _Fixed:
     """Bytes as a stream."""
@@ -217,7 +222,6 @@ class _ListReader:
         try:
             values = json.loads(b"[" + self._body[begin:end].strip(b" \t\r\n,").removeprefix(BOM) + b"]")
         except ValueError as fault:
-            values = [None]
             yield Item(self._place, None, f"no JSON: {fault}", self._body[begin:end])
             self._place += 1
             return

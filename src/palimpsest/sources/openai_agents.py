@@ -63,7 +63,7 @@ class OpenAIAgents:
         self._advanced = "message_structure" in tables
 
     @staticmethod
-    def speaks(value: object) -> bool:  # noqa: ARG004 (of the seam)
+    def speaks(value: object) -> bool:
         """No JSON value is of this source."""
         return False
 
