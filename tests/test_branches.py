@@ -301,8 +301,9 @@ def test_a_fork_is_refused_where_it_cannot_be(session: Session, memory: Memory) 
             session.fork(at=at)  # type: ignore[arg-type]
     with pytest.raises(EntryNotFound):
         session.fork(at="nobody")
-    with pytest.raises(ConfigError, match="session"):
-        session.fork("a\nb")
+    for name in ("a\nb", "", "x" * 257):
+        with pytest.raises(ConfigError, match="session"):
+            session.fork(name)
     assert [info.session for info in memory.sessions()] == ["one", "taken"]
 
 

@@ -320,15 +320,19 @@ def test_a_broken_pipe_is_harmless(here: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
-    """Ctrl-C is no failure to explain."""
+    """Ctrl-C while it waits for more is no failure to explain; what had come until then is kept."""
+    lines = [json.dumps({"role": "user", "content": "x" * 8_000}) + "\n" for _ in range(600)]
     waiting = subprocess.Popen(
         [*START, "import", "-", "--session", "typed"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    for _ in range(600):
-        if (here / "chats.db").exists():
+    assert waiting.stdin is not None
+    waiting.stdin.write("".join(lines).encode())
+    waiting.stdin.flush()
+    for _ in range(600):  # until a batch is stored: what it needs is loaded, and it reads on
+        if (here / "chats.db").exists() and "typed" in run("sessions").stdout:
             break
         time.sleep(0.05)
     waiting.send_signal(signal.SIGINT)
@@ -336,6 +340,7 @@ def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
 
     assert waiting.returncode == 130
     assert b"Traceback" not in told
+    assert read("stats", "typed")["total_entries"] >= 256
 
 
 def test_the_installed_command_starts(here: Path) -> None:
@@ -367,5 +372,7 @@ def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
         assert run("import", f"{name}.json", "--session", name, "--format", name).exit_code == 0
         again, first = (run("export", one, "--format", "openai").stdout for one in (name, chat))
         assert again.replace(" ", "") == first.replace(" ", "")  # the spacing of arguments is no provider's
+    assert "did you mean 'anthropic'?" in run("export", chat, "--format", "antropic", "-o", "no.json").stderr
+    assert not list(here.glob("no.json*"))
     assert run("export", chat, "--format", "text").stdout.startswith("=== Recent Conversation ===\nUser: ")
     assert "prompt" in read("export", chat, "--format", "text")

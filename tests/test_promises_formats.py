@@ -43,7 +43,7 @@ def slack(ctx: Context, format: str) -> int:
     """Words that a format itself adds to entries: its overhead, which a counter of words alone does not count."""
     fmt = find_format(format)
     shown = [item.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
-    return fmt.prime + sum(map(fmt.overhead, shown)) + 2
+    return fmt.prime + sum(map(fmt.overhead, shown))
 
 
 def without_tools(request: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from palimpsest.errors import Conflict, SessionNotFound
+from palimpsest.errors import ConfigError, Conflict, SessionNotFound
+from palimpsest.formats import find_format
 from palimpsest.log import Change, Record, hiding
 from palimpsest.options import MAX_ID
 from palimpsest.writing import Writer
@@ -44,7 +45,7 @@ class Timeline(Writer):
         SessionNotFound for a session without entries, Conflict where `session_id` is taken.
         """
         self._may_write()
-        into = session_id or f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
+        into = session_id if session_id is not None else f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
         options = self._options.of(into)
         while True:
             head = await self._reader.head()
@@ -113,10 +114,16 @@ class Timeline(Writer):
         The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
         than memory. Any format of messages gives what a model would be sent without any budget, as the list that
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
-        calls that are still open are left out, and so is what was erased, has expired or was rewound.
+        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
+        OSError where the path cannot be written.
         """
         from palimpsest.export import partial
 
+        if format != "palimpsest":
+            try:
+                find_format(format)
+            except ConfigError as fault:
+                raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
         run, size = self._memory.runner.run, 0
         with partial(file) as out:
             async for piece in self._pieces(format):

@@ -10,8 +10,6 @@ from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import Cleaning, note, print_json
 
-FORMATS = ("palimpsest", "openai", "openai-responses", "anthropic", "gemini", "text")
-
 
 @click.command(
     "export",
@@ -24,10 +22,10 @@ FORMATS = ("palimpsest", "openai", "openai-responses", "anthropic", "gemini", "t
 @session_argument
 @click.option(
     "--format",
-    type=click.Choice(FORMATS),
+    metavar="NAME",
     default="palimpsest",
     show_default=True,
-    help="Everything, to be imported again; or the log as a provider's messages, or as plain text.",
+    help="Everything, to be imported again; or the log in a provider's format (openai, anthropic, ...), or as text.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to this file. [default: standard output]")
 @json_option
