@@ -17,11 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 import strategies
+from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.errors import PalimpsestError
-from palimpsest.log import Change, Cut, Head, SessionKey, Usage
+from palimpsest.log import Attempts, Change, Cut, Head, SessionKey, Usage
 from palimpsest.runners import Inline, drive
 from palimpsest.stores import Dump, Store, open_store
+from palimpsest.summary import Compaction, Summary, faults
 from palimpsest.testing import FakeClock
 
 TENANTS = st.sampled_from(["t", "u"])
@@ -73,6 +75,7 @@ class TwoStores(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.clock = FakeClock()
+        self.spared = False
         self.model = open_store("memory://", Inline(), clock=self.clock)
         self.file = self.opened()
 
@@ -122,7 +125,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(
         key=KEYS,
-        kind=st.sampled_from(["cut", "erase", "erase", "clear", "pin", "usage"]),
+        kind=st.sampled_from(["cut", "erase", "erase", "spare", "clear", "pin", "usage"]),
         seqs=st.sets(st.integers(1, 12), max_size=3),
         unpin=st.booleans(),
         start=st.integers(1, 12),
@@ -144,10 +147,49 @@ class TwoStores(RuleBasedStateMachine):
         there = {entry.seq for entry in drive(self.model.read(key)) if not entry.erased}
         cut = Cut(start=start) if kind == "cut" else None
         usage = Usage(input_tokens=start) if kind == "usage" else None
-        change = Change(
-            kind=kind, reason="r", view=view, cut=cut, seqs=tuple(sorted(seqs & there)), unpin=unpin, usage=usage
-        )
+        spare, kind = kind == "spare", "erase" if kind == "spare" else kind
+        self.spared = self.spared or spare
+        gone = tuple(sorted(seqs & there))
+        change = Change(kind=kind, reason="r", view=view, cut=cut, seqs=gone, unpin=unpin, usage=usage, spare=spare)
         self.both(lambda store: store.compact(key, change, expect_revision=revision, expect_epoch=epoch))
+
+    @rule(
+        key=KEYS,
+        seqs=st.sets(st.integers(1, 12), min_size=1, max_size=4),
+        how=st.sampled_from(["cover", "fold", "evict"]),
+        epoch=st.none() | st.integers(0, 3),
+    )
+    def compact_by_summary(self, key: SessionKey, seqs: set[int], how: str, epoch: int | None) -> None:
+        """Cover some entries, fold what stands for others into the same summary, or only evict."""
+        alive = spans.of(entry.seq for entry in drive(self.model.read(key)) if not entry.erased)
+        states = self.states(key)
+        state = states.get((drive(self.model.head(key)) or Head()).compaction, Compaction())
+        cover = spans.minus(spans.common(spans.of(seqs), alive), state.covered)
+        if how == "evict":
+            after = replace(state, summary=None, evicted=spans.union(state.evicted, cover))
+        else:
+            parents = state.current if how == "fold" else ()
+            covers = spans.union(cover, *(states[parent].summary.covers for parent in parents))
+            made = Summary(id="s", text=f"text {next(numbers)}", covers=covers, folded=cover, parents=parents)
+            current = (*(number for number in state.current if number not in parents), 0)
+            evicted = spans.minus(state.evicted, cover)
+            after = Compaction(
+                summary=made, current=current, covered=spans.union(state.covered, cover), evicted=evicted
+            )
+        change = Change(kind="compact", reason="r", compaction=after, attempts=Attempts(failures=len(seqs)))
+        self.both(lambda store: store.compact(key, change, expect_epoch=epoch))
+
+    @rule(key=KEYS, to=st.integers(0, 5))
+    def rewind(self, key: SessionKey, to: int) -> None:
+        """Go back to no compaction, or to one of any time."""
+        head = drive(self.model.head(key)) or Head()
+        times = [0, *self.states(key)]
+        change = Change(kind="rewind", reason="r", back=replace(head, compaction=times[min(to, len(times) - 1)]))
+        self.both(lambda store: store.compact(key, change))
+
+    def states(self, key: SessionKey) -> dict[int, Compaction]:
+        """The states of compaction that the session's records hold, by their revisions."""
+        return {one.revision: one.compaction for one in drive(self.model.records(key)) if one.compaction is not None}
 
     @rule(key=KEYS, counter=COUNTERS, counts=st.dictionaries(SEQS, st.integers(0, 99), max_size=4))
     def count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
@@ -168,7 +210,11 @@ class TwoStores(RuleBasedStateMachine):
         if any(entry.expires_at and not entry.erased for entry in drive(self.model.read(key, before=point))):
             return  # a sweep erases what branches share through any one of them
         revision = max(head.revision - back, 0)
-        branch = replace(head, next_seq=point, revision=revision, calls=(), group=0, forked_from=(key.session, 1))
+        states = {number: state for number, state in self.states(key).items() if number <= revision}
+        if any(state.inactive and state.inactive[-1][1] >= point for state in states.values()):
+            return  # no compaction is about entries that come later
+        then = replace(head, next_seq=point, revision=revision, calls=(), group=0, compaction=max(states, default=0))
+        branch = replace(then, forked_from=(key.session, 1))
         self.both(lambda store: store.fork(key, into, branch, expect_epoch=head.epoch))
 
     @rule(key=KEYS)
@@ -224,10 +270,20 @@ class TwoStores(RuleBasedStateMachine):
                 self.both(lambda store, key=key: store.head(key))
                 self.both(lambda store, key=key: store.read(key, counter="words"))
                 self.both(lambda store, key=key: store.records(key))
+                self.compactions_hold_together(key)
                 self.both(lambda store, key=key: store.tally(key, "words", after=1))
             for namespace in ("k", "l", "m"):
                 self.both(lambda store, t=tenant, n=namespace: store.list_items(t, n))
                 self.both(lambda store, t=tenant, n=namespace: store.get_item(t, n, "k"))
+
+    def compactions_hold_together(self, key: SessionKey) -> None:
+        """Every state of whatever time stands on summaries that are there, and none tells of what is erased."""
+        head, states = drive(self.model.head(key)), self.states(key)
+        graves = spans.of(entry.seq for entry in drive(self.model.read(key)) if entry.erased)
+        assert list(faults(states, head.first_seq, head.next_seq - 1, graves)) == []
+        assert not head.compaction or head.compaction in states
+        made = [state.summary for state in states.values() if state.summary is not None]
+        assert self.spared or not [one for one in made if one.text and spans.common(one.covers, graves)]
 
     def teardown(self) -> None:
         drive(self.file.close())

@@ -1,4 +1,4 @@
-"""The lease of a turn: holders of `turn()` on one session go one after the other. Advice, never a lock."""
+"""Leases of one session: whoever holds one goes first. Advice that saves work, never a lock."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from palimpsest.log import SessionKey
 from palimpsest.runners import Runner
 from palimpsest.stores import Store
 
-LEASE_SECONDS = 30.0
-"""How long the lease lasts unless it is renewed, which every add inside the turn does."""
+TURN_SECONDS = 30.0
+"""How long the lease of a turn lasts unless it is renewed, which every add inside the turn does."""
 
 WAIT_SECONDS = 5.0
-"""How long `take` waits for another holder before the turn goes on without the lease."""
+"""How long `take` waits for another holder before its caller goes on without the lease."""
 
 
-class TurnLease:
-    """A lease in the session's own store, kept by whoever runs a turn."""
+class Lease:
+    """A lease in the session's own store, for `what` (a turn, a compaction). It ends by itself after `seconds`."""
 
-    def __init__(self, store: Store, runner: Runner, key: SessionKey) -> None:
-        self._store, self._runner, self._tenant = store, runner, key.tenant
-        self._name = f"turn:{key.session}"
+    def __init__(self, store: Store, runner: Runner, key: SessionKey, what: str, seconds: float) -> None:
+        self._store, self._runner, self._tenant, self._seconds = store, runner, key.tenant, seconds
+        self._name = f"{what}:{key.session}"
         self._holder = new_ids(1, 0)[0]
         self._fence: int | None = None
 
@@ -28,19 +28,24 @@ class TurnLease:
         """Whether the lease was given to us."""
         return self._fence is not None
 
+    async def try_to_take(self) -> bool:
+        """Take the lease unless somebody else holds it, and say whether it is ours."""
+        self._fence = await self._store.lease(self._tenant, self._name, self._holder, self._seconds)
+        return self.held
+
     async def take(self) -> None:
         """Wait, 5 seconds at most, until nobody else holds the lease, and take it."""
         waited, pause = 0.0, 0.005
-        while self._fence is None and waited < WAIT_SECONDS:
-            self._fence = await self._store.lease(self._tenant, self._name, self._holder, LEASE_SECONDS)
-            if self._fence is None:
-                await self._runner.sleep(pause)
-                waited, pause = waited + pause, min(pause * 2, 0.1)
+        while waited < WAIT_SECONDS and not await self.try_to_take():
+            await self._runner.sleep(pause)
+            waited, pause = waited + pause, min(pause * 2, 0.1)
 
-    async def renew(self) -> None:
-        """Keep the lease for another while, where it is ours."""
-        if self._fence is not None:
-            await self._store.lease(self._tenant, self._name, self._holder, LEASE_SECONDS, fence=self._fence)
+    async def renew(self) -> bool:
+        """Keep the lease for another while, where it is ours; say whether it still is."""
+        if self._fence is None:
+            return False
+        fence = await self._store.lease(self._tenant, self._name, self._holder, self._seconds, fence=self._fence)
+        return fence is not None
 
     async def give_back(self) -> None:
         """Let the next one in."""

@@ -5,12 +5,15 @@ every write; entries at or beyond `head.next_seq` do not exist yet. Stores call 
 `apply` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from palimpsest import spans, summary
 from palimpsest.entries import Entry
+from palimpsest.spans import Span
+from palimpsest.summary import Compaction, Spent
 
 OPEN_CALLS = 256
 """Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
@@ -51,6 +54,14 @@ class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: int
 
 
+class Standing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all)."""
+
+    revision: int
+    characters: int
+    tokens: int
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a view is rendered until the next cut: with the entries from `start` on it fixes every byte.
 
@@ -58,7 +69,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `anchors` (human messages still open) lie before `start` and come first. `clamps` are shortened, `gone`
     are ranges (first and last `seq`) at or after `start` that are left out, `conditions` the expressions
     that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
-    public. `epoch` and `revision` are those that the cut made.
+    public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
+    covered or evicted at or after `start`, `summaries` what it shows before the window. `epoch` and `revision` are
+    those that the cut made.
     """
 
     epoch: int = 0
@@ -68,7 +81,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pins: tuple[int, ...] = ()
     anchors: tuple[int, ...] = ()
     clamps: tuple[Clamp, ...] = ()
-    gone: tuple[tuple[int, int], ...] = ()
+    gone: tuple[Span, ...] = ()
+    compaction: int = 0
+    skipped: tuple[Span, ...] = ()
+    summaries: tuple[Standing, ...] = ()
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
     renderer: int = RENDERER
@@ -76,17 +92,37 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the provider reported for the last call, in tokens, and what was counted for the same call."""
+    """What the provider reported for the last call, in tokens, and what was counted for the same call.
+
+    It is `stale` when the session was compacted since: then it says nothing of what the next call will be.
+    """
 
     input_tokens: int
     output_tokens: int = 0
     cached_tokens: int = 0
     counted: int = 0
     epoch: int = 0
+    stale: bool = False
     calls: int = 0
     total_input: int = 0
     total_output: int = 0
     total_cached: int = 0
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session remembers of its compactions: how far each strategy had looked, how they went, what they cost.
+
+    `cursors` are, by strategy, the `next_seq` of when it last ran. `failures` are those in a row; nothing runs by
+    itself before `paused_until` (microseconds since 1970). `tried` is the `next_seq` of when the last one failed,
+    `fingerprint` names what that was about.
+    """
+
+    cursors: dict[str, int] = {}
+    failures: int = 0
+    tried: int = 0
+    paused_until: int = 0
+    fingerprint: str = ""
+    spent: Spent = Spent()
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,6 +134,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
     each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
+    `compaction` is the revision of the record that says what is covered and evicted (0: nothing is).
     `forked_from` is the session that this one branched off, and its revision then.
     """
 
@@ -117,8 +154,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     views: dict[str, Cut] = {}
     usage: Usage | None = None
     turns: int = 0
-    rewound: tuple[tuple[int, int], ...] = ()
+    rewound: tuple[Span, ...] = ()
     hidden: int = 0
+    compaction: int = 0
+    attempts: Attempts | None = None
     forked_from: tuple[str, int] | None = None
     created: int = 0
     updated: int = 0
@@ -134,15 +173,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(call.call_id or str(call.seq) for call in self.calls)
 
 
-ChangeKind = Literal["cut", "erase", "clear", "pin", "usage", "rewind"]
+ChangeKind = Literal["cut", "compact", "erase", "clear", "pin", "usage", "attempt", "rewind"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step that is not an append, committed whole: a cut, an erasure, a clear, pins, usage, a rewind.
+    """One step that is not an append, committed whole: a cut, a compaction, an erasure, a clear, pins, usage, a rewind.
 
     `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. A rewind goes back
-    to what was open in `back`, whose `rewound` says what is hidden from then on. `detail` goes into the record:
-    what it covered, the window before and after, the trigger.
+    to what was open in `back`, whose `rewound` says what is hidden from then on. `compaction` is the state after a
+    compaction, or after an erasure that took summaries along; with `spare` an erasure leaves the current summaries
+    alone, though it takes what they are from. `attempts` is what is remembered of compactions from
+    then on. `detail` goes into the record: the window before and after, the trigger.
     """
 
     kind: ChangeKind
@@ -152,6 +193,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seqs: tuple[int, ...] = ()
     unpin: bool = False
     usage: Usage | None = None
+    compaction: Compaction | None = None
+    spare: bool = False
+    attempts: Attempts | None = None
     back: Head | None = None
     detail: dict[str, Any] = {}
 
@@ -173,46 +217,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seqs: tuple[int, ...] = ()
     unpin: bool = False
     to: int = 0
-    rewound: tuple[tuple[int, int], ...] = ()
+    rewound: tuple[Span, ...] = ()
+    compaction: Compaction | None = None
     detail: dict[str, Any] = {}
-
-
-# --- what rewinds have hidden
-
-
-def visible(rewound: Sequence[tuple[int, int]], after: int, before: int) -> list[tuple[int, int]]:
-    """Return the ranges (first and last `seq`) between `after` and `before` that no rewind hides, oldest first."""
-    spans, first = [], after + 1
-    for low, high in rewound:
-        if low >= before:
-            break
-        if first < low:
-            spans.append((first, low - 1))
-        first = max(first, high + 1)
-    if first < before:
-        spans.append((first, before - 1))
-    return spans
-
-
-def hides(rewound: Sequence[tuple[int, int]], seq: int) -> bool:
-    """Whether a rewind has hidden this place."""
-    return any(low <= seq <= high for low, high in rewound)
-
-
-def hiding(rewound: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
-    """Return the ranges with all from `first` to `last` (the end of the log) hidden, too."""
-    spans = [(low, min(high, first - 1)) for low, high in rewound if low < first]
-    if spans and spans[-1][1] == first - 1:
-        first = spans.pop()[0]
-    return (*spans, (first, last)) if first <= last else tuple(spans)
 
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     """Return the head after `change` and the record of it (None for one that leaves no record)."""
     after = _EFFECTS[change.kind](head, change)
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
-    if change.kind == "usage":
+    if change.attempts is not None:
+        after = msgspec.structs.replace(after, attempts=change.attempts)
+    if change.kind in ("usage", "attempt"):
         return after, None
+    compaction = change.compaction
+    if compaction is not None:
+        compaction = summary.stamped(compaction, after.revision, at)
+        after = msgspec.structs.replace(after, compaction=after.revision)
     record = Record(
         revision=after.revision,
         kind=change.kind,
@@ -224,6 +245,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
         unpin=change.unpin,
         to=change.back.revision if change.back is not None else 0,
         rewound=after.rewound if change.kind == "rewind" else (),
+        compaction=compaction,
         detail=change.detail,
     )
     return after, record
@@ -235,14 +257,19 @@ def _cut(head: Head, change: Change) -> Head:
     return _begun(head, change.reason, views={**head.views, change.view: cut})
 
 
+def _compact(head: Head, change: Change) -> Head:
+    return _begun(head, change.reason, usage=_outdated(head.usage))
+
+
 def _erase(head: Head, change: Change) -> Head:
     gone = set(change.seqs)
     calls = tuple(call for call in head.calls if call.seq not in gone)
     return _begun(
         head,
         "expiry" if change.reason == "expiry" else "erasure",
+        usage=_outdated(head.usage),
         erased=head.erased + len(gone),
-        hidden=head.hidden - sum(hides(head.rewound, seq) for seq in gone) if head.rewound else 0,
+        hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in gone) if head.rewound else 0,
         pinned=tuple(seq for seq in head.pinned if seq not in gone),
         calls=calls,
         group=head.group if any(call.group == head.group for call in calls) else 0,
@@ -258,7 +285,7 @@ def _clear(head: Head, _: Change) -> Head:
 def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
-    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch")
+    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts")
     return _begun(msgspec.structs.replace(back, **{name: getattr(head, name) for name in kept}), "rewind")
 
 
@@ -271,6 +298,10 @@ def _usage(head: Head, change: Change) -> Head:
     return msgspec.structs.replace(head, usage=change.usage)
 
 
+def _outdated(usage: Usage | None) -> Usage | None:
+    return None if usage is None else msgspec.structs.replace(usage, stale=True)
+
+
 def _begun(head: Head, reason: str, **changes: Any) -> Head:
     """The head with these changes, which begin an epoch."""
     return msgspec.structs.replace(head, epoch=head.epoch + 1, epoch_reason=reason, **changes)
@@ -278,13 +309,45 @@ def _begun(head: Head, reason: str, **changes: Any) -> Head:
 
 _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "cut": _cut,
+    "compact": _compact,
     "erase": _erase,
     "clear": _clear,
     "rewind": _rewind,
     "pin": _pin,
     "usage": _usage,
+    "attempt": lambda head, _: head,
 }
 """What each kind of change does to a head, its revision and times apart."""
+
+
+def forgotten(
+    records: Iterable[Record], head: Head, seqs: Sequence[int], *, spare: bool = False
+) -> tuple[list[Record], Compaction | None]:
+    """Return what an erasure of these entries does to what was made from them; `records` come oldest first.
+
+    That are the records that change, as they are from then on: summaries of an erased entry lose their words, and no
+    state, of whatever time, goes on counting on them. And it is the state after the erasure, where a summary that
+    contexts show is among them (None: they show what they did). With `spare` those keep their words.
+    """
+    records = list(records)
+    current = next(
+        (one.compaction.current for one in records if one.compaction and one.revision == head.compaction), ()
+    )
+    erased, changed, lost, state = spans.of(seqs), [], [], None
+    for record in records:
+        held = record.compaction
+        made = held.summary if held is not None else None
+        if held is None or not spans.common(spans.union(held.inactive, made.covers if made else ()), erased):
+            continue
+        spared = spare and record.revision in current
+        if made is not None and not (made.withdrawn or spared) and spans.common(made.covers, erased):
+            lost.append(made)
+            made = summary.withdrawn(made)
+        after = summary.without(held, lost, erased)
+        changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made)))
+        if record.revision == head.compaction and after.current != held.current:
+            state = after
+    return changed, state
 
 
 def tombstone(entry: Entry) -> Entry:

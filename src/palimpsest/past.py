@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.linking import follow
-from palimpsest.log import Head, Record, SessionKey, hides
+from palimpsest.log import Attempts, Cut, Head, Record, SessionKey
 from palimpsest.stores import Store
 
 BATCH = 512
@@ -71,21 +72,24 @@ class Past:
         if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
             raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
         records = _standing(await self._store.records(self._key, before=at + 1))
-        cuts = [record for record in records if record.kind == "cut" and record.view == view and record.cut is not None]
+        cut = _cuts(records).get(view)
+        reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
         return Head(
             revision=at,
-            epoch_reason=cuts[-1].reason if cuts else "",
+            epoch_reason=reasons[-1] if reasons else "",
             first_seq=head.first_seq,
             next_seq=await self.end(head, at),
-            views={view: cuts[-1].cut} if cuts and cuts[-1].cut is not None else {},
+            views={view: cut} if cut else {},
             rewound=_rewound(records),
+            compaction=cut.compaction if cut else 0,  # what the cut was made for: none is due
             created=head.created,
         )
 
     async def head(self, head: Head, point: Point) -> Head:
         """Return the whole head as it was then, by walking the log up to there; now, that is the head itself.
 
-        What has been erased since counts as erased. Epoch and usage are those of today.
+        What has been erased since counts as erased. Epoch, usage and what is remembered of compactions are those of
+        today.
         """
         if point == Point(head.revision, head.next_seq):
             return head
@@ -94,10 +98,9 @@ class Past:
         then = Head(first_seq=head.first_seq, next_seq=head.first_seq)
         erased = hidden = 0
         async for batch in self._batches(head.first_seq - 1, point.next_seq):
-            then = follow(then, [entry for entry in batch if not hides(rewound, entry.seq)])
+            then = follow(then, [entry for entry in batch if not spans.within(rewound, entry.seq)])
             erased += sum(entry.erased for entry in batch)
-            hidden += sum(not entry.erased and hides(rewound, entry.seq) for entry in batch)
-        views = {record.view: record.cut for record in records if record.kind == "cut" and record.cut is not None}
+            hidden += sum(not entry.erased and spans.within(rewound, entry.seq) for entry in batch)
         return msgspec.structs.replace(
             then,
             revision=point.revision,
@@ -107,10 +110,12 @@ class Past:
             group=then.group if any(call.group == then.group for call in then.calls) else 0,
             pinned=await self._pinned(then, records),
             erased=erased,
-            views=views,
+            views=_cuts(records),
             usage=head.usage,
             rewound=rewound,
             hidden=hidden,
+            compaction=next((one.revision for one in reversed(records) if one.compaction is not None), 0),
+            attempts=_attempts(head.attempts, point.next_seq),
             forked_from=head.forked_from,
             created=head.created,
         )
@@ -121,7 +126,7 @@ class Past:
         async for batch in self._batches(after, head.next_seq):
             left = [entry.seq for entry in batch if not entry.erased]
             alive += len(left)
-            shown += sum(not hides(head.rewound, seq) for seq in left)
+            shown += sum(not spans.within(head.rewound, seq) for seq in left)
         return alive, shown
 
     async def history(self, head: Head, after: int, before: int | None) -> list[Record]:
@@ -183,3 +188,16 @@ def _standing(records: Sequence[Record]) -> Sequence[Record]:
 def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
     """The ranges that the rewinds among these records had hidden after the last of them."""
     return next((record.rewound for record in reversed(records) if record.kind == "rewind"), ())
+
+
+def _cuts(records: Sequence[Record]) -> dict[str, Cut]:
+    """The newest cut of each view among these records."""
+    return {record.view: record.cut for record in records if record.cut is not None}
+
+
+def _attempts(attempts: Attempts | None, next_seq: int) -> Attempts | None:
+    """What is remembered of compactions, where the log ends earlier: nobody has looked beyond its end."""
+    if attempts is None:
+        return None
+    cursors = {name: min(cursor, next_seq) for name, cursor in attempts.cursors.items()}
+    return msgspec.structs.replace(attempts, cursors=cursors)

@@ -18,6 +18,7 @@ from palimpsest.errors import ConfigError, Conflict, nearest
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
+from palimpsest.summary import Compaction
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -142,11 +143,13 @@ class Store(ABC):
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
-        """Commit one change (cut, erasure, clear, pins, usage, settings) with its record; return the new head.
+        """Commit one change (cut, compaction, erasure, clear, pins, usage, attempts) and return the new head.
 
-        Erasing replaces entries by tombstones, in every branch that has them: each of those gets the change as a
-        record of its own. Clearing removes entries, counts and records before it from this session alone. Raises
-        Conflict unless revision and epoch are as expected.
+        All but usage and attempts leave a record. Erasing replaces entries by tombstones, in every branch that has
+        them: each of those gets the change as a record of its own. Of every summary, current or not, that stands for
+        an erased entry the words go in the same step, and no record's state goes on counting on it; where it was
+        current, the erasure's record has the state without it. Clearing removes entries, counts and records before it
+        from this session alone. Raises Conflict unless revision and epoch are as expected.
         """
 
     @abstractmethod
@@ -234,6 +237,14 @@ class Store(ABC):
         """Let go of everything. Closing twice is fine."""
 
 
+async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compaction:
+    """Return the state of compaction that the record of this revision holds; an empty one for 0, or none."""
+    if not revision:
+        return Compaction()
+    records = await store.records(key, after=revision - 1, before=revision + 1)
+    return (records[0].compaction if records else None) or Compaction()
+
+
 # --- what backends share
 
 
@@ -245,8 +256,15 @@ def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | Non
         raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
 
 
-def replaced(before: Head, after: Head) -> Head:
-    """The head of an import that takes the place of another log: what was seen of that one is seen as outdated."""
+def loading(key: SessionKey, before: Head | None, after: Head, replace: bool) -> Head:
+    """Return the head of an import, where a session of the head `before` (None: none) may be in its place.
+
+    What was seen of that one is seen as outdated. Raises Conflict where it may not be replaced.
+    """
+    if before is None:
+        return after
+    if not replace:
+        raise Conflict(f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'")
     return msgspec.structs.replace(
         after,
         revision=max(after.revision, before.revision + 1),
@@ -263,8 +281,12 @@ def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
 
 
 def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
-    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for."""
-    return msgspec.structs.replace(change, seqs=tuple(seqs), detail={**change.detail, "session": key.session})
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
+
+    What was made from them, and what is remembered of compactions, is each branch's own.
+    """
+    detail = {**change.detail, "session": key.session}
+    return msgspec.structs.replace(change, seqs=tuple(seqs), compaction=None, attempts=None, detail=detail)
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):

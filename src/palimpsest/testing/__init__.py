@@ -11,6 +11,7 @@ A backend takes the contract over like this; nothing here needs pytest, but its 
 from palimpsest.testing.branches import BranchConformance
 from palimpsest.testing.changes import ChangeConformance
 from palimpsest.testing.clock import FakeClock
+from palimpsest.testing.compactions import CompactionConformance
 from palimpsest.testing.contract import StoreFactory
 from palimpsest.testing.logs import LogConformance
 from palimpsest.testing.side import SideConformance
@@ -18,7 +19,7 @@ from palimpsest.testing.side import SideConformance
 __all__ = ["FakeClock", "StoreConformance", "StoreFactory"]
 
 
-class StoreConformance(LogConformance, ChangeConformance, BranchConformance, SideConformance):
+class StoreConformance(LogConformance, ChangeConformance, CompactionConformance, BranchConformance, SideConformance):
     """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
 
     A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A

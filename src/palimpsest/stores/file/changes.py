@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from palimpsest.errors import Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, apply
-from palimpsest.stores import Dump, branching, expected, large, of_branch, replaced
+from palimpsest.stores import Dump, branching, expected, large, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
 from palimpsest.stores.file.disk import names, remove
 from palimpsest.stores.file.folder import Place
@@ -21,6 +21,7 @@ from palimpsest.stores.file.lines import Header, new_header, write_line
 from palimpsest.stores.file.log import Log
 from palimpsest.stores.file.rewrite import contents_of, write_branch, write_dump, write_erased
 from palimpsest.stores.file.side import SideFiles
+from palimpsest.stores.records import erasing
 
 
 class Changes(SideFiles):
@@ -75,11 +76,11 @@ class Changes(SideFiles):
 
     def _change(self, at: Place, key: SessionKey, log: Log, change: Change) -> Head:
         before = log.head or Head()
+        if change.kind == "erase" and change.seqs and before.next_seq > min(change.seqs):
+            return self._erase(at, key, log, change, before)
         head, record = apply(before, change, self._clock())
         if change.kind == "clear" and log.header is not None:
             self._clear(at, key, log, head, record)
-        elif change.kind == "erase" and change.seqs and before.next_seq > min(change.seqs):
-            self._erase(at, key, log, change, head, record)
         else:
             self._write_lines(at, log, key, _line(change, head, record))
         return head
@@ -91,13 +92,17 @@ class Changes(SideFiles):
             file.write(write_line("clear", head.revision, head.next_seq, head.updated, record=record, head=head))
         self._contents(at).drop(at.name, gone)
 
-    def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, head: Head, record: Record | None) -> None:
+    def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, before: Head) -> Head:
+        begin = log.find(min(change.seqs))[0]  # what was made from an entry stands behind it
+        change, changed = erasing(change, log.compactions(begin), before)
+        head, record = apply(before, change, self._clock())
         drop_counts(at, list(change.seqs))
         with self._rewriting(at, log, new_header(key, log.family)) as file:
-            gone = write_erased(log, file, set(change.seqs))
+            gone = write_erased(log, file, begin, set(change.seqs), {one.revision: one for one in changed})
             file.write(_line(change, head, record))
         if gone:
             self._contents(at).drop(at.name, gone - self._reading(at, contents_of, set()))
+        return head
 
     # --- branches
 
@@ -183,12 +188,7 @@ class Changes(SideFiles):
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         at = self._place(key)
         with self._holding(write=True), self._writing(at, create=True) as log:
-            before = log.head
-            if before is not None and not replace:
-                raise Conflict(
-                    f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'"
-                )
-            head = replaced(before, dump.head) if before is not None else dump.head
+            head = loading(key, log.head, dump.head, replace)
             contents = self._contents(at)
             gone = contents_of(log) if contents.exist else set()
             kept: set[str] = set()

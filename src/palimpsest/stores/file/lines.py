@@ -16,20 +16,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from palimpsest.entries import Entry, unpack
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores import large
-
-T = TypeVar("T")
+from palimpsest.stores.records import decoded, encoded
 
 _SUM = b',"sum":"'
 _TAIL = len(_SUM) + 16 + len(b'"}\n')
 _BEGINNING = re.compile(rb'\{"revision":(\d+),"seq":(\d+),"kind":"([a-z]+)"')
-_encode = msgspec.json.Encoder().encode
 
 
 def seal(body: bytes) -> bytes:
@@ -54,25 +52,6 @@ def is_torn(raw: bytes) -> bool:
 
 def _sum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode()
-
-
-# --- JSON, also of text that has no UTF-8
-
-
-def encoded(value: object) -> bytes:
-    """The JSON of a value; text with lone surrogates with JSON's escapes for them."""
-    try:
-        return _encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
-
-
-def decoded(body: bytes, kind: type[T]) -> T:
-    """The value that `encoded` wrote. Raises ValueError where it is another."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError:
-        return msgspec.convert(json.loads(body), kind)
 
 
 # --- lines

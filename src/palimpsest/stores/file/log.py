@@ -15,7 +15,8 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores.file.disk import named
-from palimpsest.stores.file.lines import Header, Line, Spot, decoded, is_sound, is_torn, spots
+from palimpsest.stores.file.lines import Header, Line, Spot, is_sound, is_torn, spots
+from palimpsest.stores.records import HELD, decoded
 
 BLOCK = 32 * 1024
 """Bytes read at once: some dozen lines."""
@@ -235,13 +236,25 @@ class Log:
                 return
             reached = line.revision
             if line.revision > after and line.kind != "append":
-                with self.reading(line):
-                    record = line.body().record
-                    found = decoded(bytes(record), Record) if bytes(record) else None
+                found = self._record(line)
                 if found is not None:
                     yield found
         if damaged is not None:
             self._lost(damaged, max(reached, after) + 1, before)
+
+    def _record(self, line: Line) -> Record | None:
+        """The record of a sound line, if it has one."""
+        with self.reading(line):
+            record = line.body().record
+            return decoded(bytes(record), Record) if bytes(record) else None
+
+    def compactions(self, begin: int) -> Iterator[Record]:
+        """The records from the byte `begin` on that carry a compaction, oldest first; those damaged are left out."""
+        for line in self.lines(begin):
+            if HELD in line.raw and line.sound and line.kind != "append":
+                found = self._record(line)
+                if found is not None:
+                    yield found
 
     # --- bytes
 

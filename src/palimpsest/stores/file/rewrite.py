@@ -7,11 +7,11 @@ one may name what is erased.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 from palimpsest.entries import pack
-from palimpsest.log import Head, tombstone
+from palimpsest.log import Head, Record, tombstone
 from palimpsest.stores import Dump
 from palimpsest.stores.file.lines import read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log
@@ -20,17 +20,17 @@ BATCH = 64
 """Entries of a dump that share a line."""
 
 
-def write_erased(log: Log, file: BinaryIO, seqs: set[int]) -> set[str]:
-    """Write the lines of the log with tombstones for the entries at `seqs`; return the contents that these had.
+def write_erased(log: Log, file: BinaryIO, begin: int, seqs: set[int], changed: Mapping[int, Record]) -> set[str]:
+    """Write the log with tombstones for the entries at `seqs`; return the contents that these had.
 
-    Lines before the first of them are copied byte for byte. Raises StoreCorrupt where a later one is damaged: it may
-    hold what is to be erased.
+    `changed` are records, by revision, that come in the place of those that are there. Lines before the byte `begin`
+    are copied as they are. Raises StoreCorrupt where a later one is damaged: it may hold what is to be erased.
     """
     dropped: set[str] = set()
-    begin, last = log.find(min(seqs))[0], max(seqs)
+    last = max(seqs)
     copy(log, file, log.start, begin)
     for line in log.sound_lines(begin):
-        if line.seq > last and (bare := log.without_head(line)) is not None:
+        if line.seq > last and line.revision not in changed and (bare := log.without_head(line)) is not None:
             file.write(bare)
             continue
         found, record, at = log.parts(line)
@@ -39,7 +39,8 @@ def write_erased(log: Log, file: BinaryIO, seqs: set[int]) -> set[str]:
                 dropped |= set(one.contents)
         entries = [_buried(one) if one[0].seq in seqs else bytes(one[1]) for one in found]
         if entries or record is not None:
-            file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=record))
+            now = changed.get(line.revision, record) if record is not None else None
+            file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=now))
     return dropped
 
 

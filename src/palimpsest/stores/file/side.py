@@ -13,7 +13,8 @@ from palimpsest.stores import Item
 from palimpsest.stores.file.base import FileBase
 from palimpsest.stores.file.disk import NEW, names, remove
 from palimpsest.stores.file.folder import safe_name, tenant_folder
-from palimpsest.stores.file.lines import decoded, encoded, is_sound, seal
+from palimpsest.stores.file.lines import is_sound, seal
+from palimpsest.stores.records import decoded, encoded
 
 T = TypeVar("T")
 

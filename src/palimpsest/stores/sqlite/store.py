@@ -19,20 +19,19 @@ from palimpsest.stores import (
     branching,
     expected,
     info,
+    loading,
     of_branch,
-    replaced,
     unknown_only,
 )
 from palimpsest.stores.group_commit import Append, GroupCommit
+from palimpsest.stores.records import erasing
 from palimpsest.stores.sqlite.branches import Branches, Shared, by_log, home, spans
 from palimpsest.stores.sqlite.db import Database, connect
 from palimpsest.stores.sqlite.heads import Heads, Known
-from palimpsest.stores.sqlite.rows import CHANGED, LAST, Rows, checksum, place
+from palimpsest.stores.sqlite.records import Records
+from palimpsest.stores.sqlite.rows import LAST, Rows, place
 from palimpsest.stores.sqlite.schema import migrate
 from palimpsest.stores.sqlite.side import SideTables
-
-_decode_record = msgspec.json.Decoder(Record).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class SQLiteStore(SideTables):
@@ -44,6 +43,7 @@ class SQLiteStore(SideTables):
         self._synchronous = options.synchronous
         self._db = connect(url, path, writable=self.writable, busy_seconds=options.busy_seconds)
         self._rows, self._branches = Rows(url, self._db, options.large_bytes), Branches(self._db)
+        self._recorded = Records(url, self._db)
         self._heads = Heads(url, self._db, self._branches)
         self._database = Database(url, self._db, self.check_open, self._heads.clear)
         self._commits = GroupCommit(self._database.lock, self._write_all)
@@ -160,23 +160,9 @@ class SQLiteStore(SideTables):
             return [by_seq[seq] for seq in sorted(by_seq)]
 
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
-        with self._database.reading as db:
+        with self._database.reading:
             found = self._heads.find(key)
-            if found is None:
-                return []
-            sql = "SELECT body, sum, revision FROM record WHERE number = ? AND revision > ? AND revision < ? "
-            rows = db.execute(sql + "ORDER BY revision", (found.number, after, 2**62 if before is None else before))
-            return [self._record_in(body, written, revision, key.session) for body, written, revision in rows]
-
-    def _record_in(self, body: bytes, written: int | None, revision: int, session: str) -> Record:
-        told = f"the record of revision {revision} of session {session!r} cannot be read"
-        try:
-            record = _decode_record(body)
-        except (ValueError, TypeError) as cause:
-            raise StoreCorrupt(self.url, f"{told} ({cause})") from cause
-        if written is not None and written != checksum(body, revision):
-            raise StoreCorrupt(self.url, f"{told} ({CHANGED})")
-        return record
+            return self._recorded.read(found.number, key.session, after, before) if found else []
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
         with self._database.reading as db:
@@ -204,20 +190,19 @@ class SQLiteStore(SideTables):
 
     def _note(self, key: SessionKey, known: Known, change: Change) -> Head:
         """Put a change into the session's head and records."""
+        if change.kind == "erase":
+            made = self._recorded.compactions(known.number, key.session)
+            change, changed = erasing(change, made, known.head)
+            self._recorded.put(known.number, changed)
         head, record = apply(known.head, change, self._clock())
         if change.kind == "clear":
-            self._db.execute("DELETE FROM record WHERE number = ?", (known.number,))
+            self._recorded.remove(known.number)
         if record is not None:
-            self._record(known.number, record)
+            self._recorded.put(known.number, [record])
         self._heads.save(key, known, head, () if change.kind == "clear" else None)
         if change.kind == "clear":
             self._trim(known.number, *self._branches.leave(known.number))
         return head
-
-    def _record(self, number: int, record: Record) -> None:
-        body = _encode(record)
-        row = (number, record.revision, body, checksum(body, record.revision))
-        self._db.execute("INSERT INTO record VALUES(?, ?, ?, ?)", row)
 
     def _erase_elsewhere(self, log: int, seqs: Sequence[int], change: Change, besides: int | None) -> None:
         """Note in every session that reads these entries of a log, but one, that they are erased."""
@@ -239,7 +224,7 @@ class SQLiteStore(SideTables):
             self._rows.remove(place(log, self._branches.kept(log) + 1), place(log, end))
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
-        with self._database.writing() as db:
+        with self._database.writing():
             found = self._heads.find(key)
             expected(key, found.head if found else Head(), None, expect_epoch)
             there = self._heads.find(SessionKey(key.tenant, into))
@@ -247,8 +232,7 @@ class SQLiteStore(SideTables):
             known, shared = self._heads.create(branch), Shared()
             if found is not None:
                 shared = self._branches.part(known.number, found.number, found.shared, head.next_seq - 1)
-                sql = "INSERT INTO record SELECT ?, revision, body, sum FROM record WHERE number = ? AND revision <= ?"
-                db.execute(sql, (known.number, found.number, head.revision))
+                self._recorded.copy(found.number, known.number, head.revision)
             self._heads.save(branch, known, head, shared)
 
     def _forget_journal(self) -> None:
@@ -259,17 +243,13 @@ class SQLiteStore(SideTables):
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._database.writing():
             found = self._heads.find(key)
+            head = loading(key, found.head if found else None, dump.head, replace)
             if found is not None:
-                if not replace:
-                    raise Conflict(
-                        f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'"
-                    )
                 self._remove(key, found)
             known = self._heads.create(key)
             self._rows.insert(key.tenant, known.number, dump.entries)
-            for record in dump.records:
-                self._record(known.number, record)
-            self._heads.save(key, known, replaced(found.head, dump.head) if found else dump.head)
+            self._recorded.put(known.number, dump.records)
+            self._heads.save(key, known, head)
         if found is not None:
             self._forget_journal()
 
@@ -285,7 +265,7 @@ class SQLiteStore(SideTables):
     def _remove(self, key: SessionKey, found: Known) -> None:
         """Remove the session and all that no branch reads."""
         self._db.execute("DELETE FROM session WHERE number = ?", (found.number,))
-        self._db.execute("DELETE FROM record WHERE number = ?", (found.number,))
+        self._recorded.remove(found.number)
         self._heads.forget(key)
         self._trim(found.number, *self._branches.leave(found.number))
 

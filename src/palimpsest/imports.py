@@ -1,0 +1,239 @@
+"""An export taken back: every reference checked, every total and link made anew. Reads nothing but what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from palimpsest import spans
+from palimpsest.entries import Entry, check
+from palimpsest.errors import ImportFailed, InvalidEntry, shorten
+from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
+from palimpsest.linking import follow, link
+from palimpsest.log import Attempts, Cut, Head, Record, Usage
+from palimpsest.spans import Span
+from palimpsest.stores import Dump
+from palimpsest.summary import Compaction, faults
+
+
+def imported(data: object, where: str = "data") -> tuple[str, Dump]:
+    """Return the session id and what a store is to hold, every reference checked and every link made anew.
+
+    Raises ImportFailed naming the place of the first thing that does not hold together.
+    """
+    data, session, outline = _envelope(data, where)
+    entries = [
+        _read_entry(raw, f"{where}.{section}[{i}]")
+        for section in ("entries", "tombstones")
+        for i, raw in enumerate(_list(data, section, where))
+    ]
+    entries.sort(key=lambda entry: entry.seq)
+    _check_places(entries, outline, where)
+    try:
+        views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
+        head = msgspec.convert(
+            {"views": views, **{name: outline[name] for name in ("revision", "epoch", "pinned")}}, Head
+        )
+    except (msgspec.ValidationError, KeyError) as fault:
+        raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
+    records = _records(data, where)
+    given = data.get("usage")
+    usage = None if given is None else _converted(given, Usage, f"{where}.usage")
+    first = outline.get("first_seq", 1)
+    rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{where}.head.rewound")
+    if (astray := spans.astray(rewound, first, entries[-1].seq if entries else first - 1)) is not None:
+        reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+        raise ImportFailed(f"{where}.head.rewound[{rewound.index(astray)}]", reason)
+    compaction = _converted(outline.get("compaction", 0), int, f"{where}.head.compaction")
+    attempts = _converted(outline.get("attempts"), Attempts | None, f"{where}.head.attempts")
+    _check_compactions(records, entries, first, compaction, head.views, where)
+    forked_from = _converted(outline.get("forked_from"), tuple[str, int] | None, f"{where}.head.forked_from")
+    linked_head, relinked = _relink(entries, first, rewound)
+    head = msgspec.structs.replace(
+        linked_head,
+        revision=max([head.revision, *(e.revision for e in relinked), *(r.revision for r in records)]),
+        epoch=head.epoch,
+        epoch_reason=outline.get("epoch_reason") or "",
+        first_seq=first,
+        turns=outline.get("turns", linked_head.turns),
+        pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),
+        erased=sum(entry.erased for entry in relinked),
+        rewound=rewound,
+        hidden=sum(not entry.erased and spans.within(rewound, entry.seq) for entry in relinked),
+        forked_from=forked_from,
+        views=head.views,
+        compaction=compaction,
+        attempts=attempts,
+        usage=usage,
+        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked_head.created,
+        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked_head.updated,
+    )
+    return session, Dump(head=head, entries=tuple(relinked), records=records)
+
+
+def _converted(raw: object, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as fault:
+        raise ImportFailed(where, f"cannot be read ({fault})") from fault
+
+
+def _check_outline(outline: Mapping[str, Any], where: str) -> None:
+    for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0)):
+        value = outline.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
+
+
+def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
+    """Check what an export says of itself; return it with its session id and the outline of its head."""
+    if not isinstance(data, Mapping):
+        raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
+    kind = data.get("kind", KIND)
+    if kind != KIND:
+        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
+    version = data.get("schema_version")
+    if version not in KNOWN_VERSIONS or isinstance(version, bool):
+        known = f"known here: {', '.join(map(str, KNOWN_VERSIONS))}"
+        raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
+    session = data.get("session_id")
+    if not isinstance(session, str):
+        raise ImportFailed(f"{where}.session_id", f"{shorten(session)} is not text")
+    outline = data.get("head")
+    if not isinstance(outline, Mapping):
+        raise ImportFailed(f"{where}.head", "is missing")
+    _check_outline(outline, f"{where}.head")
+    return data, session, outline
+
+
+def _records(data: Mapping[str, Any], where: str) -> tuple[Record, ...]:
+    records: list[Record] = []
+    for i, raw in enumerate(_list(data, "records", where)):
+        record = _converted(raw, Record, f"{where}.records[{i}]")
+        if records and record.revision <= records[-1].revision:
+            reason = f"{record.revision} does not come after {records[-1].revision}"
+            raise ImportFailed(f"{where}.records[{i}].revision", reason)
+        records.append(record)
+    return tuple(records)
+
+
+def _check_compactions(
+    records: Sequence[Record],
+    entries: Sequence[Entry],
+    first: int,
+    current: int,
+    views: Mapping[str, Cut],
+    where: str,
+) -> None:
+    """Check what head, cuts and compactions say of compactions, summaries and the entries that they stand for."""
+    places = {record.revision: f"{where}.records[{i}]" for i, record in enumerate(records)}
+    states = {record.revision: record.compaction for record in records if record.compaction is not None}
+    graves = spans.of(entry.seq for entry in entries if entry.erased)
+    for revision, field, reason in faults(states, first, entries[-1].seq if entries else first - 1, graves):
+        raise ImportFailed(f"{places[revision]}.compaction.{field}", reason)
+    if current and current not in states:
+        raise ImportFailed(f"{where}.head.compaction", f"{current} is no record of a compaction")
+    for view, shown in views.items():
+        _check_cut(shown, states, f"{where}.head.views.{view}")
+    for record in records:
+        if record.cut is not None:
+            _check_cut(record.cut, states, f"{places[record.revision]}.cut")
+
+
+def _check_cut(cut: Cut, states: Mapping[int, Compaction], where: str) -> None:
+    if cut.compaction and cut.compaction not in states:
+        raise ImportFailed(f"{where}.compaction", f"{cut.compaction} is no record of a compaction")
+    for i, shown in enumerate(cut.summaries):
+        if shown.revision not in states or states[shown.revision].summary is None:
+            raise ImportFailed(f"{where}.summaries[{i}]", f"{shown.revision} is no compaction that made a summary")
+
+
+def _relink(entries: Sequence[Entry], first: int, rewound: Sequence[Span]) -> tuple[Head, list[Entry]]:
+    """Link the entries as appending them one revision at a time does.
+
+    Tombstones and what a rewind has hidden keep the links that they have.
+    """
+    head, linked = Head(first_seq=first, next_seq=first), []
+    for entry in entries:
+        head = msgspec.structs.replace(head, revision=entry.revision - 1)
+        hidden = spans.within(rewound, entry.seq)
+        if entry.erased or hidden:
+            linked.append(entry)
+            head = msgspec.structs.replace(
+                head if hidden else follow(head, [entry]), revision=entry.revision, next_seq=entry.seq + 1
+            )
+            continue
+        head, (again,) = link(head, [entry], entry.at)
+        if (
+            entry.answers
+            and again.answers != entry.answers
+            and any(e.seq == entry.answers and e.erased for e in linked)
+        ):
+            again = msgspec.structs.replace(again, answers=entry.answers, group=entry.group, late=entry.late)
+        linked.append(again)
+    return head, linked
+
+
+def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
+    expected = outline.get("first_seq", 1)
+    seen: set[str] = set()
+    calls: set[int] = set()
+    for entry in entries:
+        if entry.seq != expected:
+            raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+        if not entry.id or entry.id in seen:
+            raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
+        if entry.answers and entry.answers not in calls:
+            reason = f"entry {entry.seq} answers {entry.answers}, which is no call before it"
+            raise ImportFailed(f"{where}.entries", reason)
+        if entry.kind == "tool_call":
+            calls.add(entry.seq)
+        seen.add(entry.id)
+        expected += 1
+    if expected < outline.get("next_seq", expected):
+        raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+
+
+def _read_entry(raw: object, where: str) -> Entry:
+    if not isinstance(raw, Mapping):
+        raise ImportFailed(where, f"an entry is a mapping, not {type(raw).__name__}")
+    fields = dict(raw)
+    links = fields.pop("links", None) or {}
+    if not isinstance(links, Mapping):
+        raise ImportFailed(f"{where}.links", f"{shorten(links)} is not a mapping")
+    at = _instant(fields.pop("created_at", None), f"{where}.created_at")
+    unknown = set(fields) - set(FIELDS) - {"seq"}
+    if unknown:
+        raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
+    try:
+        made = msgspec.convert({**fields, "at": at}, Entry)
+        known = {name: links[name] for name in LINKS if name in links and isinstance(links[name], int | bool)}
+        entry = msgspec.structs.replace(made, **known)
+        check(entry, where)
+    except msgspec.ValidationError as fault:
+        raise ImportFailed(where, str(fault)) from fault
+    except InvalidEntry as fault:
+        raise ImportFailed(fault.where, fault.reason) from fault
+    return entry
+
+
+def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+    value = data.get(name) or ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a list")
+    return value
+
+
+def _instant(text: object, where: str) -> int:
+    if text is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError as fault:
+        raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
+    if moment is None or moment.tzinfo is None:
+        raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
+    return round(moment.timestamp() * 1_000_000)

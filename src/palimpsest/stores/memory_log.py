@@ -1,0 +1,172 @@
+"""A session's log in memory: what `memory://` and overlays keep of it. Knows no locks and no other session.
+
+Entries are kept in their stored form, so that nothing handed out is what is kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from palimpsest.entries import Entry, pack, unpack
+from palimpsest.linking import link
+from palimpsest.log import Change, Head, Record, apply, tombstone
+from palimpsest.stores import Appended, Dump, unknown_only
+from palimpsest.stores.records import erasing
+
+Row = tuple[int, str, bytes]
+"""An entry as it is kept: its seq, its id, its stored form."""
+
+
+class MemoryLog:
+    """One session: rows in order of seq, records in order of revision. Branches are of one family."""
+
+    def __init__(self, family: object = None) -> None:
+        self.family = family or object()
+        self.head = Head()
+        self.rows: list[Row] = []
+        self.places: dict[str, int] = {}
+        self.records: list[Record] = []
+        self.counts: dict[str, dict[int, int]] = {}
+
+    @classmethod
+    def of(cls, dump: Dump, head: Head) -> Self:
+        """The log that an import makes."""
+        log = cls()
+        log.put(dump.entries)
+        log.head, log.records = head, list(dump.records)
+        return log
+
+    # --- reading
+
+    def index(self, seq: int) -> int:
+        """The index of the first row from this place on."""
+        return bisect_left(self.rows, (seq,))
+
+    def entry(self, row: Row, counter: str | None = None) -> Entry:
+        """The entry of a row, with its count."""
+        seq, id, body = row
+        return unpack(body, id, seq, self.counts.get(counter, {}).get(seq) if counter else None)
+
+    def by_seq(self, seq: int) -> Row | None:
+        """The row at this place, if there is one."""
+        i = self.index(seq)
+        return self.rows[i] if i < len(self.rows) and self.rows[i][0] == seq else None
+
+    def at(self, seqs: Iterable[int], counter: str | None = None) -> list[Entry]:
+        """The entries at these places, in order; those that are not there are left out."""
+        return [self.entry(row, counter) for seq in sorted(set(seqs)) if (row := self.by_seq(seq)) is not None]
+
+    def named(self, ids: Iterable[str]) -> dict[str, Entry]:
+        """The entries of these ids that are there."""
+        return {entry.id: entry for entry in self.at(self.places[id] for id in ids if id in self.places)}
+
+    def read(
+        self,
+        after: int,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
+        counter: str | None,
+        uncounted: bool,
+    ) -> list[Entry]:
+        """The entries between two places, as `Store.read` has it."""
+        low = self.index(after + 1)
+        high = len(self.rows) if before is None else self.index(before)
+        counts = self.counts.get(counter or "", {})
+        found: list[Entry] = []
+        for i in range(high - 1, low - 1, -1) if newest_first else range(low, high):
+            if limit is not None and len(found) >= limit:
+                break
+            row = self.rows[i]
+            if not uncounted or row[0] not in counts:
+                found.append(self.entry(row, counter))
+        return found
+
+    def tally(self, counter: str, after: int, before: int | None) -> tuple[int, int]:
+        """How many counts there are between two places, and their sum."""
+        counts = self.counts.get(counter, {})
+        found = [tokens for seq, tokens in counts.items() if seq > after and (before is None or seq < before)]
+        return len(found), sum(found)
+
+    def ids(self, seqs: Iterable[int]) -> dict[int, str]:
+        """The ids of the entries at these places that are not tombstones."""
+        return {entry.seq: entry.id for entry in self.at(seqs) if not entry.erased}
+
+    def due(self, now: int) -> tuple[int, ...]:
+        """The places of the entries that have expired at `now` (microseconds)."""
+        found = (self.entry(row) for row in self.rows if b'"expires_at":' in row[2])
+        return tuple(e.seq for e in found if e.expires_at and not e.erased and e.expires_at.timestamp() * 1e6 <= now)
+
+    # --- writing
+
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Keep entries at their places, which are free."""
+        for entry in entries:
+            row = (entry.seq, entry.id, pack(entry))
+            if self.rows and self.rows[-1] > row:
+                insort(self.rows, row)
+            else:
+                self.rows.append(row)
+            self.places[entry.id] = entry.seq
+
+    def append(self, entries: Sequence[Entry], known: Mapping[str, Entry] | None, at: int) -> Appended:
+        """Link and keep the entries that are not known by their ids (None: nobody has looked)."""
+        fresh = list(entries) if known is None else unknown_only(entries, known)
+        known = known or {}
+        linked: list[Entry] = []
+        if fresh:
+            self.head, linked = link(self.head, fresh, at)
+            self.put(linked)
+        if len(linked) == len(entries):
+            return Appended(self.head, tuple(linked), len(linked))
+        new = {entry.id: entry for entry in linked}
+        return Appended(self.head, tuple(new.get(e.id) or known[e.id] for e in entries), len(linked))
+
+    def count(self, counter: str, counts: Mapping[int, int], there: Iterable[Entry]) -> None:
+        """Keep the counts of the entries that are there and no tombstones."""
+        alive = {entry.seq: counts[entry.seq] for entry in there if not entry.erased}
+        self.counts.setdefault(counter, {}).update(alive)
+
+    def change(self, change: Change, at: int, records: Sequence[Record] = ()) -> Head:
+        """Apply a change to head, entries and records; `records` are further ones that an erasure may change."""
+        if change.kind == "erase":
+            change, changed = erasing(change, [*records, *self.records], self.head)
+            now = {record.revision: record for record in (*self.records, *changed)}
+            self.records = [now[revision] for revision in sorted(now)]
+        self.head, record = apply(self.head, change, at)
+        if change.kind == "clear":
+            self.rows, self.places, self.counts, self.records = [], {}, {}, []
+        elif change.kind == "erase":
+            self._bury(change.seqs)
+        if record is not None:
+            self.records.append(record)
+        return self.head
+
+    def _bury(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            row = self.by_seq(seq)
+            if row is not None:
+                self.rows[self.index(seq)] = (seq, row[1], pack(tombstone(self.entry(row))))
+            for counts in self.counts.values():
+                counts.pop(seq, None)
+
+    def branch(self, head: Head) -> Self:
+        """A branch of the log, up to what its head says."""
+        branch = type(self)(self.family)
+        branch.head = head
+        branch.rows = self.rows[: self.index(head.next_seq)]
+        branch.places = {id: seq for seq, id, _ in branch.rows}
+        branch.records = [record for record in self.records if record.revision <= head.revision]
+        for counter, counts in self.counts.items():
+            branch.counts[counter] = {seq: n for seq, n in counts.items() if seq < head.next_seq}
+        return branch
+
+
+def shared(log: MemoryLog, other: MemoryLog, seqs: Iterable[int]) -> tuple[int, ...]:
+    """The places among these whose entries, which are no tombstones, a log has from the same addition as another."""
+    if other is log or other.family is not log.family:
+        return ()
+    mine = log.ids(seqs)
+    return tuple(seq for seq, id in other.ids(mine).items() if mine[seq] == id)

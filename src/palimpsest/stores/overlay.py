@@ -1,0 +1,345 @@
+"""A store that reads through to another and keeps whatever is written to itself: nothing below it is ever changed.
+
+Of a session that is there below, an overlay takes the head when the session is first used. From then on the session is
+a branch of its own: what others append below is not seen, and what is written here is in memory, gone with the overlay.
+Entries and records from before that moment are read below whenever they are asked for. So nothing is copied but what
+changes, and what is erased, cleared or deleted below is gone here, too.
+
+An erasure here reaches its session and the branches made here; other branches below are read as they are there. A
+sweep is of what was written here. Items are taken over, a namespace at a time, when one of them is first written;
+leases are the overlay's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
+
+import msgspec
+
+from palimpsest.entries import Entry, now_us
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.runners import Inline
+from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store, branching, expected, info, loading, of_branch
+from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores.memory_log import MemoryLog, shared
+
+
+class _Below(msgspec.Struct, frozen=True):
+    """What of a session is read in the store below: `key`'s entries before `next_seq`, its records up to `revision`."""
+
+    key: SessionKey
+    next_seq: int = 1
+    revision: int = 0
+
+
+class _Layer(MemoryLog):
+    """A session as the overlay has it: what was written here, over what is `below` (None: nothing is).
+
+    Its rows are the entries appended here, and tombstones of those below that were erased here; its records those made
+    here, and those below as an erasure here has left them. `there` says that the session exists.
+    """
+
+    def __init__(self, family: object = None) -> None:
+        super().__init__(family)
+        self.there, self.below = False, _Below(SessionKey("", ""))
+
+    def branch(self, head: Head) -> Self:
+        branch, below = super().branch(head), self.below
+        branch.there = True
+        branch.below = _Below(below.key, min(below.next_seq, head.next_seq), min(below.revision, head.revision))
+        return branch
+
+    def change(self, change: Change, at: int, records: Sequence[Record] = ()) -> Head:
+        mine = {record.revision for record in self.records}
+        above = [one for one in records if one.revision <= self.below.revision and one.revision not in mine]
+        if change.kind == "clear":
+            self.below = _Below(self.below.key)
+        self.there = True
+        return super().change(change, at, above)
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Take over entries from below, which are about to be erased here."""
+        self.put(e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
+
+    def graves(self, after: int, before: int | None) -> set[int]:
+        """The places below, between these two, whose entries were erased here."""
+        end = self.below.next_seq if before is None else min(before, self.below.next_seq)
+        return {row[0] for row in self.rows[self.index(after + 1) : self.index(end)]}
+
+
+class Overlay(Store):
+    """Writes over another store that never reach it, which may be read-only. Closing it leaves that store open."""
+
+    def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
+        self.url, self._below, self._clock = f"an overlay of {store.url}", store, clock
+        self._lock = threading.Lock()
+        self._logs: dict[SessionKey, _Layer] = {}
+        self._side = MemoryStore(Inline(), clock=clock)
+        self._side.url = self.url
+        self._taken: set[tuple[str, str]] = set()
+
+    async def _log(self, key: SessionKey) -> _Layer:
+        """The session as it is here, from its first use on."""
+        self._side.check()
+        log = self._logs.get(key)
+        if log is None:
+            head, log = await self._below.head(key), _Layer()
+            if head is not None:
+                log.there, log.head, log.below = True, head, _Below(key, head.next_seq, head.revision)
+            log = self._logs.setdefault(key, log)
+        return log
+
+    # --- writing: what is below is read first, then all happens under the lock, unless the log is another by then
+
+    async def append(
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+    ) -> Appended:
+        ids = [entry.id for entry in entries] if check_ids else []
+        while True:
+            log = await self._log(key)
+            old = await self._fetch_below(log.below, (), ids)
+            with self._lock:
+                if self._logs.get(key) is not log:
+                    continue
+                expected(key, log.head, expect)
+                known = {entry.id: entry for entry in old if log.by_seq(entry.seq) is None} | log.named(ids)
+                done = log.append(entries, known if check_ids else None, self._clock())
+                log.there = log.there or done.added > 0
+                return done
+
+    async def compact(
+        self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
+    ) -> Head:
+        while True:
+            log = await self._log(key)
+            entries: list[Entry] = []
+            records: list[Record] = []
+            if change.kind == "erase" and any(seq < log.below.next_seq for seq in change.seqs):
+                last = max(other.below.revision for other in (log, *self._family(log)))
+                entries = await self._fetch_below(log.below, change.seqs, ())
+                records = await self._below.records(log.below.key, before=last + 1)
+            with self._lock:
+                if self._logs.get(key) is not log:
+                    continue
+                expected(key, log.head, expect_revision, expect_epoch)
+                return self._change(key, log, change, entries, records)
+
+    def _family(self, log: _Layer) -> list[_Layer]:
+        return [other for other in list(self._logs.values()) if other.family is log.family]
+
+    def _change(
+        self,
+        key: SessionKey,
+        log: _Layer,
+        change: Change,
+        entries: Sequence[Entry] = (),
+        records: Sequence[Record] = (),
+    ) -> Head:
+        """Apply a change to a session, an erasure to the branches made here, too."""
+        at = self._clock()
+        if change.kind == "erase":
+            family = self._family(log)
+            for each in family:
+                each.take(entries)
+            for other in family:
+                if seqs := shared(log, other, change.seqs):
+                    other.change(of_branch(change, key, seqs), at, records)
+        return log.change(change, at, records)
+
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+        target = SessionKey(key.tenant, into)
+        while True:
+            log, there = await self._log(key), await self._log(target)
+            with self._lock:
+                if self._logs.get(key) is not log or self._logs.get(target) is not there:
+                    continue
+                expected(key, log.head, None, expect_epoch)
+                self._logs[branching(key, into, there.head if there.there else None)] = log.branch(head)
+                return
+
+    async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
+        await self._log(key)
+        with self._lock:
+            before = self._logs[key]
+            log = _Layer.of(dump, loading(key, before.head if before.there else None, dump.head, replace))
+            log.there = True
+            self._logs[key] = log
+
+    async def delete(self, key: SessionKey) -> bool:
+        await self._log(key)
+        with self._lock:
+            there, self._logs[key] = self._logs[key].there, _Layer()
+            return there
+
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        log = await self._log(key)
+        old = await self._fetch_below(log.below, counts, ())
+        with self._lock:
+            there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
+            log.count(counter, counts, there)
+
+    async def sweep(self, now: int) -> int:
+        swept = await self._side.sweep(now)
+        with self._lock:
+            for key, log in self._logs.items():
+                if due := log.due(now):
+                    self._change(key, log, Change(kind="erase", reason="expiry", seqs=due))
+                    swept += len(due)
+        return swept
+
+    # --- reading: what is here, and what is below beside that
+
+    async def head(self, key: SessionKey) -> Head | None:
+        log = await self._log(key)
+        return log.head if log.there else None
+
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        counter: str | None = None,
+        uncounted: bool = False,
+    ) -> list[Entry]:
+        log = await self._log(key)
+        with self._lock:
+            below, here = log.below, log.read(after, before, limit, newest_first, counter, uncounted)
+            graves, counts = log.graves(after, before), log.counts.get(counter or "", {})
+        end = below.next_seq if before is None else min(before, below.next_seq)
+        old: list[Entry] = []
+        full = newest_first and limit is not None and len(here) >= limit and (not here or here[-1].seq >= end)
+        while after + 1 < end and not full:
+            batch = await self._below.read(
+                below.key,
+                after=after,
+                before=end,
+                limit=limit,
+                newest_first=newest_first,
+                counter=counter,
+                uncounted=uncounted,
+            )
+            old += [entry for entry in batch if entry.seq not in graves and not (uncounted and entry.seq in counts)]
+            if limit is None or len(batch) < limit or len(old) >= limit:
+                break
+            after, end = (after, batch[-1].seq) if newest_first else (batch[-1].seq, end)
+        found = [*here, *_counted(old, counts)]
+        return sorted(found, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
+
+    async def fetch(
+        self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
+    ) -> list[Entry]:
+        seqs, ids = tuple(seqs), tuple(ids)
+        log = await self._log(key)
+        with self._lock:
+            below, here = log.below, log.at([*seqs, *(log.places.get(id, 0) for id in ids)], counter)
+            graves, counts = log.graves(0, None), log.counts.get(counter or "", {})
+        old = await self._fetch_below(below, seqs, ids, counter)
+        found = {entry.seq: entry for entry in _counted([e for e in old if e.seq not in graves], counts)}
+        found |= {entry.seq: entry for entry in here}
+        return [found[seq] for seq in sorted(found)]
+
+    async def _fetch_below(
+        self, below: _Below, seqs: Iterable[int], ids: Iterable[str], counter: str | None = None
+    ) -> list[Entry]:
+        """The entries below at these places and of these ids, as they are there."""
+        seqs, ids = [seq for seq in seqs if seq < below.next_seq], list(ids)
+        if below.next_seq == 1 or not (seqs or ids):
+            return []
+        found = await self._below.fetch(below.key, seqs, ids, counter=counter)
+        return [entry for entry in found if entry.seq < below.next_seq]
+
+    async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
+        log = await self._log(key)
+        with self._lock:
+            below, here = log.below, {record.revision: record for record in log.records}
+        end = below.revision + 1 if before is None else min(before, below.revision + 1)
+        old = await self._below.records(below.key, after=after, before=end) if after + 1 < end else []
+        found = {record.revision: record for record in old} | here
+        return [found[n] for n in sorted(found) if n > after and (before is None or n < before)]
+
+    async def tally(
+        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
+    ) -> tuple[int, int]:
+        log = await self._log(key)
+        with self._lock:
+            below, (number, tokens) = log.below, log.tally(counter, after, before)
+            other = log.graves(after, before) | log.counts.get(counter, {}).keys()
+        end = below.next_seq if before is None else min(before, below.next_seq)
+        if after + 1 < end:
+            there = await self._below.tally(below.key, counter, after=after, before=end)
+            old = await self._fetch_below(below, [seq for seq in other if after < seq < end], (), counter)
+            twice = [entry.tokens for entry in old if entry.tokens is not None]
+            number, tokens = number + there[0] - len(twice), tokens + there[1] - sum(twice)
+        return number, tokens
+
+    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
+        self._side.check()
+        with self._lock:
+            here = {key.session: log for key, log in self._logs.items() if key.tenant == tenant}
+            found = [info(name, log.head) for name, log in here.items() if log.there and name > after]
+        last = after
+        while sum(one.session <= last for one in found) < limit:
+            page = await self._below.sessions(tenant, after=last, limit=limit)
+            found += [one for one in page if one.session not in here]
+            if len(page) < limit:
+                break
+            last = page[-1].session
+        return sorted(found, key=lambda one: one.session)[:limit]
+
+    # --- items and leases
+
+    async def _items(self, tenant: str, namespace: str, *, write: bool) -> Store:
+        """The store that has the items of a namespace; to be written to they are taken over."""
+        self._side.check()
+        if (tenant, namespace) in self._taken:
+            return self._side
+        if not write:
+            return self._below
+        items = await self._below.list_items(tenant, namespace)
+        with self._lock:
+            if (tenant, namespace) not in self._taken:
+                self._side.take_items(tenant, namespace, items)
+                self._taken.add((tenant, namespace))
+        return self._side
+
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        return await (await self._items(tenant, namespace, write=False)).get_item(tenant, namespace, key)
+
+    async def put_item(
+        self,
+        tenant: str,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expires: int | None = None,
+        expect: int | None = None,
+    ) -> Item:
+        items = await self._items(tenant, namespace, write=True)
+        return await items.put_item(tenant, namespace, key, value, expires=expires, expect=expect)
+
+    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        return await (await self._items(tenant, namespace, write=True)).delete_item(tenant, namespace, key)
+
+    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        return await (await self._items(tenant, namespace, write=False)).list_items(tenant, namespace)
+
+    async def lease(
+        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
+    ) -> int | None:
+        return await self._side.lease(tenant, name, holder, seconds, fence=fence)
+
+    async def close(self) -> None:
+        await self._side.close()
+        self._logs.clear()
+
+
+def _counted(entries: Iterable[Entry], counts: Mapping[int, int]) -> Iterable[Entry]:
+    """The entries with the counts that were stored here, where there are any."""
+    for entry in entries:
+        yield msgspec.structs.replace(entry, tokens=counts[entry.seq]) if entry.seq in counts else entry

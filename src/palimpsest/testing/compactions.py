@@ -1,0 +1,304 @@
+"""The contract of stores: compactions, and what becomes of summaries when what they stand for is erased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from palimpsest import spans
+from palimpsest.entries import moment, new_ids
+from palimpsest.errors import Conflict
+from palimpsest.log import Attempts, Change, Cut, Head, SessionKey
+from palimpsest.spans import Span
+from palimpsest.stores import Dump, Store
+from palimpsest.summary import Compaction, Spent, Summary, SummaryItem, faults
+from palimpsest.testing.contract import KEY, OTHER, Contract, Opened, refused, rule, said
+
+BRANCH = OTHER
+AWKWARD = 'quoted "\\", ☂, \x00, half a pair \ud800'
+
+
+def covering(state: Compaction, text: str, *cover: Span, fold: Sequence[Summary] = ()) -> Compaction:
+    """The compaction that covers these entries by a summary of this text, which takes the place of those in `fold`."""
+    covers = spans.union(cover, *(made.covers for made in fold))
+    parents = tuple(made.revision for made in fold)
+    return Compaction(
+        summary=Summary(id=new_ids(1, 0)[0], text=text, covers=covers, folded=cover, parents=parents),
+        current=(*(number for number in state.current if number not in parents), 0),
+        covered=spans.union(state.covered, cover),
+        evicted=spans.minus(state.evicted, cover),
+    )
+
+
+async def state_of(store: Store, key: SessionKey) -> Compaction:
+    """The state of compaction that the session's head names."""
+    head = await store.head(key) or Head()
+    found = await store.records(key, after=head.compaction - 1, before=head.compaction + 1)
+    return (found[0].compaction if found else None) or Compaction()
+
+
+async def summaries(store: Store, key: SessionKey) -> dict[int, Summary]:
+    """The summaries that the session's records hold, by their revisions."""
+    carried = [record.compaction for record in await store.records(key)]
+    return {one.summary.revision: one.summary for one in carried if one is not None and one.summary is not None}
+
+
+async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summary:
+    """Commit a compaction and return its summary as it was stored."""
+    head = await store.head(key) or Head()
+    change = Change(kind="compact", reason="compaction", compaction=compaction)
+    after = await store.compact(key, change, expect_epoch=head.epoch)
+    return (await summaries(store, key))[after.compaction]
+
+
+async def sound(store: Store, key: SessionKey) -> bool:
+    """Whether the session's compactions hold together, and no summary has words of what is erased."""
+    head = await store.head(key) or Head()
+    carried = {record.revision: record.compaction for record in await store.records(key) if record.compaction}
+    graves = spans.of(entry.seq for entry in await store.read(key) if entry.erased)
+    telling = [made for made in (await summaries(store, key)).values() if made.text or made.items]
+    return (
+        not list(faults(carried, head.first_seq, head.next_seq - 1, graves))
+        and (not head.compaction or head.compaction in carried)
+        and not any(spans.common(made.covers, graves) for made in telling)
+    )
+
+
+class CompactionConformance(Contract):
+    """Compactions, their summaries, and what erasing leaves of them."""
+
+    @rule
+    async def test_a_compaction_is_one_record_with_its_summary(self, on: Opened) -> None:
+        """Summary and state come back as they were given; both know the revision that they were made by."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        on.clock.advance(3)
+        given = Summary(
+            id="any id",
+            text=AWKWARD,
+            covers=((1, 2),),
+            folded=((1, 2),),
+            items=(SummaryItem(kind="fact", text=AWKWARD, sources=(1, 2), pinned=True),),
+            method="density",
+            spent=Spent(calls=3, cost=0.25),
+            tokens=7,
+        )
+        state = Compaction(summary=given, current=(0,), covered=((1, 2),), evicted=((3, 3),), mask=2)
+        attempts = Attempts(cursors={"buffer": 4}, spent=Spent(calls=3))
+        change = Change(kind="compact", reason="why", compaction=state, attempts=attempts, detail={"n": 1})
+
+        head = await on.store.compact(KEY, change, expect_epoch=0)
+
+        assert (head.revision, head.compaction, head.attempts, head.next_seq) == (2, 2, attempts, 4)
+        assert (head.epoch, head.epoch_reason, head.updated) == (1, "why", on.clock.now)
+        assert await on.store.head(KEY) == head
+        (record,) = await on.store.records(KEY)
+        assert (record.revision, record.kind, record.reason, record.detail) == (2, "compact", "why", {"n": 1})
+        stored = replace(given, revision=2, at=on.clock.now)
+        assert record.compaction == replace(state, summary=stored, current=(2,))
+        assert [entry.text for entry in await on.store.read(KEY)] == ["a", "b", "c"]
+
+    @rule
+    async def test_an_attempt_is_remembered_and_leaves_no_record(self, on: Opened) -> None:
+        """It replaces what was remembered and moves the revision, and neither epoch nor compaction."""
+        await on.store.append(KEY, said("a"))
+        made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
+        attempts = Attempts(failures=2, paused_until=9, fingerprint="f")
+
+        head = await on.store.compact(KEY, Change(kind="attempt", reason="failed", attempts=attempts))
+
+        assert (head.attempts, head.revision, head.epoch, head.compaction) == (attempts, 3, 1, made.revision)
+        assert [record.kind for record in await on.store.records(KEY)] == ["compact"]
+        head = await on.store.compact(KEY, Change(kind="attempt", reason="failed", attempts=Attempts(failures=3)))
+        assert head.attempts == Attempts(failures=3)
+
+    @rule
+    async def test_only_another_epoch_stands_in_a_compactions_way(self, on: Opened) -> None:
+        """What is appended meanwhile does not conflict; after a cut or another compaction nothing is written."""
+        await on.store.append(KEY, said("a", "b"))
+        change = Change(kind="compact", reason="compaction", compaction=covering(Compaction(), "short", (1, 1)))
+        await on.store.append(KEY, said("meanwhile"))
+
+        head = await on.store.compact(KEY, change, expect_epoch=0)
+
+        assert (head.compaction, head.entries) == (3, 3)
+        await refused(Conflict, on.store.compact(KEY, change, expect_epoch=0))
+        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
+        await refused(Conflict, on.store.compact(KEY, change, expect_epoch=1))
+        assert (await on.store.head(KEY) or Head()).compaction == 3
+        assert [record.kind for record in await on.store.records(KEY)] == ["compact", "cut"]
+
+    # --- erasing what summaries stand for
+
+    @rule
+    async def test_erasing_takes_the_words_of_every_version(self, on: Opened) -> None:
+        """Whatever stands for an erased entry loses its words, what stands for others keeps them, nothing is lost."""
+        await on.store.append(KEY, said("a", "b", "c", "d", "e", "f"))
+        first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 2)))
+        state = covering(await state_of(on.store, KEY), "second", (3, 4), fold=[first])
+        second = await compact(on.store, KEY, replace(state, evicted=((6, 6),)))
+        other = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "other", (5, 5)))
+
+        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert head.compaction == head.revision
+        erasure = (await on.store.records(KEY))[-1]
+        wanted = Compaction(current=(other.revision,), covered=((5, 5),), evicted=((2, 4), (6, 6)))
+        assert (erasure.kind, erasure.compaction) == ("erase", wanted)
+        left = await summaries(on.store, KEY)
+        assert [(left[one.revision].text, left[one.revision].withdrawn) for one in (first, second, other)] == [
+            ("", True),
+            ("", True),
+            ("other", False),
+        ]
+        assert left[second.revision].covers == ((1, 4),)
+        assert await sound(on.store, KEY)
+
+    @rule
+    async def test_erasing_what_no_summary_stands_for_changes_none(self, on: Opened) -> None:
+        """The state stays where it is; what is erased is not in the archive any longer."""
+        await on.store.append(KEY, said("a", "b", "c", "d"))
+        state = covering(Compaction(), "short", (1, 1))
+        made = await compact(on.store, KEY, replace(state, evicted=((2, 3),)))
+
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(4,)))
+        assert (await state_of(on.store, KEY)).evicted == ((2, 3),)
+        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+
+        assert head.compaction == made.revision
+        assert await summaries(on.store, KEY) == {made.revision: made}
+        assert await state_of(on.store, KEY) == Compaction(
+            summary=made, current=(made.revision,), covered=((1, 1),), evicted=((3, 3),)
+        )
+        assert await sound(on.store, KEY)
+
+    @rule
+    async def test_an_erasure_may_spare_the_current_summaries(self, on: Opened) -> None:
+        """With `spare` they stay what contexts show, in each branch its own; older versions lose their words."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        old = await compact(on.store, KEY, covering(Compaction(), "old", (1, 1)))
+        head = await on.store.head(KEY) or Head()
+        await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
+        new = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "new", (2, 2), fold=[old]))
+
+        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,), spare=True))
+
+        assert head.compaction == new.revision
+        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", "new"]
+        state = await state_of(on.store, KEY)
+        assert (state.current, state.covered, state.evicted) == ((new.revision,), ((2, 2),), ())
+        assert [made.text for made in (await summaries(on.store, BRANCH)).values()] == ["old"]
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", ""]
+
+    @rule
+    async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: Opened) -> None:
+        """A compaction that was taken back loses its words, too, so that going forth to it finds a state that holds."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        before = await on.store.head(KEY) or Head()
+        made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 2)))
+        then = await on.store.head(KEY) or Head()
+        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=before))
+        assert (head.compaction, await state_of(on.store, KEY)) == (0, Compaction())
+
+        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        assert head.compaction == 0
+        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=then))
+
+        assert head.compaction == made.revision
+        state = await state_of(on.store, KEY)
+        assert (state.current, state.covered, state.evicted) == ((), (), ((2, 2),))
+        assert (await summaries(on.store, KEY))[made.revision].text == ""
+        assert await sound(on.store, KEY)
+
+    @rule
+    async def test_erasing_reaches_the_summaries_of_every_branch(self, on: Opened) -> None:
+        """Each branch has its own over what they share: all that stand for what is erased lose their words."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        await compact(on.store, KEY, covering(Compaction(), "shared", (1, 1)))
+        head = await on.store.head(KEY) or Head()
+        await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
+        assert await on.store.records(BRANCH) == await on.store.records(KEY)
+        assert (await on.store.head(BRANCH) or Head()).compaction == head.compaction
+        await on.store.append(BRANCH, said("mine"))
+        mine = await compact(on.store, BRANCH, covering(await state_of(on.store, BRANCH), "mine", (2, 2)))
+        own = await compact(on.store, BRANCH, covering(await state_of(on.store, BRANCH), "own", (3, 4)))
+        attempts = Attempts(failures=1)
+
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1, 2), attempts=attempts))
+
+        left = await summaries(on.store, BRANCH)
+        assert [made.text for made in left.values()] == ["", "", "own"]
+        assert (await state_of(on.store, BRANCH)).current == (own.revision,)
+        assert [made.text for made in (await summaries(on.store, KEY)).values()] == [""]
+        assert (await on.store.head(BRANCH) or Head()).attempts is None
+        assert mine.revision in left
+        for key in (KEY, BRANCH):
+            assert await sound(on.store, key)
+
+    @rule
+    async def test_what_expires_takes_its_summaries_along(self, on: Opened) -> None:
+        """A sweep does what an erasure does: no words of what has expired stay, in no branch."""
+        (due,) = said("due", expires_at=moment(on.clock.now + 5_000_000))
+        await on.store.append(KEY, [due, *said("b", "c")])
+        await compact(on.store, KEY, covering(Compaction(), "old", (1, 2)))
+        kept = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "kept", (3, 3)))
+        head = await on.store.head(KEY) or Head()
+        await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
+        on.clock.advance(10)
+
+        assert await on.store.sweep(on.clock.now) >= 1
+
+        for key in (KEY, BRANCH):
+            assert [made.text for made in (await summaries(on.store, key)).values()] == ["", "kept"]
+            state = await state_of(on.store, key)
+            assert (state.current, state.evicted) == ((kept.revision,), ((2, 2),))
+            assert await sound(on.store, key)
+
+    # --- whole sessions
+
+    @rule
+    async def test_a_branch_has_the_compactions_of_its_time(self, on: Opened) -> None:
+        """Of several compactions a branch has those up to its revision, and goes on from there."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 1)))
+        then = await on.store.head(KEY) or Head()
+        await compact(on.store, KEY, covering(await state_of(on.store, KEY), "second", (2, 2), fold=[first]))
+        epoch = (await on.store.head(KEY) or Head()).epoch
+
+        await on.store.fork(KEY, BRANCH.session, then, expect_epoch=epoch)
+
+        assert await summaries(on.store, BRANCH) == {first.revision: first}
+        mine = await compact(on.store, BRANCH, covering(await state_of(on.store, BRANCH), "mine", (3, 3)))
+        assert (await state_of(on.store, BRANCH)).current == (first.revision, mine.revision)
+        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["first", "second"]
+
+    @rule
+    async def test_a_clear_leaves_no_summary(self, on: Opened) -> None:
+        """With its entries a session's compactions go, and what was remembered of them; a branch keeps its own."""
+        await on.store.append(KEY, said("a"))
+        made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
+        head = await on.store.compact(KEY, Change(kind="attempt", reason="r", attempts=Attempts(failures=1)))
+        await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
+
+        head = await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+
+        assert (head.compaction, head.attempts) == (0, None)
+        assert await summaries(on.store, KEY) == {}
+        assert await summaries(on.store, BRANCH) == {made.revision: made}
+
+    @rule
+    async def test_a_dump_holds_compactions(self, on: Opened) -> None:
+        """Loaded into another session they are as they were, and an erasure reaches them there."""
+        await on.store.append(KEY, said("a", "b"))
+        await compact(on.store, KEY, covering(Compaction(), AWKWARD, (1, 1)))
+        head, records = await on.store.head(KEY) or Head(), await on.store.records(KEY)
+        dump = Dump(head=head, entries=tuple(await on.store.read(KEY)), records=tuple(records))
+
+        await on.store.load(OTHER, dump)
+
+        assert (await on.store.head(OTHER), await on.store.records(OTHER)) == (head, records)
+        await on.store.compact(OTHER, Change(kind="erase", reason="r", seqs=(1,)))
+        assert [made.text for made in (await summaries(on.store, OTHER)).values()] == [""]
+        assert [made.text for made in (await summaries(on.store, KEY)).values()] == [AWKWARD]
+        assert await sound(on.store, OTHER)

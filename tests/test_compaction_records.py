@@ -1,0 +1,481 @@
+"""What stores, past, branches and exports make of compaction records: no word outlives what it stands for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from palimpsest import ImportFailed, Memory, Session, StoreUnavailable
+from palimpsest.entries import moment
+from palimpsest.log import Attempts, Change, Head, SessionKey
+from palimpsest.runners import drive
+from palimpsest.spans import Span
+from palimpsest.stores import Store
+from palimpsest.summary import Compaction, Summary
+from palimpsest.testing import FakeClock
+from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
+from processes import remains
+from writer import quarters, turn
+
+MARKER = "xyzzy"
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
+
+
+@pytest.fixture
+def stored(path: Path | str, clock: FakeClock) -> Iterator[Session]:
+    """An empty session in that store."""
+    with Memory.open(path, clock=clock) as memory:
+        yield memory.session("one", counter=quarters)
+
+
+def store_of(session: Session) -> Store:
+    return session._core._memory.store
+
+
+def key_of(session: Session) -> SessionKey:
+    return session._core._options.key
+
+
+def summarised(session: Session, text: str, *cover: Span, fold: tuple[Summary, ...] = ()) -> Summary:
+    """Cover entries of the session by a summary of this text."""
+    store, key = store_of(session), key_of(session)
+    return drive(compact(store, key, covering(drive(state_of(store, key)), text, *cover, fold=fold)))
+
+
+def told(session: Session) -> list[str]:
+    """The texts of the summaries that the session's records hold."""
+    return [made.text for made in drive(summaries(store_of(session), key_of(session))).values()]
+
+
+def state(session: Session) -> Compaction:
+    return drive(state_of(store_of(session), key_of(session)))
+
+
+def is_sound(session: Session) -> bool:
+    """Whether the session verifies, its records of whatever time included."""
+    return drive(sound(store_of(session), key_of(session))) and session.verify().problems == ()
+
+
+# --- no byte is left
+
+
+def test_an_erasure_leaves_no_byte_of_what_was_made_from_it(stored: Session, path: Path | str) -> None:
+    """Every version of a summary of an erased entry is gone from the files, those of branches included; others stay."""
+    for number in range(4):
+        stored.add(turn(str(number)))
+    first = summarised(stored, f"{MARKER} first", (1, 6))
+    branch = stored.fork("branch")
+    branch.add_user_message("mine")
+    summarised(branch, f"{MARKER} of the branch", (7, 12))
+    summarised(stored, f"{MARKER} second " * 3_000, (7, 12), fold=(first,))
+    summarised(stored, "plugh stays", (13, 18))
+    summarised(branch, "plugh stays in the branch", (13, 18))
+    assert remains(path).count(MARKER.encode()) > 3_000
+
+    stored.erase([1, 7])
+
+    left = remains(path)
+    assert MARKER.encode() not in left
+    assert left.count(b"plugh stays") >= 2
+    assert told(stored) == ["", "", "plugh stays"]
+    assert (state(stored).covered, state(stored).evicted) == (((13, 18),), ((2, 6), (8, 12)))
+    assert told(branch) == ["", "", "plugh stays in the branch"]
+    for session in (stored, branch):
+        assert is_sound(session)
+        assert MARKER not in str(session.context().messages)
+        assert "plugh stays" in str(session.context().messages)
+
+
+def test_an_erasure_leaves_no_byte_of_what_was_taken_back(stored: Session, path: Path | str) -> None:
+    """A summary that a rewind has taken back, and that no head names, loses its words like any other."""
+    stored.add(turn("1"))
+    revision = stored.stats().revision
+    summarised(stored, MARKER, (1, 6))
+    stored.rewind(revision)
+    assert state(stored) == Compaction()
+
+    stored.erase([1])
+
+    assert MARKER.encode() not in remains(path)
+    assert is_sound(stored)
+
+
+def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
+    stored: Session, path: Path | str, clock: FakeClock
+) -> None:
+    """A sweep takes the words of summaries of what has expired, in every branch."""
+    stored.add_user_message("soon gone", expires_at=moment(clock.now + 5_000_000))
+    stored.add(turn("1"))
+    summarised(stored, MARKER, (1, 2))
+    branch = stored.fork("branch")
+    summarised(branch, f"{MARKER} too", (3, 7))
+    clock.advance(10)
+
+    assert drive(store_of(stored).sweep(clock.now)) == 1
+
+    assert told(stored) == [""]
+    assert told(branch) == ["", f"{MARKER} too"]
+    assert remains(path).count(MARKER.encode()) == 1
+    assert is_sound(stored)
+    assert is_sound(branch)
+
+
+# --- failures
+
+
+def test_an_erasure_that_fails_takes_no_words(
+    stored: Session, path: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a write fails in the middle, entries, summaries and head are as before; the same call again does it all."""
+    from palimpsest.stores.sqlite.records import Records
+
+    stored.add(turn("1"))
+    made = summarised(stored, MARKER, (1, 6))
+    before = stored.export()
+    real, written = Records.put, []
+
+    def put(*args: Any) -> None:
+        written.append(args)
+        if len(written) == 2:  # the words are gone by then, and the erasure's own record is not there
+            raise OSError(5, "Input/output error", "log.db")
+        real(*args)
+
+    def replaced(_: str, target: str) -> None:
+        raise OSError(5, "Input/output error", target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "put", put)
+        patch.setattr(os, "replace", replaced)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            stored.erase([1])
+
+    assert stored.export() == before
+    assert drive(summaries(store_of(stored), key_of(stored))) == {made.revision: made}
+    stored.erase([1])
+    assert MARKER.encode() not in remains(path)
+    assert is_sound(stored)
+
+
+def test_an_erasure_of_files_that_fails_between_branches_is_completed(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure between two branches each is whole, old or new; the same call again does the rest."""
+    with Memory.open(f"file://{tmp_path}/logs", clock=clock) as memory:
+        session = memory.session("one", counter=quarters)
+        session.add(turn("1"))
+        summarised(session, MARKER, (1, 6))
+        branches = [session.fork(name) for name in ("second", "third")]
+        real, calls = os.replace, []
+
+        def failing(source: str, target: str) -> None:
+            calls.append(target)
+            if len(calls) == 2:
+                raise OSError(5, "Input/output error", target)
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", failing)
+            with pytest.raises(StoreUnavailable):
+                session.erase([1])
+        assert sorted(told(each)[0] for each in (session, *branches)) == ["", MARKER, MARKER]
+        assert all(map(is_sound, (session, *branches)))
+
+        session.erase([1])
+
+        assert all(map(is_sound, (session, *branches)))
+    assert MARKER.encode() not in remains(f"file://{tmp_path}/logs")
+
+
+# --- what it costs
+
+
+def test_an_erasure_reads_no_record_that_tells_of_no_compaction(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many cuts and pins a session has seen, an erasure decodes only what a compaction has left."""
+    from palimpsest.stores.sqlite import records
+
+    with Memory.open(tmp_path / "log.db", clock=clock) as memory:
+        session = memory.session("one", max_tokens=200, counter=quarters)
+        for number in range(30):
+            session.add(turn(str(number)))
+            session.context()
+        assert any(record.kind == "cut" for record in session.history())
+        read: list[bytes] = []
+        real = records.decoded
+        monkeypatch.setattr(records, "decoded", lambda body, kind: read.append(body) or real(body, kind))
+
+        erase = Change(kind="erase", reason="r", seqs=(1,))
+        drive(memory.store.compact(key_of(session), erase))
+        assert read == []
+        summarised(session, "short", (7, 12))
+        read.clear()
+        drive(memory.store.compact(key_of(session), replace(erase, seqs=(13,))))
+
+        assert len(read) == 1
+
+
+def test_lines_before_what_is_erased_stay_as_they_are(clock: FakeClock, tmp_path: Path) -> None:
+    """In the file store summaries of other entries are copied byte for byte."""
+    with Memory.open(f"file://{tmp_path}/logs", clock=clock) as memory:
+        session = memory.session("one", counter=quarters)
+        session.add(turn("1"))
+        summarised(session, "kept", (1, 6))
+        session.add(turn("2"))
+        (log,) = tmp_path.rglob("*.jsonl")
+        before = log.read_bytes().splitlines()[1:3]
+
+        session.erase([7])
+
+        assert log.read_bytes().splitlines()[1:3] == before
+        assert told(session) == ["kept"]
+
+
+# --- the past
+
+
+def test_going_back_behind_a_compaction_and_forth_again(session: Session) -> None:
+    """A rewind takes a compaction back, with or without entries since, and going forth brings it back as it was."""
+    session.add(turn("1"))
+    plain = session.stats().revision
+    summarised(session, "short", (1, 6))
+    compacted, then = session.stats().revision, state(session)
+    session.add(turn("2"))
+
+    session.rewind(plain)
+    assert (state(session), session.verify().active) == (Compaction(), 6)
+    session.rewind(compacted)
+    assert state(session) == then
+    assert session.verify().covered == 6
+    session.rewind(plain)
+    assert (state(session), session.verify().active) == (Compaction(), 6)
+    assert is_sound(session)
+
+
+def test_a_branch_has_the_state_of_its_time(session: Session) -> None:
+    """Of two compactions a branch of the time between has the first, and gives the context of then."""
+    session.add(turn("1"))
+    first = summarised(session, "first", (1, 6))
+    session.add(turn("2"))
+    context = session.context()
+    summarised(session, "second", (7, 12), fold=(first,))
+    attempts = Attempts(cursors={"buffer": 13, "old": 3}, failures=2)
+    drive(store_of(session).compact(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
+
+    branch = session.fork("branch", at=context.revision)
+    early = session.fork("early", at=1)
+
+    assert branch.context().messages == context.messages
+    assert not branch.context().report.new_cut
+    assert (state(branch).current, told(branch)) == ((first.revision,), ["first"])
+    assert (state(early), told(early)) == (Compaction(), [])
+    heads = [drive(store_of(one).head(key_of(one))) or Head() for one in (branch, early)]
+    assert [head.attempts and head.attempts.failures for head in heads] == [2, 2]
+    assert [head.attempts and head.attempts.cursors for head in heads] == [
+        {"buffer": 13, "old": 3},
+        {"buffer": 7, "old": 3},
+    ]
+    for one in (session, branch, early):
+        assert is_sound(one)
+
+
+@pytest.mark.parametrize("how", ["fork", "rewind"])
+def test_going_back_to_a_summary_that_was_withdrawn_since(session: Session, how: str) -> None:
+    """At that time nothing is current that has no words: what it covered and is left is in the archive."""
+    session.add(turn("1"))
+    summarised(session, MARKER, (1, 5))
+    then = session.context()
+    session.add(turn("2"))
+    session.erase([2])
+    assert session.context().report.epoch_reason == "compaction"
+
+    there = session.fork("branch", at=then.revision) if how == "fork" else session
+    if how == "rewind":
+        session.rewind(then.revision)
+
+    assert (state(there).current, state(there).covered, state(there).evicted) == ((), (), ((1, 1), (3, 5)))
+    assert is_sound(there)
+    shown = there.context()
+    assert [message["content"] for message in shown.messages] == ["answer 1"]
+    assert MARKER not in str(shown.messages)
+
+
+def test_a_context_of_then_shows_the_summaries_of_then(session: Session) -> None:
+    """What was given before and after a compaction is given for those revisions again, less what was erased since."""
+    given = {}
+    for number in range(3):
+        session.add(turn(str(number)))
+        context = session.context()
+        given[context.revision] = context.messages
+        summarised(session, f"summary {number}", (6 * number + 1, 6 * number + 6))
+        context = session.context()
+        given[context.revision] = context.messages
+
+    assert sum("summary 0" in str(messages) for messages in given.values()) == 5
+    for revision, messages in given.items():
+        assert session.context(at=revision).messages == messages
+        assert session.context(at=revision).epoch is None
+    session.erase([1])
+    for revision in given:
+        assert "summary 0" not in str(session.context(at=revision).messages)
+
+
+# --- exports
+
+
+def without_time(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != "exported_at"}
+
+
+def compacted(memory: Memory) -> Session:
+    """A session with summaries of every fate: superseded, current, withdrawn, taken back."""
+    session = memory.session("one", counter=quarters)
+    for number in range(4):
+        session.add(turn(str(number)))
+    first = summarised(session, "first", (1, 6))
+    summarised(session, 'second "\\" \ud800', (7, 12), fold=(first,))
+    session.context()
+    summarised(session, "third", (13, 18))
+    revision = session.stats().revision
+    summarised(session, "taken back", (19, 24))
+    session.rewind(revision)
+    session.erase([13])
+    attempts = Attempts(cursors={"buffer": 9}, paused_until=5)
+    drive(store_of(session).compact(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
+    return session
+
+
+def test_an_export_with_compactions_comes_back_equal(memory: Memory, clock: FakeClock, tmp_path: Path) -> None:
+    """Export, import elsewhere, export: equal but for `exported_at`; contexts and figures are the same, too."""
+    session = compacted(memory)
+    data = json.loads(json.dumps(session.export()))
+    assert [(one["text"], one["covers"]) for one in data["summaries"]] == [
+        ("first", [[1, 6]]),
+        ('second "\\" \ud800', [[1, 12]]),
+        ("", [[13, 18]]),
+        ("taken back", [[19, 24]]),
+    ]
+    assert data["head"]["compaction"] == data["records"][-1]["revision"]
+    session.export_to(tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_bytes()) == data
+    clock.advance(60)
+
+    with Memory.open("memory://", clock=clock) as other:
+        other.import_session(data)
+        copy = other.session("one", counter=quarters)
+
+        assert without_time(copy.export()) == without_time(data)
+        assert copy.context().messages == session.context().messages
+        assert copy.stats() == session.stats()
+        assert is_sound(copy)
+        other.import_session(data, on_conflict="replace")
+        assert (told(copy), state(copy)) == (told(session), state(session))
+        assert is_sound(copy)
+
+
+def test_a_merge_takes_the_entries_and_leaves_the_compactions(memory: Memory) -> None:
+    """Merged into a session that has summaries of its own, an export adds what is not there, uncompacted."""
+    session = compacted(memory)
+    data = session.export()
+    session.add(turn("more"))
+    before = state(session)
+
+    memory.import_session(data, on_conflict="merge")
+    memory.import_session(data, session_id="other", on_conflict="merge")
+
+    assert (state(session), len(session.entries())) == (before, 30)
+    assert told(memory.session("other")) == told(session)
+    assert is_sound(session)
+
+
+def test_an_export_of_before_there_were_compactions_is_taken(memory: Memory) -> None:
+    """Without `compaction`, `attempts` and `summaries` an export comes in as it did."""
+    session = memory.session("one", counter=quarters)
+    session.add(turn("1"))
+    data = session.export()
+    for name in ("compaction", "attempts"):
+        del data["head"][name]
+    del data["summaries"]
+
+    memory.import_session(data, session_id="two")
+
+    assert memory.session("two", counter=quarters).entries() == session.entries()
+    assert is_sound(memory.session("two"))
+
+
+def doctored(data: dict[str, Any], place: str, value: Any) -> str:
+    """Put a value at a place such as `records[2].compaction.covered`; return the place."""
+    *path, last = place.replace("[", ".[").split(".")
+    target: Any = data
+    for step in path:
+        target = target[int(step[1:-1])] if step.startswith("[") else target[step]
+    target[int(last[1:-1]) if last.startswith("[") else last] = value
+    return place
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "where", "says"),
+    [
+        ("head.compaction", 3, "head.compaction", "3 is no record of a compaction"),
+        ("head.compaction", "x", "head.compaction", "cannot be read"),
+        ("head.attempts", {"failures": "x"}, "head.attempts", "cannot be read"),
+        ("records[0].revision", 99, "records[1].revision", "does not come after"),
+        ("records[0].compaction.covered", [[1, 25]], "records[0].compaction.covered", "1 to 25 is no range"),
+        ("records[0].compaction.evicted", [[0, 1]], "records[0].compaction.evicted", "0 to 1 is no range"),
+        ("records[0].compaction.evicted", [[9, 8]], "records[0].compaction.evicted", "9 to 8 is no range"),
+        ("records[0].compaction.evicted", [[9, 9], [9, 10]], "records[0].compaction.evicted", "9 to 10 is no range"),
+        ("records[0].compaction.summary.covers", [[1, 99]], "records[0].compaction.summary.covers", "no range"),
+        ("records[0].compaction.summary.revision", 1, "records[0].compaction.summary.revision", "1 is no compaction"),
+        ("records[0].compaction.covered", [[1, 5]], "records[0].compaction.current", "do not cover what it calls"),
+        ("records[0].compaction.current", [], "records[0].compaction.current", "do not cover what it calls"),
+        ("records[0].compaction.current", [1], "records[0].compaction.current", "1 is no compaction"),
+        ("records[0].compaction.current", [6], "records[0].compaction.current", "6 is no compaction"),
+        ("records[1].compaction.current", [5, 6], "records[1].compaction.current", "cover the same entries"),
+        ("records[0].compaction.summary.withdrawn", True, "records[0].compaction.current", "or it was withdrawn"),
+        ("records[2].cut.compaction", 2, "records[2].cut.compaction", "2 is no record of a compaction"),
+        ("records[2].cut.summaries", [[2, -1, 0]], "records[2].cut.summaries[0]", "2 is no compaction that made"),
+        ("head.views.main.summaries", [[7, -1, 0]], "head.views.main.summaries[0]", "7 is no compaction that made"),
+    ],
+)
+def test_an_import_refuses_compactions_that_do_not_hold_together(
+    memory: Memory, place: str, value: Any, where: str, says: str
+) -> None:
+    """Each reference that leads nowhere is named by its place, and nothing is imported."""
+    data = json.loads(json.dumps(compacted(memory).export()))
+    assert [record["revision"] for record in data["records"][:3]] == [5, 6, 7]
+    doctored(data, place, value)
+
+    with pytest.raises(ImportFailed, match=says) as caught:
+        memory.import_session(data, session_id="two")
+
+    assert caught.value.where == f"data.{where}"
+    assert [one.session for one in memory.sessions()] == ["one"]
+
+
+def test_spared_summaries_survive_an_export(memory: Memory) -> None:
+    """What stands for entries that were destroyed on purpose, the summary apart, comes back and verifies."""
+    session = memory.session("one", counter=quarters)
+    session.add(turn("1"))
+    session.add(turn("2"))
+    summarised(session, "stays", (1, 6))
+    seqs = tuple(range(1, 7))
+    drive(store_of(session).compact(key_of(session), Change(kind="erase", reason="r", seqs=seqs, spare=True)))
+
+    memory.import_session(session.export(), session_id="copy")
+
+    copy = memory.session("copy", counter=quarters)
+    assert told(copy) == ["stays"]
+    assert "stays" in str(copy.context().messages)
+    assert replace(state(copy), summary=None).covered == ()
+    assert copy.verify().problems == ()

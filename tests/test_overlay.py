@@ -1,0 +1,362 @@
+"""An overlay keeps the contract of stores over whatever is below it, and never changes that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+from filestore import everything
+from palimpsest.entries import Entry
+from palimpsest.errors import Closed, ForkedProcess
+from palimpsest.log import Change, Cut, Head, SessionKey
+from palimpsest.runners import Inline, Threaded, drive
+from palimpsest.stores import Dump, Store, open_store
+from palimpsest.stores.overlay import Overlay
+from palimpsest.summary import Compaction
+from palimpsest.testing import FakeClock, StoreConformance, StoreFactory
+from palimpsest.testing.compactions import covering, state_of, summaries
+from test_stores_model import KEYS, NAMES, TwoStores, entries
+
+KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")
+WRITES = ("append", "compact", "fork", "load", "delete", "count", "put_item", "delete_item", "lease", "sweep")
+
+
+def said(*texts: str) -> list[Entry]:
+    return [Entry(content=text) for text in texts]
+
+
+def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
+    return [entry.text for entry in drive(store.read(key, **how))]
+
+
+def filled(store: Store) -> None:
+    """Put a session of every kind of thing, a branch of it, and items into a store."""
+    drive(store.append(KEY, said("a", "b", "c", "d")))
+    drive(store.count(KEY, "words", {1: 10, 2: 20}))
+    drive(store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2))))
+    state = Compaction()
+    for text, place in (("first", 1), ("second", 2)):
+        state = covering(state, text, (place, place))
+        drive(store.compact(KEY, Change(kind="compact", reason="compaction", compaction=state)))
+        state = drive(state_of(store, KEY))
+    head = drive(store.head(KEY))
+    drive(store.fork(KEY, OTHER.session, replace(head, forked_from=("one", 4)), expect_epoch=head.epoch))
+    for name in ("k", "l"):
+        drive(store.put_item("owner", "n", name, name.encode()))
+
+
+@pytest.fixture
+def below(tmp_path: Path) -> Iterator[Store]:
+    """A store of files that `filled` has filled."""
+    store = open_store(tmp_path / "below.db", Inline(), clock=FakeClock(), synchronous="NORMAL")
+    filled(store)
+    yield store
+    drive(store.close())
+
+
+# --- the contract
+
+
+class TestOverNothing(StoreConformance):
+    """An overlay of an empty store keeps the contract."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: Overlay(open_store("memory://", Inline(), clock=clock), clock)
+
+
+class TestOverAReadOnlyStore(StoreConformance):
+    """An overlay of a read-only store that holds the like of others keeps the contract."""
+
+    @pytest.fixture
+    def store(self, below: Store, tmp_path: Path) -> Iterator[StoreFactory]:
+        opened = open_store(tmp_path / "below.db", Inline(), readonly=True)
+        yield lambda clock: Overlay(opened, clock)
+        drive(opened.close())
+
+
+class Begun:
+    """A store whose first writes are made below, before the overlay is laid over it."""
+
+    def __init__(self, store: Store, clock: FakeClock, writes: int) -> None:
+        self.below, self.over, self.left = store, Overlay(store, clock), writes
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.left or name == "close":
+            return getattr(self.over, name)
+        self.left -= name in WRITES
+        return getattr(self.below, name)
+
+
+APART = ("lease", "holder", "renewing", "sweep", "expires", "every_branch", "closed")
+"""Words in the names of rules about what an overlay has of its own: leases, sweeps, branches that were made here."""
+
+RULES = [name for name in dir(StoreConformance) if name.startswith("test_") and not any(word in name for word in APART)]
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("name", RULES)
+def test_it_does_not_matter_how_much_is_below(name: str, writes: int, tmp_path: Path) -> None:
+    """Where the first writes of a rule of the contract are made below and the rest above, it holds all the same."""
+    stores: list[Store] = []
+
+    def opened(clock: FakeClock) -> Any:
+        stores.append(open_store(tmp_path / "a.db", Inline(), clock=clock, synchronous="NORMAL"))
+        return Begun(stores[0], clock, writes)
+
+    getattr(StoreConformance(), name)(opened)
+    drive(stores[0].close())
+
+
+class TwoStoresOneLaidOver(TwoStores):
+    """The memory store beside an overlay of an SQLite file that holds, to begin with, what was drawn."""
+
+    @initialize(data=st.data(), steps=st.integers(0, 8))
+    def begin(self, data: st.DataObject, steps: int) -> None:
+        for _ in range(steps):
+            what = data.draw(st.sampled_from(["append", "append", "compact", "summary", "count", "item"]))
+            key = data.draw(KEYS)
+            if what == "append":
+                batch = data.draw(st.lists(entries(), min_size=1, max_size=4, unique_by=lambda entry: entry.id))
+                self.append(key=key, batch=[replace(entry, expires_at=None) for entry in batch], expect=None)
+            elif what == "compact":
+                kind, seqs = data.draw(st.sampled_from(["cut", "erase", "pin"])), {data.draw(st.integers(1, 9))}
+                self.compact(key, kind, seqs, unpin=False, start=1, view="main", revision=None, epoch=None)
+            elif what == "summary":
+                seqs = data.draw(st.sets(st.integers(1, 9), min_size=1, max_size=4))
+                self.compact_by_summary(key=key, seqs=seqs, how="cover", epoch=None)
+            elif what == "count":
+                self.count(key=key, counter="words", counts={data.draw(st.integers(1, 9)): 5})
+            else:
+                names = {"namespace": data.draw(NAMES), "key": data.draw(NAMES)}
+                self.put_item(tenant=key.tenant, value=b"below", seconds=None, expect=None, **names)
+        self.disk, self.file = self.file, Overlay(self.file, self.clock)
+
+    @rule()
+    def reopen(self) -> None:
+        """What is in memory cannot be opened again."""
+
+    def teardown(self) -> None:
+        drive(self.disk.close())
+        super().teardown()
+
+
+def test_an_overlay_behaves_as_the_memory_store() -> None:
+    """Whatever is asked in whatever order, before and after it is laid over a store, both answer alike."""
+    run_state_machine_as_test(
+        TwoStoresOneLaidOver, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+    )
+
+
+# --- what is below
+
+
+def snapshot(path: Path) -> bytes:
+    """Every byte of the database and of its journal."""
+    return b"".join(file.read_bytes() for name in ("", "-wal") if (file := Path(f"{path}{name}")).exists())
+
+
+def write_everything(store: Store) -> None:
+    """Call every verb that writes, about what is below and about what is new."""
+    new = SessionKey("owner", "new")
+    for key in (KEY, new):
+        drive(store.append(key, said("x", "y")))
+        drive(store.count(key, "words", {1: 5, 3: 7}))
+        drive(store.compact(key, Change(kind="erase", reason="r", seqs=(1,))))
+        drive(store.compact(key, Change(kind="pin", reason="r", seqs=(2,))))
+    drive(store.compact(KEY, Change(kind="compact", reason="r", compaction=Compaction(evicted=((3, 3),)))))
+    head, records = drive(store.head(KEY)), tuple(drive(store.records(KEY)))
+    drive(store.fork(KEY, "branch", head, expect_epoch=head.epoch))
+    drive(store.compact(SessionKey("owner", "branch"), Change(kind="clear", reason="r")))
+    drive(store.load(KEY, Dump(head=head, entries=tuple(drive(store.read(KEY))), records=records), replace=True))
+    drive(store.delete(OTHER))
+    drive(store.put_item("owner", "n", "k", b"new"))
+    drive(store.delete_item("owner", "n", "l"))
+    drive(store.lease("owner", "turn", "me", 5))
+    drive(store.sweep(2**60))
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_the_store_below_stays_byte_identical(below: Store, tmp_path: Path, readonly: bool) -> None:
+    """Whatever is written above, no byte of the files below changes, and everybody else sees what was there."""
+    before, seen = snapshot(tmp_path / "below.db"), drive(below.read(KEY))
+    store = open_store(tmp_path / "below.db", Inline(), readonly=readonly)
+    overlay = Overlay(store)
+
+    assert overlay.writable
+    write_everything(overlay)
+
+    assert snapshot(tmp_path / "below.db") == before
+    assert drive(below.read(KEY)) == seen
+    assert [one.session for one in drive(overlay.sessions("owner"))] == ["branch", "new", "one"]
+    assert [one.session for one in drive(below.sessions("owner"))] == ["one", "two"]
+    drive(overlay.close())
+    assert texts(store) == ["a", "b", "c", "d"]
+    drive(store.close())
+
+
+def test_files_below_stay_byte_identical(tmp_path: Path) -> None:
+    """A folder of files under an overlay stays as it is, to the last byte and name."""
+    store = open_store(f"file://{tmp_path}/logs", Inline(), synchronous="NORMAL")
+    filled(store)
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+
+    write_everything(Overlay(store))
+
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
+    assert b'"content":"x"' not in everything(tmp_path)
+
+
+def test_a_session_is_a_branch_of_its_own_from_its_first_use_on(below: Store) -> None:
+    """What others append below after that is not seen, and takes no place; a session that nobody has used yet is."""
+    overlay = Overlay(below)
+    assert drive(overlay.head(KEY)) == drive(below.head(KEY))
+    drive(below.append(KEY, said("theirs")))
+    drive(below.append(OTHER, said("seen")))
+
+    mine = drive(overlay.append(KEY, said("mine"))).entries[0]
+
+    assert mine.seq == 5
+    assert texts(overlay) == ["a", "b", "c", "d", "mine"]
+    assert texts(overlay, newest_first=True, limit=2) == ["mine", "d"]
+    assert drive(overlay.fetch(KEY, [5])) == [mine]
+    assert texts(overlay, OTHER) == ["a", "b", "c", "d", "seen"]
+    assert texts(below) == ["a", "b", "c", "d", "theirs"]
+
+
+def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
+    """An overlay keeps no content of its own of what is below: an erasure there shows, words of summaries included."""
+    overlay = Overlay(below)
+    assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["first", "second"]
+
+    drive(below.compact(KEY, Change(kind="erase", reason="r", seqs=(1,))))
+
+    assert texts(overlay) == ["", "b", "c", "d"]
+    assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["", "second"]
+
+
+def test_an_erasure_above_reaches_the_branches_made_above(below: Store) -> None:
+    """Entries and summaries of below are gone in the session and its branches; branches below are as they are there."""
+    overlay = Overlay(below)
+    head = drive(overlay.head(KEY))
+    drive(overlay.fork(KEY, "branch", head, expect_epoch=head.epoch))
+    branch = SessionKey("owner", "branch")
+
+    drive(overlay.compact(branch, Change(kind="erase", reason="r", seqs=(2,))))
+
+    for key in (KEY, branch):
+        assert texts(overlay, key) == ["a", "", "c", "d"]
+        assert [made.text for made in drive(summaries(overlay, key)).values()] == ["first", ""]
+        assert drive(overlay.tally(key, "words")) == (1, 10)
+    assert texts(overlay, OTHER) == ["a", "b", "c", "d"]
+    assert [made.text for made in drive(summaries(below, KEY)).values()] == ["first", "second"]
+
+
+def test_a_window_costs_a_window(below: Store) -> None:
+    """Of a long log below no more is read than is asked for, whatever was appended and erased above."""
+    drive(below.append(KEY, said(*map(str, range(5_000)))))
+    overlay, read = Overlay(below), []
+    real = below.read
+
+    async def reading(*args: Any, **how: Any) -> list[Entry]:
+        found = await real(*args, **how)
+        read.extend(found)
+        return found
+
+    below.read = reading  # type: ignore[method-assign]
+    drive(overlay.append(KEY, said("x")))
+    drive(overlay.compact(KEY, Change(kind="erase", reason="r", seqs=(4_990, 5_001))))
+
+    found = drive(overlay.read(KEY, limit=50, newest_first=True, counter="words"))
+    drive(overlay.read(KEY, after=100, limit=50))
+
+    assert [entry.seq for entry in found] == list(range(5_005, 4_955, -1))
+    assert [entry.seq for entry in found if entry.erased] == [5_001, 4_990]
+    assert len(read) <= 150
+
+
+# --- threads, loops, ends
+
+
+def test_threads_may_share_an_overlay(below: Store) -> None:
+    """Appends, with ids looked up below, and erasures from several threads all happen, each whole and once."""
+    overlay, begin = Overlay(below), threading.Barrier(4)
+
+    def work(name: int) -> None:
+        begin.wait()
+        for number in range(25):
+            batch = [Entry(id=f"{name}.{number}.{i}", content="x") for i in range(2)]
+            drive(overlay.append(KEY, batch, check_ids=True))
+            drive(overlay.append(KEY, batch, check_ids=True))
+            if number == 10:
+                drive(overlay.compact(KEY, Change(kind="erase", reason="r", seqs=(name + 1,))))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    entries = drive(overlay.read(KEY))
+    assert [entry.seq for entry in entries] == list(range(1, 205))
+    assert [entry.erased for entry in entries[:5]] == [True] * 4 + [False]
+    assert len({entry.id for entry in entries}) == 204
+    assert drive(overlay.head(KEY)).erased == 4
+
+
+def test_tasks_may_share_an_overlay(below: Store, tmp_path: Path) -> None:
+    """Over a store that answers from another thread, appends, deletions and forks of many tasks do not mix."""
+
+    async def main() -> None:
+        runner = Threaded()
+        store = open_store(tmp_path / "below.db", runner)
+        overlay = Overlay(store)
+        batches = [[Entry(id=f"{number}.{i}", content="x") for i in range(3)] for number in range(40)]
+        await asyncio.gather(*(overlay.append(KEY, batch, check_ids=True) for batch in [*batches, *batches]))
+        found = await overlay.read(KEY, after=4)
+        assert sorted(entry.id for entry in found) == sorted(entry.id for batch in batches for entry in batch)
+        assert len({entry.revision for entry in found}) == 40
+        head = await overlay.head(KEY) or Head()
+        await asyncio.gather(
+            overlay.delete(KEY),
+            overlay.append(KEY, said("anew")),
+            overlay.fork(KEY, "branch", head, expect_epoch=head.epoch),
+            return_exceptions=True,
+        )
+        assert len(await overlay.read(SessionKey("owner", "branch"))) in (0, 124)
+        await store.close()
+        await runner.close()
+
+    asyncio.run(main())
+
+
+def test_closing_leaves_the_store_below_open(below: Store) -> None:
+    """A closed overlay says so by every verb, and what was below can still be read."""
+    overlay = Overlay(below)
+    drive(overlay.append(KEY, said("x")))
+
+    drive(overlay.close())
+
+    for ask in (overlay.head(KEY), overlay.sessions("owner"), overlay.get_item("owner", "n", "k"), overlay.sweep(0)):
+        with pytest.raises(Closed, match="an overlay of sqlite"):
+            drive(ask)
+    assert texts(below) == ["a", "b", "c", "d"]
+
+
+def test_an_overlay_stays_in_its_process(below: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a child of the process that made it, it refuses, whether or not it would ask the store below."""
+    overlay = Overlay(below)
+    drive(overlay.append(SessionKey("owner", "new"), said("x")))
+    monkeypatch.setattr("os.getpid", lambda: -1)
+
+    with pytest.raises(ForkedProcess):
+        drive(overlay.head(SessionKey("owner", "new")))
