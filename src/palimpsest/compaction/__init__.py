@@ -1,81 +1,200 @@
-"""The seam of compaction: what a strategy is given and what it answers. Pure; one file per family of rungs.
+"""The seam of compaction: what triggers and strategies look at, and what they answer. Pure; one file per family.
 
-A strategy is a pure function of a `Snapshot` and answers with a `Plan`. It never performs I/O. The rungs that
-need no summarizer are in `palimpsest.compaction.ladder`.
+A trigger says when, a strategy says what: a pure function of a `Snapshot` that answers with a `Plan`. Neither
+performs I/O. `palimpsest.compactor` reads the snapshot, has the plan summarised, and commits it. Cuts, which a view
+needs to fit its budget, are planned in `palimpsest.compaction.cutting`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from palimpsest.log import Cut
-from palimpsest.window import Group, Meter
+from palimpsest import spans
+from palimpsest.entries import Entry
+from palimpsest.spans import Span
+from palimpsest.summary import Summary
+from palimpsest.window import Group
 
-Oversize = Literal["clamp", "drop", "error", "keep_newest"]
-OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
+if TYPE_CHECKING:
+    from palimpsest.compaction.triggers import Triggers
+
+Reason = Literal[
+    "below_threshold",
+    "nothing_to_compact",
+    "too_few_entries",
+    "no_gain",
+    "empty",
+    "failed",
+    "paused",
+    "pending",
+    "conflict",
+]
+"""Why a compaction did nothing."""
 
 
-class Room(msgspec.Struct, frozen=True):
-    """How much of the log may be shown, in tokens and in provider messages (None: no limit)."""
+class Interaction(msgspec.Struct, frozen=True):
+    """A human message (`turn`, its `seq`; 0: the preamble) and the groups until the next one, without what is inactive.
 
-    tokens: int | None
-    messages: int | None
-
-    def holds(self, tokens: int, messages: int) -> bool:
-        """Whether so many tokens in so many messages fit; exactly equal fits."""
-        if self.tokens is not None and tokens > self.tokens:
-            return False
-        return self.messages is None or messages <= self.messages
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """What a strategy may look at.
-
-    `groups` are shown as if every old result were whole, oldest first; `partial` says that the first of
-    them belongs to an interaction (or preamble) that began before what was read. `head` are pinned groups
-    and open human messages from before. `room` is high water, `target` low water.
+    `open` says that it has no final answer yet, or an unanswered call; such are the open interactions at the log's end.
     """
 
-    groups: Sequence[Group]
-    head: Sequence[Group]
-    partial: bool
-    more: bool
-    """Whether older entries were not read, because the room was full before."""
-    pinned: frozenset[int]
-    cut: Cut
-    room: Room
-    target: Room
-    meter: Meter
-    masks: bool
-    """Whether old tool results may be replaced by a note."""
-    gap: bool
-    """Whether older interactions that still fit are taken after one that does not."""
-    oversize: Oversize
+    turn: int
+    groups: tuple[Group, ...]
+    open: bool
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Its entries, oldest first."""
+        return [entry for group in self.groups for entry in group.entries]
+
+    @property
+    def tokens(self) -> int:
+        """What it costs."""
+        return sum(group.cost for group in self.groups)
+
+    @property
+    def messages(self) -> int:
+        """How many provider messages it is."""
+        return sum(group.messages for group in self.groups)
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What to do: the next cut, the groups it shows (after its head), what it saves, and why.
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as triggers and strategies see it.
 
-    `over` says that the plan exceeds the room on purpose (`oversize: keep_newest`).
+    `interactions` are what is active, oldest first; a preamble, where there is one, comes first. `archived` are those
+    of the archive that no summary covers (what cuts and other strategies have evicted); pinned groups are never
+    there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context keeps, system
+    messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted tokens.
+    `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an entry
+    that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
+    session's `next_seq` of when the strategy that looks ran last (0: it never did).
     """
 
-    cut: Cut
-    evicted: int
-    masked: int
-    clamped: int
-    tokens_before: int
-    tokens_after: int
-    messages_after: int
-    over: bool
-    rungs: tuple[str, ...]
+    interactions: Sequence[Interaction]
+    archived: Sequence[Interaction] = ()
+    summaries: Sequence[Summary] = ()
+    pinned: frozenset[int] = frozenset()
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    mask: int = 0
+    accessed: Mapping[int, int] = {}
+    clock: int = 0
+    now: int = 0
+    seen: int = 0
+
+    @property
+    def groups(self) -> list[Group]:
+        """The active groups, oldest first."""
+        return [group for interaction in self.interactions for group in interaction.groups]
+
+    @property
+    def tokens(self) -> int:
+        """What the active set costs, current summaries included."""
+        return sum(i.tokens for i in self.interactions) + sum(summary.tokens for summary in self.summaries)
+
+    @property
+    def messages(self) -> int:
+        """How many provider messages the active set is, one for each current summary included."""
+        return sum(i.messages for i in self.interactions) + len(self.summaries)
+
+    @property
+    def entries(self) -> int:
+        """How many entries are active; summaries are not counted."""
+        return sum(len(group.entries) for group in self.groups)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One rung of a plan: what it does to how many entries, the tokens that it takes out of the active set, and why."""
+
+    name: str
+    entries: int
+    tokens: int
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, in whole groups: cover by a summary, evict to the archive, erase for good, mask old results.
+
+    The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its
+    text is to take `summary_tokens` and may take `summary_most` (0: whatever still saves). `mask` is the `seq` below
+    which tool results become notes. A plan that does nothing says why in `reason`.
+    """
+
+    cover: tuple[Span, ...] = ()
+    fold: tuple[int, ...] = ()
+    summary_tokens: int = 0
+    summary_most: int = 0
+    evict: tuple[Span, ...] = ()
+    erase: tuple[Span, ...] = ()
+    mask: int = 0
+    steps: tuple[Step, ...] = ()
+    reason: Reason | None = None
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.cover or self.fold or self.evict or self.erase or self.mask)
+
+    @property
+    def entries(self) -> int:
+        """How many entries it takes out of the active set or the archive."""
+        return spans.size(spans.union(self.cover, self.evict, self.erase))
+
+
+class TriggerDecision(msgspec.Struct, frozen=True):
+    """Whether a rule fired: its name, what was observed, and the threshold that it was compared with by `op`.
+
+    Of several rules it is the first that fired; where none did, the one that was nearest to its threshold.
+    """
+
+    fired: bool
+    rule: str
+    observed: float
+    threshold: float
+    op: Literal[">", ">=", "=="]
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    """How a strategy wants its summaries made.
+
+    `cod_max_loops` are the passes of Chain of Density (0: one plain summary), `instructions` add a focus to the
+    prompt, `prompt_template` replaces it. `on_failure` says what becomes of a compaction whose summarizer failed:
+    "keep" everything as it is, or take the "heuristic". Every `rebuild_every` folds the summary is made anew from the
+    entries (0: never).
+    """
+
+    cod_max_loops: int = 3
+    instructions: str | None = None
+    prompt_template: str | None = None
+    on_failure: Literal["keep", "heuristic"] = "keep"
+    rebuild_every: int = 5
 
 
 class Strategy(Protocol):
-    """A pure function from a snapshot to a plan. Raises BudgetImpossible where nothing fits."""
+    """When to compact, and what. `name` is how results and events call it.
 
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return the plan."""
+    `summarizes` says that its plans may cover entries: the session's summarizer makes the summaries. `erases` says that
+    they may erase some. Either is shown the archive, too.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summarizes(self) -> bool: ...
+
+    @property
+    def erases(self) -> bool: ...
+
+    @property
+    def style(self) -> Style: ...
+
+    @property
+    def triggers(self) -> Triggers: ...
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return what to do. A pure function; it never raises for a valid snapshot."""
         ...

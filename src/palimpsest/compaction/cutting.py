@@ -1,4 +1,4 @@
-"""The rungs of the budget ladder that need no summarizer: mask, evict, clamp, give up. Pure.
+"""Planning a cut: the rungs of the budget ladder that need no summarizer: mask, evict, clamp, give up. Pure.
 
 Whole interactions are kept, newest first, down to low water, so that the next cut is many turns away.
 Results before the newest group are masked. Where the newest interaction alone does not fit, its oversized
@@ -9,16 +9,76 @@ clamped to what is left. What then still does not fit raises BudgetImpossible.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import msgspec
 
-from palimpsest.compaction import Plan, Room, Snapshot
 from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
-from palimpsest.log import RENDERER, Clamp
+from palimpsest.log import RENDERER, Clamp, Cut
 from palimpsest.notes import shown_text
 from palimpsest.window import Group, Meter, clamp_text, fill
+
+Oversize = Literal["clamp", "drop", "error", "keep_newest"]
+OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
+
+
+class Room(msgspec.Struct, frozen=True):
+    """How much of the log may be shown, in tokens and in provider messages (None: no limit)."""
+
+    tokens: int | None
+    messages: int | None
+
+    def holds(self, tokens: int, messages: int) -> bool:
+        """Whether so many tokens in so many messages fit; exactly equal fits."""
+        if self.tokens is not None and tokens > self.tokens:
+            return False
+        return self.messages is None or messages <= self.messages
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What a cut is planned from.
+
+    `groups` are shown as if every old result were whole, oldest first; `partial` says that the first of
+    them belongs to an interaction (or preamble) that began before what was read. `head` are pinned groups
+    and open human messages from before. `room` is high water, `target` low water.
+    """
+
+    groups: Sequence[Group]
+    head: Sequence[Group]
+    begins: int
+    """The first entry that was read; where nothing of it is shown, the window begins there all the same."""
+    partial: bool
+    more: bool
+    """Whether older entries were not read, because the room was full before."""
+    pinned: frozenset[int]
+    cut: Cut
+    room: Room
+    target: Room
+    meter: Meter
+    masks: bool
+    """Whether old tool results may be replaced by a note."""
+    gap: bool
+    """Whether older interactions that still fit are taken after one that does not."""
+    oversize: Oversize
+
+
+class CutPlan(msgspec.Struct, frozen=True):
+    """What to do: the next cut, the groups it shows (after its head), what it saves, and why.
+
+    `over` says that the plan exceeds the room on purpose (`oversize: keep_newest`).
+    """
+
+    cut: Cut
+    evicted: int
+    masked: int
+    clamped: int
+    tokens_before: int
+    tokens_after: int
+    messages_after: int
+    over: bool
+    rungs: tuple[str, ...]
+
 
 CLAMP_SHARE = 4
 """An item of the newest interaction, its newest group apart, over a quarter of low water is oversized: it is
@@ -28,15 +88,15 @@ HEAD_SHARE = 0.7
 """Of a clamped text, the share of characters kept from its beginning: what something is stands there."""
 
 
-def plan(snapshot: Snapshot) -> Plan:
+def plan(sight: Sight) -> CutPlan:
     """Return the next cut for a window that does not fit its room. Raises BudgetImpossible where nothing does."""
-    return _Ladder(snapshot).climb()
+    return _Ladder(sight).climb()
 
 
-def nothing(snapshot: Snapshot) -> Plan:
+def nothing(sight: Sight) -> CutPlan:
     """Return the cut that shows no interaction at all: only system and pinned entries."""
-    empty = _Ladder(snapshot)
-    empty.given = msgspec.structs.replace(snapshot, target=Room(-1, None))
+    empty = _Ladder(sight)
+    empty.given = msgspec.structs.replace(sight, target=Room(-1, None))
     empty.rungs.append("evict")
     return empty.finish(over=False)
 
@@ -44,24 +104,24 @@ def nothing(snapshot: Snapshot) -> Plan:
 class _Ladder:
     """The state of one planning run: what is kept so far and what it costs."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.given = snapshot
-        self.meter = snapshot.meter
-        shown = [*snapshot.head, *snapshot.groups]
+    def __init__(self, sight: Sight) -> None:
+        self.given = sight
+        self.meter = sight.meter
+        shown = [*sight.head, *sight.groups]
         self.before = sum(group.cost for group in shown)
-        self.mask = snapshot.groups[-1].seq if snapshot.groups and snapshot.masks else snapshot.cut.mask
+        self.mask = sight.groups[-1].seq if sight.groups and sight.masks else sight.cut.mask
         self.clamps: dict[int, Clamp] = {}
         for group in shown:
-            group.pinned = any(entry.seq in snapshot.pinned for entry in group.entries)
+            group.pinned = any(entry.seq in sight.pinned for entry in group.entries)
             fill(group, self.mask, self.clamps, self.meter)
         self.pins = [group for group in shown if group.pinned]
-        self.moved = {group.seq for group in snapshot.head}
+        self.moved = {group.seq for group in sight.head}
         self.groups = [group for group in shown if not group.pinned or group.seq not in self.moved]
         self.tokens = sum(group.cost for group in self.pins)
         self.messages = sum(group.messages for group in self.pins)
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
-        self.end = snapshot.groups[-1].entries[-1].seq + 1 if snapshot.groups else snapshot.cut.start
+        self.end = sight.groups[-1].entries[-1].seq + 1 if sight.groups else sight.begins
         self.start = self.end
         self.rungs: list[str] = ["mask"] if any(_form(group, "masked") for group in shown) else []
 
@@ -92,7 +152,7 @@ class _Ladder:
 
     # --- the rungs
 
-    def climb(self) -> Plan:
+    def climb(self) -> CutPlan:
         """Take interactions from the newest while they fit low water; treat the newest one specially."""
         given = self.given
         if not given.room.holds(self.tokens, self.messages):
@@ -176,7 +236,7 @@ class _Ladder:
 
     # --- the end
 
-    def finish(self, over: bool) -> Plan:
+    def finish(self, over: bool) -> CutPlan:
         """Add the open human messages that still fit low water, and write the cut."""
         given, cut = self.given, self.given.cut
         for group in self.open_humans():
@@ -206,7 +266,7 @@ class _Ladder:
             gone=tuple(sorted(gone)),
             renderer=RENDERER,
         )
-        return Plan(
+        return CutPlan(
             cut=new,
             evicted=sum(len(group.entries) for group in evicted),
             masked=sum(_form(group, "masked") for group in self.kept.values()),

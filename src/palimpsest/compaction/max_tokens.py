@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from palimpsest.compaction import OVERSIZE, Oversize
+from palimpsest import spans
+from palimpsest.compaction.cutting import OVERSIZE, Oversize
 from palimpsest.conditions import Condition, ConditionFailed, parse
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, nearest
@@ -125,7 +126,7 @@ def sift(
     failed: set[int] = set()
     for age, interaction in enumerate(reversed(interactions)):
         index = head.turns - 1 - age if interaction[0].turn else -1
-        values = {"interaction": _interaction_values(interaction, index, age), "session": facts}
+        values = {"interaction": interaction_values(interaction, index, age), "session": facts}
         members = [entry for group in interaction for entry in group.entries]
         last = members[-1]
         is_open = not (last.kind == "message" and last.role == "assistant")
@@ -142,25 +143,15 @@ def sift(
             dropped: list[tuple[Entry, str]] = []
             without(group.entries, failed, dropped)
             failed |= {entry.seq for entry, _ in dropped}
-    return spans(failed)
-
-
-def spans(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """Return seqs as ascending ranges of first and last."""
-    found: list[tuple[int, int]] = []
-    for seq in sorted(seqs):
-        if found and found[-1][1] == seq - 1:
-            found[-1] = (found[-1][0], seq)
-        else:
-            found.append((seq, seq))
-    return found
+    return list(spans.of(failed))
 
 
 def _exempt(entry: Entry, pinned: Sequence[int]) -> bool:
     return entry.pinned or entry.seq in pinned or (entry.kind == "message" and entry.role == "system")
 
 
-def _interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[str, object]:
+def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[str, object]:
+    """What a condition may see of one interaction. `age` is 0 for the newest, `index` -1 for the preamble."""
     members = [entry for group in groups for entry in group.entries]
     results = [entry for entry in members if entry.kind == "tool_result"]
     calls = [entry for entry in members if entry.kind == "tool_call"]

@@ -1,0 +1,114 @@
+"""What strategies have in common: a name, triggers, limits and low water, how their summaries are made. Pure."""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Literal, Protocol
+
+import msgspec
+
+from palimpsest.compaction import Snapshot, Style, checking
+from palimpsest.compaction.cutting import Room
+from palimpsest.compaction.selecting import part
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.errors import ConfigError
+
+
+class Triggered(msgspec.Struct, frozen=True, kw_only=True):
+    """A strategy that may run by itself. Two of one session need two names: by its name its last run is remembered."""
+
+    triggers: Triggers = Triggers()
+    name: str
+
+    def __post_init__(self) -> None:
+        checking.text("name", self.name, none=False)
+        if not isinstance(self.triggers, Triggers):
+            raise ConfigError("triggers", self.triggers, "a Triggers")
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether its plans may cover entries."""
+        return False
+
+    @property
+    def erases(self) -> bool:
+        """Whether its plans may erase entries."""
+        return False
+
+    @property
+    def style(self) -> Style:
+        """How its summaries are made."""
+        return Style()
+
+
+class Summarizing(Triggered, frozen=True, kw_only=True):
+    """A strategy whose plans cover entries. The fields are those of `Style`."""
+
+    cod_max_loops: int = 3
+    instructions: str | None = None
+    prompt_template: str | None = None
+    on_failure: Literal["keep", "heuristic"] = "keep"
+    rebuild_every: int = 5
+
+    def __post_init__(self) -> None:
+        Triggered.__post_init__(self)
+        checking.style(self.style)
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether its plans may cover entries."""
+        return True
+
+    @property
+    def style(self) -> Style:
+        """How its summaries are made."""
+        return Style(**{name: getattr(self, name) for name in Style.__struct_fields__})
+
+
+class Limited(Protocol):
+    """A strategy that takes away down to a share, low water, of its own limits or the session's."""
+
+    @property
+    def low_water(self) -> float: ...
+
+    @property
+    def max_tokens(self) -> int | None: ...
+
+    @property
+    def max_messages(self) -> int | None: ...
+
+    @property
+    def triggers(self) -> Triggers: ...
+
+
+def check_limits(strategy: Limited) -> None:
+    """Check limits and low water; `Triggers.threshold` is from then on a share of the strategy's own limits."""
+    assert isinstance(strategy, msgspec.Struct), "strategies with limits are structs of ours"
+    checking.share("low_water", strategy.low_water, one=False)
+    checking.whole("max_tokens", strategy.max_tokens, 1, none=True)
+    checking.whole("max_messages", strategy.max_messages, 1, none=True)
+    triggers = strategy.triggers
+    if triggers.threshold is not None and strategy.low_water >= triggers.threshold:
+        raise ConfigError("low_water", strategy.low_water, f"a share under the threshold, {triggers.threshold}")
+    own = {name: getattr(strategy, name) for name in ("max_tokens", "max_messages")}
+    own = {name: limit for name, limit in own.items() if limit is not None and getattr(triggers, name) is None}
+    if own:  # the strategy is being made: nobody has seen it
+        msgspec.structs.force_setattr(strategy, "triggers", msgspec.structs.replace(triggers, **own))
+
+
+def check_keep(keep: int, triggers: Triggers) -> None:
+    """Check how many interactions are kept: fewer than the number that alone makes the strategy run."""
+    checking.whole("interaction_keep", keep)
+    quantity = triggers.interaction_threshold_qty or 0
+    if triggers.enabled == ("interaction_threshold_qty",) and keep >= quantity:
+        raise ConfigError(
+            "interaction_keep", keep, f"fewer than interaction_threshold_qty ({quantity}), else nothing is ever taken"
+        )
+
+
+def low(strategy: Limited, snapshot: Snapshot) -> Room:
+    """Return low water in tokens and messages; None where there is no limit."""
+    tokens = strategy.max_tokens or snapshot.max_tokens
+    messages = strategy.max_messages or snapshot.max_messages
+    share = strategy.low_water
+    return Room(floor(part(share, tokens)) if tokens else None, floor(part(share, messages)) if messages else None)

@@ -1,0 +1,165 @@
+"""The strategy ladder: from what costs nothing to what loses most, each rung only where the one before was not enough.
+
+Old versions of contexts go, old tool results become notes, the oldest interactions are summarised, or else evicted to
+the archive. Pure. What a view needs beyond that to fit its budget is in `palimpsest.compaction.cutting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction.base import check_keep, check_limits, low
+from palimpsest.compaction.cutting import Room
+from palimpsest.compaction.evict import described
+from palimpsest.compaction.mask import mask_step, masked, superseded, superseded_step, watermark
+from palimpsest.compaction.selecting import (
+    archived,
+    by_interaction,
+    cost,
+    count,
+    has_news,
+    is_fixed,
+    older,
+    recent,
+    spans_of,
+)
+from palimpsest.compaction.summarize import Proportional, covering, total
+from palimpsest.window import Group
+
+
+class Ladder(Proportional, frozen=True, kw_only=True):
+    """Make the active set smaller, down to low water, in the gentlest way that does it.
+
+    The newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`, and what is
+    open. `summarize` off goes from masking straight to eviction. `low_water` is a share of `max_tokens` and
+    `max_messages`, which stand in for the session's limits where given; without a limit, or below low water already, it
+    is half of the present tokens, where anything is new since the last run.
+    """
+
+    interaction_keep: int = 1
+    recent_tokens: int | None = None
+    summarize: bool = True
+    low_water: float = 0.36
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    name: str = "ladder"
+
+    def __post_init__(self) -> None:
+        Proportional.__post_init__(self)
+        check_limits(self)
+        check_keep(self.interaction_keep, self.triggers)
+        checking.whole("recent_tokens", self.recent_tokens, none=True)
+        checking.switch("summarize", self.summarize)
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether its plans may cover entries."""
+        return self.summarize
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return what each rung does."""
+        target = low(self, snapshot)
+        if target.holds(snapshot.tokens, snapshot.messages):
+            if not has_news(snapshot):
+                return Plan(reason="nothing_to_compact")
+            target = Room(snapshot.tokens // 2, None)
+        return _Climb(self, snapshot, target).plan()
+
+
+class _Climb:
+    """One run up the rungs: what has left so far, and what remains."""
+
+    def __init__(self, ladder: Ladder, snapshot: Snapshot, target: Room) -> None:
+        self.ladder, self.snapshot, self.target = ladder, snapshot, target
+        self.tokens, self.messages = snapshot.tokens, snapshot.messages
+        self.notes: dict[int, int] = {}
+        self.steps: list[Step] = []
+
+    def plan(self) -> Plan:
+        """Take one rung after the other until low water is reached."""
+        snapshot = self.snapshot
+        window = recent(snapshot, keep=self.ladder.interaction_keep, tokens=self.ladder.recent_tokens)
+        gone = superseded(snapshot)
+        if gone:
+            self.leave(gone)
+            self.steps.append(superseded_step(gone))
+        left = {group.seq for group in gone}
+        blocks = by_interaction(group for group in older(snapshot, window) if group.seq not in left)
+        mask = watermark(snapshot, window)
+        if self.target.tokens is not None and self.tokens > self.target.tokens:  # a note is a message, too
+            self.notes = masked(snapshot, mask)
+            self.tokens -= sum(self.notes.values())
+        summary = self.cover(blocks) if self.ladder.summarize and not self.is_enough() else Plan()
+        if not self.is_enough() and not summary.cover:
+            gone = [*gone, *self.evict(blocks, left)]
+        if self.notes:
+            self.steps.insert(bool(left), mask_step(self.notes))
+        if not self.steps:
+            return Plan(reason="nothing_to_compact")
+        return msgspec.structs.replace(
+            summary, evict=spans_of(gone), mask=mask if self.notes else 0, steps=tuple(self.steps)
+        )
+
+    def is_enough(self) -> bool:
+        """Whether low water is reached."""
+        return self.target.holds(self.tokens, self.messages)
+
+    def leave(self, groups: Sequence[Group]) -> None:
+        """Take these groups out; of what leaves nothing is masked."""
+        self.tokens -= self.shown(groups)
+        self.messages -= sum(group.messages for group in groups)
+        for group in groups:
+            for entry in group.entries:
+                self.notes.pop(entry.seq, None)
+
+    def shown(self, groups: Sequence[Group]) -> int:
+        """What these groups cost with their old results masked."""
+        if not self.notes:
+            return cost(groups)
+        return cost(groups) - sum(self.notes.get(entry.seq, 0) for group in groups for entry in group.entries)
+
+    def cover(self, blocks: Sequence[list[Group]]) -> Plan:
+        """Cover whole interactions, oldest first, until that is enough; none where it would save nothing."""
+        before, folded = archived(self.snapshot), self.snapshot.summaries
+        tokens, messages = self.tokens - total(folded), self.messages - len(folded) + 1
+        taken: list[Group] = []
+        source, size = cost(before), 0
+        for block in blocks:
+            taken += block
+            source += cost(block)
+            tokens -= self.shown(block)
+            messages -= sum(group.messages for group in block)
+            size = self.ladder.anchored(self.snapshot, source)
+            if size > 0 and self.target.holds(tokens + size, messages):
+                break
+        if not taken or size < 1 or tokens + size >= self.tokens:
+            return Plan()
+        self.leave(taken)
+        self.tokens, self.messages = tokens + size, messages
+        why, most = self.why("summarised"), self.ladder.max_summary_tokens or 0
+        plan = covering(taken, [*before, *taken], folded, size, why, most=most)
+        self.steps += plan.steps
+        return plan
+
+    def evict(self, blocks: Sequence[list[Group]], left: set[int]) -> list[Group]:
+        """Evict whole interactions, oldest first, until that is enough; the last group that is left stays."""
+        staying = [group for group in self.snapshot.groups if group.seq not in left]
+        remaining = sum(not is_fixed(group, self.snapshot) for group in staying)
+        taken: list[Group] = []
+        for block in blocks:
+            if self.is_enough():
+                break
+            going = block[: max(remaining - 1, 0)]
+            self.leave(going)
+            taken += going
+            remaining -= len(going)
+        if taken:
+            self.steps.append(Step("evict", count(taken), cost(taken), self.why("evicted")))
+        return taken
+
+    def why(self, done: str) -> str:
+        """What a rung did, in words."""
+        return f"the oldest interactions are {done}, down to {described(self.target)}"

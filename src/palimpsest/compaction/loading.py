@@ -1,0 +1,234 @@
+"""Strategies from what a user wrote: an object, a name, native keys, or a block of Alquimia's or Compozy's. Pure.
+
+A native mapping names its `strategy`; Alquimia's has `long_term_memory_id`, Compozy's `type`. In all of them the rules
+of `Triggers` may stand beside the strategy's own keys; a native one may also put them under `triggers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import Parameter, signature
+from typing import Any
+
+from palimpsest.compaction import Strategy, checking
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.registry import Registry
+
+NAMES = {
+    "cod-summarizer": "palimpsest.compaction.summarize:Summarize",
+    "fifo": "palimpsest.compaction.evict:SimpleFifo",
+    "hybrid_summary": "palimpsest.compaction.summarize:HybridSummary",
+    "ladder": "palimpsest.compaction.ladder:Ladder",
+    "lru": "palimpsest.compaction.evict:Lru",
+    "mask_results": "palimpsest.compaction.mask:MaskResults",
+    "neuralyzer": "palimpsest.compaction.erase:Neuralyzer",
+    "simple_fifo": "palimpsest.compaction.evict:SimpleFifo",
+    "summarizer": "palimpsest.compaction.summarize:Summarize",
+    "superseded_contexts": "palimpsest.compaction.mask:SupersededContexts",
+    "token_aware_lru": "palimpsest.compaction.evict:TokenAwareLru",
+}
+
+STRATEGIES = Registry("strategy", "palimpsest.strategies", NAMES)
+"""Strategies by name. `STRATEGIES.register("mine", Mine)` adds a class, or a function that returns a strategy."""
+
+FLUSHES = ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru")
+"""Compozy's strategies; `fifo` is the first of them, too."""
+
+SHARED: dict[str, Any] = {
+    "input_tokens_threshold": 0,
+    "interaction_conditions": (),
+    "interaction_threshold_qty": 0,
+    "interaction_threshold_tokens": 0,
+    "on_tools_success_threshold": (),
+    "on_tools_error_threshold": (),
+}
+"""The rules of every block of Alquimia's, with their defaults."""
+
+BLOCKS: dict[str, dict[str, Any]] = {
+    "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000, "cod_max_loops": 5},
+    "neuralyzer": {"interaction_threshold_qty": -1, "interaction_threshold_tokens": -1},
+}
+"""What Alquimia's strategies override."""
+
+FULL = {"threshold": 0.8}
+"""When strategies that have a limit to keep run, unless they are told."""
+
+USUAL: dict[str, dict[str, Any]] = {
+    "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000},
+    **dict.fromkeys((*FLUSHES, "ladder", "mask_results", "superseded_contexts"), FULL),
+}
+"""The rules of a strategy that is given by name, or natively without any rule. What erases never runs unasked."""
+
+LOW_WATER = 0.5 / 0.8
+"""Low water as a share of the threshold, where that is so low that the default low water does not fit under it."""
+
+_ALIASES = {"cod-summarizer": "summarizer", "fifo": "simple_fifo"}
+_LATER = ("knowledge_base", "text_splitter")
+_RULES = Triggers.__struct_fields__
+_SEAM = ("name", "summarizes", "erases", "style", "triggers", "plan")
+_NAMED = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...], list[str]]:
+    """Return the strategies that are given, in order, and warnings.
+
+    `given` is a strategy, its name, a mapping, or a list of these; None is none. Raises ConfigError naming the place
+    of what is wrong: `where`, its index in a list, its key.
+    """
+    if given is None:
+        return (), []
+    many: list[tuple[str, object]] = [(where, given)]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        many = [(f"{where}[{i}]", each) for i, each in enumerate(given)]
+    found: list[Strategy] = []
+    warnings: list[str] = []
+    for place, each in many:
+        strategy = _one(each, place, warnings)
+        if any(strategy.name == other.name for other in found):
+            raise ConfigError(f"{place}.name", strategy.name, "a name that no other strategy of this session has")
+        if not strategy.triggers.enabled:
+            warnings.append(f"{place}: {strategy.name} has no enabled trigger, so it can never fire by itself")
+        found.append(strategy)
+    return tuple(found), warnings
+
+
+def _one(given: object, where: str, warnings: list[str]) -> Strategy:
+    if isinstance(given, str):
+        return _native(given, {}, where, where)
+    if isinstance(given, Mapping):
+        return _mapping({str(key): value for key, value in given.items()}, where, warnings)
+    return _checked(given, where)
+
+
+def _checked(given: Any, where: str) -> Strategy:
+    """Return the object if it is a strategy."""
+    missing = [
+        name for name in ("name", "summarizes", "erases", "style", "triggers", "plan") if not hasattr(given, name)
+    ]
+    if missing or isinstance(given, type):
+        lacks = f"; it has no {', no '.join(missing)}" if missing else ""
+        raise ConfigError(where, given, f"a strategy, its name, or a mapping of its options{lacks}")
+    strategy: Strategy = given
+    return strategy
+
+
+def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    if "long_term_memory_id" in block:
+        return _alquimia(block, where)
+    if "strategy" in block:
+        return _native(block.pop("strategy"), block, where, f"{where}.strategy")
+    if "type" in block or "summarize_threshold" in block:
+        return _compozy(block, where, warnings)
+    kinds = ("strategy", "long_term_memory_id", "type")
+    key = next((key for key in block if nearest(key, kinds)), None)
+    near = nearest(key, kinds) if key else None
+    raise ConfigError(f"{where}.{key or 'strategy'}", key, f"one of the keys {', '.join(kinds)}", nearest=near)
+
+
+def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strategy:
+    """Make the strategy of this name; `at` is where the name stands."""
+    if not isinstance(name, str):
+        raise ConfigError(at, name, f"the name of a strategy: {', '.join(NAMES)}")
+    try:
+        target = STRATEGIES.find(name)
+    except ConfigError as fault:
+        raise ConfigError(at, name, fault.allowed, nearest=fault.nearest) from None
+    if not any(key in _RULES or key == "triggers" for key in options):
+        options = {**options, **USUAL.get(_ALIASES.get(name, name), {})}
+    return _make(target, options, where)
+
+
+def _alquimia(block: dict[str, Any], where: str) -> Strategy:
+    name = block.pop("long_term_memory_id")
+    with _within(where):
+        checking.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
+    name = _ALIASES.get(name, name)
+    for key in _LATER if name == "summarizer" else ():
+        value = block.pop(key, None)
+        if value is not None:
+            raise ConfigError(f"{where}.{key}", value, "None: recall from a knowledge base is not there yet")
+    return _make(STRATEGIES.find(name), {**SHARED, **BLOCKS[name], **block}, where)
+
+
+def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    name = block.pop("type", "simple_fifo")
+    if _ALIASES.get(str(name), name) not in FLUSHES:
+        raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(str(name), FLUSHES))
+    threshold = block.pop("summarize_threshold", FULL["threshold"])
+    with _within(where):
+        checking.share("summarize_threshold", threshold)
+        if "threshold" in block:
+            raise ConfigError("threshold", block["threshold"], "nothing beside summarize_threshold, which is the same")
+        if name != "hybrid_summary":
+            _ignore(block, name, where, warnings)
+    return _make(STRATEGIES.find(name), {**block, "threshold": threshold}, where)
+
+
+def _ignore(block: dict[str, Any], name: str, where: str, warnings: list[str]) -> None:
+    """Check and leave out what only `hybrid_summary` heeds."""
+    if "summary_tokens" in block:
+        checking.whole("summary_tokens", block["summary_tokens"], 1)
+    if "summarize_oldest_percent" in block:
+        checking.share("summarize_oldest_percent", block["summarize_oldest_percent"])
+    for key in ("summary_tokens", "summarize_oldest_percent"):
+        if key in block:
+            del block[key]
+            warnings.append(f"{where}.{key} has no effect: {name} makes no summaries")
+
+
+def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
+    """Make a strategy of its class, or by its function, with the rules among the options gathered."""
+    if not callable(target):
+        if options:
+            raise ConfigError(f"{where}.{next(iter(options))}", options, "no options: it is registered as it is")
+        return _checked(target, where)
+    known = signature(target).parameters
+    options = _with_triggers(options, known, where)
+    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        _check_keys(options, [*known, *_RULES] if "triggers" in known else [*known], where)
+    for name, parameter in known.items():
+        if parameter.default is Parameter.empty and name not in options and parameter.kind in _NAMED:
+            raise ConfigError(f"{where}.{name}", None, "a value: there is no default for it")
+    threshold = getattr(options.get("triggers"), "threshold", None) or 1
+    if "low_water" in known and "low_water" not in options and known["low_water"].default >= threshold:
+        options["low_water"] = threshold * LOW_WATER
+    with _within(where):
+        made = target(**options)
+    return _checked(made, where)
+
+
+def _with_triggers(options: dict[str, Any], known: Mapping[str, Parameter], where: str) -> dict[str, Any]:
+    """Return the options with one `Triggers` in place of the rules that stand among them or under `triggers`."""
+    if "triggers" not in known:
+        return options
+    flat = {key: value for key, value in options.items() if key in _RULES and key not in known}
+    rest = {key: value for key, value in options.items() if key not in flat}
+    given = rest.get("triggers")
+    if given is None or not isinstance(given, Mapping):
+        place, rules = where, flat
+        if isinstance(given, Triggers) and not flat:
+            return rest
+    else:
+        place, rules = f"{where}.triggers", {str(key): value for key, value in given.items()}
+        _check_keys(rules, _RULES, place)
+    if given is not None and (flat or not isinstance(given, Mapping)):
+        raise ConfigError(f"{where}.triggers", given, "a Triggers or a mapping, and no rules beside it")
+    with _within(place):
+        return {**rest, "triggers": Triggers(**rules)}
+
+
+def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}", key, ", ".join(known), nearest=nearest(key, known))
+
+
+@contextmanager
+def _within(where: str) -> Iterator[None]:
+    """Let a ConfigError that names an option name its place, too."""
+    try:
+        yield
+    except ConfigError as fault:
+        raise ConfigError(f"{where}.{fault.where}", fault.found, fault.allowed, nearest=fault.nearest) from None

@@ -1,0 +1,225 @@
+"""Strategies that cover what leaves by a summary: summarizer and hybrid_summary. Pure.
+
+What the archive holds uncovered is covered first. An anchored summary takes the current ones in and supersedes them, so
+that there is one; a chain adds one at a time, until the chain itself is long and its oldest are rolled up into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import Literal
+
+from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction.base import Summarizing, check_keep, check_limits, low
+from palimpsest.compaction.cutting import Room
+from palimpsest.compaction.selecting import (
+    archived,
+    by_interaction,
+    cost,
+    count,
+    has_news,
+    loose,
+    older,
+    part,
+    recent,
+    spans_of,
+)
+from palimpsest.summary import Summary
+from palimpsest.window import Group
+
+SHARE = 0.25
+"""Share of the session's tokens that summaries take at most."""
+
+
+class Proportional(Summarizing, frozen=True, kw_only=True):
+    """A strategy whose summaries are a share of what they stand for.
+
+    They aim at `target_ratio` of it, at no less than `summary_floor` tokens, at no more than `max_summary_tokens` or a
+    quarter of the session's limit, and always at less than what they take the place of.
+    """
+
+    target_ratio: float = 0.3
+    summary_floor: int = 120
+    max_summary_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        Summarizing.__post_init__(self)
+        checking.share("target_ratio", self.target_ratio)
+        checking.whole("summary_floor", self.summary_floor)
+        checking.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
+
+    def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
+        """Tokens to aim at for a summary of `source` tokens of entries that takes the place of `replaced` tokens."""
+        target = max(ceil(part(self.target_ratio, source)), self.summary_floor)
+        if self.max_summary_tokens is not None:
+            target = min(target, self.max_summary_tokens)
+        if snapshot.max_tokens:
+            target = min(target, floor(part(SHARE, snapshot.max_tokens)))
+        return min(target, replaced - 1)
+
+    def anchored(self, snapshot: Snapshot, new: int) -> int:
+        """Tokens to aim at for the next version of the anchored summary, which takes in `new` tokens of entries."""
+        source = new + sum(summary.source_tokens for summary in snapshot.summaries)
+        return self.size(snapshot, source, new + total(snapshot.summaries))
+
+
+class Summarize(Proportional, frozen=True, kw_only=True):
+    """Cover everything older than what is kept by a summary.
+
+    Kept are the newest `interaction_keep` completed interactions and what is open; or, where `recent_entries` is given,
+    the last so many entries, extended back to the start of their interaction, and then of older open interactions
+    only the newest human message. The window shrinks, in whole groups, to `recent_tokens`. Fewer than `min_entries`
+    are left alone. `summaries`: "anchored", one that grows by versions, or "chain", one for each compaction.
+    """
+
+    interaction_keep: int = 0
+    recent_entries: int | None = None
+    recent_tokens: int | None = None
+    min_entries: int = 1
+    summaries: Literal["anchored", "chain"] = "anchored"
+    name: str = "summarizer"
+
+    def __post_init__(self) -> None:
+        Proportional.__post_init__(self)
+        check_keep(self.interaction_keep, self.triggers)
+        checking.whole("recent_entries", self.recent_entries, none=True)
+        checking.whole("recent_tokens", self.recent_tokens, none=True)
+        checking.whole("min_entries", self.min_entries, 1)
+        checking.choice("summaries", self.summaries, ("anchored", "chain"))
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return what the next summary covers."""
+        if self.summaries == "chain" and (rolled := self._rolled_up(snapshot)):
+            return rolled
+        window = recent(
+            snapshot,
+            keep=self.interaction_keep,
+            entries=self.recent_entries,
+            tokens=self.recent_tokens,
+            minimum=self.min_entries,
+        )
+        leaving = older(snapshot, window, with_open=self.recent_entries is not None)
+        covered = [*archived(snapshot), *leaving]
+        if count(covered) < self.min_entries:
+            return Plan(reason="too_few_entries" if covered else "nothing_to_compact")
+        folded = snapshot.summaries if self.summaries == "anchored" else ()
+        size = self.anchored(snapshot, cost(covered)) if folded else self.size(snapshot, cost(covered), cost(covered))
+        return covering(leaving, covered, folded, size, "older than what is kept", most=self.max_summary_tokens or 0)
+
+    def _rolled_up(self, snapshot: Snapshot) -> Plan | None:
+        """Take the oldest of a chain over a quarter of the session's tokens into one, down to half of that."""
+        chain = snapshot.summaries
+        if not snapshot.max_tokens or len(chain) < 2:
+            return None
+        limit, tokens = part(SHARE, snapshot.max_tokens), total(chain)
+        if tokens <= limit:
+            return None
+        for length in range(2, len(chain) + 1):
+            folded = chain[:length]
+            size = self.size(snapshot, total(folded), total(folded))
+            if tokens - total(folded) + size <= limit / 2:
+                break
+        return covering((), (), folded, size, "the chain of summaries is long")
+
+
+class HybridSummary(Summarizing, frozen=True, kw_only=True):
+    """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest as it is.
+
+    At least one interaction leaves, and as many more as hold `summarize_oldest_percent` of the entries that may
+    leave, or as low water asks for. Where nothing is new since the last run, only low water counts.
+    """
+
+    summary_tokens: int
+    summarize_oldest_percent: float = 0.5
+    low_water: float = 0.5
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    name: str = "hybrid_summary"
+
+    def __post_init__(self) -> None:
+        Summarizing.__post_init__(self)
+        check_limits(self)
+        checking.whole("summary_tokens", self.summary_tokens, 1)
+        checking.share("summarize_oldest_percent", self.summarize_oldest_percent)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return what the next summary covers."""
+        target, news = low(self, snapshot), has_news(snapshot)
+        quota = floor(part(self.summarize_oldest_percent, count(loose(snapshot)))) if news else 0
+        before, leaving = archived(snapshot), list[Group]()
+        run = _Run(self, snapshot, cost(before))
+        for block in self._blocks(snapshot):
+            is_due = (news and not run.interactions) or run.entries + count(block) <= quota
+            if not is_due and run.holds(target):
+                break
+            run.take(block)
+            leaving += block
+        covered = [*before, *leaving]
+        if not covered:
+            return Plan(reason="nothing_to_compact")
+        why = "the oldest interactions"
+        return covering(leaving, covered, snapshot.summaries, run.size, why, most=self.summary_tokens)
+
+    def _blocks(self, snapshot: Snapshot) -> list[list[Group]]:
+        """What may leave, by interaction: all but the newest one. A preamble leaves only before an interaction."""
+        newest = snapshot.interactions[-1].turn if snapshot.interactions else 0
+        blocks = [block for block in by_interaction(loose(snapshot)) if block[0].turn != newest]
+        return blocks if any(block[0].turn for block in blocks) else []
+
+
+class _Run:
+    """What has left so far, and what remains beside a summary of it."""
+
+    def __init__(self, strategy: HybridSummary, snapshot: Snapshot, source: int) -> None:
+        self.most, self.source, self.folded = strategy.summary_tokens, source, total(snapshot.summaries)
+        self.tokens, self.messages = snapshot.tokens, snapshot.messages
+        self.others = len(snapshot.summaries)
+        self.entries = self.interactions = 0
+
+    def take(self, block: Sequence[Group]) -> None:
+        """Let the groups of one interaction leave."""
+        self.source += cost(block)
+        self.tokens -= cost(block)
+        self.messages -= sum(group.messages for group in block)
+        self.entries += count(block)
+        self.interactions += block[0].turn > 0
+
+    @property
+    def size(self) -> int:
+        """Tokens of the summary: those that it may take, or less where it would save nothing."""
+        return min(self.most, self.source + self.folded - 1)
+
+    def holds(self, target: Room) -> bool:
+        """Whether low water is reached."""
+        if not self.source:
+            return target.holds(self.tokens, self.messages)
+        return target.holds(self.tokens - self.folded + self.size, self.messages - self.others + 1)
+
+
+def covering(
+    leaving: Sequence[Group],
+    covered: Sequence[Group],
+    folded: Sequence[Summary],
+    size: int,
+    why: str,
+    *,
+    most: int = 0,
+) -> Plan:
+    """Return the plan for a summary of `size` tokens of the groups covered, of which those leaving are active."""
+    if size < 1:
+        return Plan(reason="no_gain")
+    entries = count(covered) or sum(summary.entries for summary in folded)
+    step = Step("summarize", entries, cost(leaving) + total(folded) - size, why)
+    return Plan(
+        cover=spans_of(covered),
+        fold=tuple(summary.revision for summary in folded),
+        summary_tokens=size,
+        summary_most=most,
+        steps=(step,),
+    )
+
+
+def total(summaries: Sequence[Summary]) -> int:
+    """What these summaries cost."""
+    return sum(summary.tokens for summary in summaries)

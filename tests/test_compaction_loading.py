@@ -1,0 +1,237 @@
+"""How strategies are given: objects, names, native keys, blocks of Alquimia's and Compozy's; what options may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError
+from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction.erase import Neuralyzer
+from palimpsest.compaction.evict import Lru, SimpleFifo
+from palimpsest.compaction.ladder import Ladder
+from palimpsest.compaction.loading import STRATEGIES, load
+from palimpsest.compaction.mask import MaskResults
+from palimpsest.compaction.summarize import HybridSummary, Summarize
+from palimpsest.compaction.triggers import Triggers
+
+
+def one(given: Any) -> Any:
+    """The one strategy that this is."""
+    (strategy,), _ = load(given)
+    return strategy
+
+
+def refusal(given: Any) -> ConfigError:
+    """The refusal of this configuration."""
+    with pytest.raises(ConfigError) as refused:
+        load(given)
+    return refused.value
+
+
+def test_strategies_are_objects_names_mappings_or_a_list() -> None:
+    """Each form loads; a list keeps its order, and nothing given is no strategy."""
+    own = Summarize(name="mine", triggers=Triggers(message_count=9))
+
+    found, warnings = load([own, "lru", {"strategy": "ladder", "low_water": 0.2, "threshold": 0.7}])
+
+    assert found[0] is own
+    assert [type(strategy) for strategy in found] == [Summarize, Lru, Ladder]
+    assert found[2].triggers == Triggers(threshold=0.7)
+    assert warnings == []
+    assert load(None) == ((), [])
+    assert load([]) == ((), [])
+
+
+def test_a_name_alone_has_the_usual_rules() -> None:
+    """Flushing strategies run at 0.8 of the limits, the summarizer at 20 interactions or 20,000 tokens."""
+    assert one("fifo") == SimpleFifo(triggers=Triggers(threshold=0.8))
+    assert one("ladder").triggers == Triggers(threshold=0.8)
+    usual = Triggers(interaction_threshold_qty=20, interaction_threshold_tokens=20_000)
+    assert one("cod-summarizer").triggers == one({"strategy": "summarizer", "min_entries": 2}).triggers == usual
+
+
+@pytest.mark.parametrize("given", ["neuralyzer", {"strategy": "lru", "triggers": {}}, Lru()])
+def test_without_a_rule_a_strategy_warns(given: Any) -> None:
+    """It loads, and says that it can never fire by itself."""
+    _, warnings = load(given)
+
+    assert len(warnings) == 1
+    assert "can never fire by itself" in warnings[0]
+
+
+def test_rules_stand_beside_the_options_or_under_triggers() -> None:
+    """Both say the same; lists from a file become tuples, and both at once are refused."""
+    rules = {"interaction_threshold_qty": 5, "on_tools_success_threshold": ["close_*"]}
+    flat = one({"strategy": "summarizer", "interaction_keep": 2, **rules})
+    nested = one({"strategy": "summarizer", "interaction_keep": 2, "triggers": rules})
+
+    assert flat == nested == Summarize(interaction_keep=2, triggers=Triggers(**rules))
+    assert refusal({"strategy": "lru", "triggers": rules, "max_entries": 5}).where == "long_term.triggers"
+
+
+def test_a_block_of_alquimias_summarizer_has_its_defaults() -> None:
+    """20 interactions, 20,000 tokens and five passes, of which a block says only what is different."""
+    found = one({"long_term_memory_id": "cod-summarizer", "interaction_threshold_qty": 15, "interaction_keep": 3})
+
+    assert found.triggers == Triggers(interaction_threshold_qty=15, interaction_threshold_tokens=20_000)
+    assert (found.cod_max_loops, found.interaction_keep, found.style.cod_max_loops) == (5, 3, 5)
+    assert one({"strategy": "summarizer"}).cod_max_loops == 3
+    assert one({"long_term_memory_id": "summarizer", "cod_max_loops": 0, "knowledge_base": None}).cod_max_loops == 0
+
+
+@pytest.mark.parametrize("loops", [11, -1, True, "3"])
+def test_passes_are_0_to_10(loops: object) -> None:
+    """Anything else is refused by its place."""
+    refused = refusal([{"long_term_memory_id": "summarizer", "cod_max_loops": loops}])
+
+    assert refused.where == "long_term[0].cod_max_loops"
+
+
+def test_a_block_of_alquimias_neuralyzer() -> None:
+    """It fires at its quantity alone, must keep fewer than that, and warns where it has no trigger."""
+    block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30}
+
+    assert one({**block, "interaction_keep": 29}).triggers.enabled == ("interaction_threshold_qty",)
+    assert refusal({**block, "interaction_keep": 30}).where == "long_term.interaction_keep"
+    assert refusal({**block, "interaction_keep": -1}).where == "long_term.interaction_keep"
+    assert one({**block, "interaction_keep": 30, "input_tokens_threshold": 9}).interaction_keep == 30
+    assert len(load({"long_term_memory_id": "neuralyzer"})[1]) == 1
+
+
+@pytest.mark.parametrize("key", ["knowledge_base", "text_splitter"])
+def test_recall_is_not_there_yet(key: str) -> None:
+    """A block that asks for it is refused, and not run without it."""
+    refused = refusal({"long_term_memory_id": "summarizer", key: {"collection_id": "x"}})
+
+    assert refused.where == f"long_term.{key}"
+    assert "not there yet" in str(refused)
+
+
+def test_a_block_of_compozys() -> None:
+    """`type` and `summarize_threshold`, 0.8 unless given; low water keeps under a low threshold by itself."""
+    assert one({"type": "fifo"}) == one({"type": "simple_fifo", "summarize_threshold": 0.8})
+    assert one({"type": "lru", "summarize_threshold": 0.4}).low_water == 0.25
+    hybrid = one({"type": "hybrid_summary", "summary_tokens": 300, "summarize_oldest_percent": 0.3, "low_water": 0.4})
+    own = {"summary_tokens": 300, "summarize_oldest_percent": 0.3, "low_water": 0.4}
+    assert hybrid == HybridSummary(**own, triggers=Triggers(threshold=0.8))
+
+
+@pytest.mark.parametrize(
+    ("block", "where"),
+    [
+        ({"type": "magic"}, "type"),
+        ({"type": "neuralyzer"}, "type"),
+        ({"type": "lru", "summarize_threshold": 0}, "summarize_threshold"),
+        ({"type": "lru", "summarize_threshold": 1.5}, "summarize_threshold"),
+        ({"type": "lru", "low_water": 0.8}, "low_water"),
+        ({"type": "hybrid_summary"}, "summary_tokens"),
+        ({"type": "hybrid_summary", "summary_tokens": 0}, "summary_tokens"),
+        ({"type": "lru", "summarize_oldest_percent": 2}, "summarize_oldest_percent"),
+        ({"type": "lru", "summarise_threshold": 0.5}, "summarise_threshold"),
+        ({"type": "lru", "threshold": 0.5}, "threshold"),
+        ({"long_term_memory_id": "magic"}, "long_term_memory_id"),
+        ({"long_term_memory_id": "neuralyzer", "knowledge_base": None}, "knowledge_base"),
+        ({"strategy": "magic"}, "strategy"),
+        ({"strategy": 3}, "strategy"),
+        ({"strategy": "lru", "triggers": {"max_entrys": 3}}, "triggers.max_entrys"),
+        ({"strategy": "lru", "triggers": {"max_entries": "3"}}, "triggers.max_entries"),
+        ({"strategy": "lru", "triggers": 3}, "triggers"),
+        ({"strategy": "summarizer", "interaction_conditions": ["message.rolle == 'x'"]}, "interaction_conditions[0]"),
+        ({"stratgy": "lru"}, "stratgy"),
+        ({}, "strategy"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_place(block: dict[str, Any], where: str) -> None:
+    """The list's index and the key, and the nearest name where there is one."""
+    assert refusal(["lru", block]).where.startswith(f"long_term[1].{where}")
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    """Flushing has four of its own; natively all are listed, with the nearest."""
+    assert refusal({"type": "magic"}).allowed == "simple_fifo, lru, hybrid_summary, token_aware_lru"
+    refused = refusal("neuralizer")
+    assert refused.where == "long_term"
+    assert refused.nearest == "neuralyzer"
+    assert "token_aware_lru" in refused.allowed
+
+
+@pytest.mark.parametrize("given", [3, object(), Lru])
+def test_what_is_no_strategy_is_refused(given: object) -> None:
+    """Neither a name, nor a mapping, nor an object of the seam."""
+    assert refusal(given).where == "long_term"
+
+
+def test_keys_without_effect_are_checked_and_told() -> None:
+    """A flush that makes no summaries accepts the keys of one that does, and warns."""
+    (strategy,), warnings = load({"type": "lru", "summary_tokens": 300, "summarize_oldest_percent": 0.5})
+
+    assert strategy == Lru(triggers=Triggers(threshold=0.8))
+    assert len(warnings) == 2
+
+
+def test_two_strategies_of_one_session_need_two_names() -> None:
+    """What a strategy did last is remembered by its name."""
+    assert refusal(["lru", "lru"]).where == "long_term[1].name"
+    assert len(load(["lru", {"strategy": "lru", "name": "deep", "low_water": 0.1}])[0]) == 2
+
+
+class Nothing:
+    """A strategy of a user's own."""
+
+    name, summarizes, erases, style, triggers = "nothing", False, False, Style(), Triggers(message_count=3)
+
+    def __init__(self, depth: int = 1) -> None:
+        self.depth = depth
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan(reason="nothing_to_compact")
+
+
+def test_a_registered_strategy_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class or a function that returns one takes options; an object does not. Unknown options are refused."""
+    monkeypatch.setattr(STRATEGIES, "_registered", {})
+    STRATEGIES.register("nothing", Nothing)
+    STRATEGIES.register("made", Nothing(7))
+
+    assert one({"strategy": "nothing", "depth": 4}).depth == 4
+    assert one("made").depth == 7
+    assert refusal({"strategy": "nothing", "deepth": 4}).nearest == "depth"
+    assert refusal({"strategy": "made", "depth": 4}).where == "long_term.depth"
+
+
+# --- what options may be
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda: SimpleFifo(low_water=0), "low_water"),
+        (lambda: SimpleFifo(low_water=1), "low_water"),
+        (lambda: Lru(max_tokens=0), "max_tokens"),
+        (lambda: Lru(name=" "), "name"),
+        (lambda: Lru(triggers={}), "triggers"),
+        (lambda: Neuralyzer(interaction_keep=-1), "interaction_keep"),
+        (lambda: MaskResults(recent_tokens=-1), "recent_tokens"),
+        (lambda: Summarize(interaction_keep=True), "interaction_keep"),
+        (lambda: Summarize(min_entries=0), "min_entries"),
+        (lambda: Summarize(target_ratio=0), "target_ratio"),
+        (lambda: Summarize(target_ratio=1.1), "target_ratio"),
+        (lambda: Summarize(cod_max_loops=11), "cod_max_loops"),
+        (lambda: Summarize(cod_max_loops=-1), "cod_max_loops"),
+        (lambda: Summarize(prompt_template="Sum this up."), "prompt_template"),
+        (lambda: Summarize(on_failure="raise"), "on_failure"),
+        (lambda: Summarize(summaries="chains"), "summaries"),
+        (lambda: Summarize(rebuild_every=-1), "rebuild_every"),
+        (lambda: HybridSummary(summary_tokens=0), "summary_tokens"),
+        (lambda: HybridSummary(summary_tokens=9, summarize_oldest_percent=0), "summarize_oldest_percent"),
+        (lambda: Ladder(summarize="yes"), "summarize"),
+    ],
+)
+def test_a_strategy_refuses_what_an_option_cannot_be(make: Any, option: str) -> None:
+    """The option is named when the strategy is made."""
+    with pytest.raises(ConfigError) as refused:
+        make()
+
+    assert refused.value.where == option
