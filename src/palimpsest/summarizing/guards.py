@@ -1,0 +1,204 @@
+"""What every text must meet before it becomes a summary, checked without a model. Pure.
+
+Nothing here trusts a model: what it leaves out is put back, what it adds must be in the source, and what is too long
+is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest.summarizing import Count, Rejected, Source
+from palimpsest.summarizing.identifiers import COMMON, contains, identifiers, missing
+from palimpsest.summary import SummaryItem
+
+SLACK = 1.25
+"""Of the target: a text of this length is still as long as asked for."""
+
+KEPT = 0.95
+"""The share of the protected identifiers of an earlier text that a new one has to hold."""
+
+PROTECTED = 0.4
+"""Of the target: what the protected identifiers cost at most, so that they can all be kept for ever."""
+
+SUPPORTED = 0.5
+"""The share of an item's content words that occur in its source."""
+
+_ENDS = re.compile("[.!?\u2026](?=\\s|$)|[\u3002\uff01\uff1f]|\n")
+_BLANKS = re.compile(r"\s+")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_WORDS = re.compile(r"\w+")
+_STEM = 5
+_TELLING = 8
+"""Characters from which on a mark cannot be in a text by chance."""
+
+
+class Protected(msgspec.Struct, frozen=True):
+    """Identifiers that a text has to hold: every pinned one, and nearly all of the others."""
+
+    pinned: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def lost(self, text: str) -> tuple[str, ...]:
+        """Return what has to be put back into `text`; nothing where few enough of the others are missing."""
+        others = missing(text, self.others)
+        return missing(text, self.pinned) + (others if len(others) > (1 - KEPT) * len(self.others) else ())
+
+
+def pinned_of(source: Source) -> tuple[str, ...]:
+    """Return the identifiers that no summary of this source may leave out."""
+    before = (item.text for summary in source.previous for item in summary.items if item.pinned)
+    return tuple(dict.fromkeys(text for text in (*source.pinned, *before) if text.strip()))
+
+
+def protected(text: str, items: Sequence[SummaryItem], pinned: Sequence[str], target: int, count: Count) -> Protected:
+    """Return what of an earlier text has to stay: the newest first, up to its share of `target`."""
+    newest: dict[str, int] = dict.fromkeys(identifiers(text), 0)
+    for item in items:
+        for identifier in identifiers(item.text):
+            if identifier in newest:
+                newest[identifier] = max(newest[identifier], *item.sources, 0)
+    room = PROTECTED * target - sum(count(identifier) + 1 for identifier in pinned)
+    others: list[str] = []
+    for identifier in sorted(newest.keys() - pinned, key=lambda one: (-newest[one], text.find(one), one)):
+        room -= count(identifier) + 1
+        if room < 0:
+            break
+        others.append(identifier)
+    return Protected(tuple(pinned), tuple(others))
+
+
+class Support:
+    """What a source says: items that are made up are not in it."""
+
+    def __init__(self, text: str, *, words: bool = True) -> None:
+        self._text = text
+        self._folded = text.casefold()
+        self._stems = _stems(text) if words else None
+
+    def holds(self, item: str) -> bool:
+        """Whether the item's identifiers and most of its content words occur in the source."""
+        for identifier in identifiers(item):
+            parts = identifier.split()
+            wanted = parts if len(parts) == 1 else [part for part in parts if any(map(str.isdigit, part))]
+            if not all(contains(self._text, part.strip(".,")) for part in wanted):
+                return False
+        if self._stems is None:
+            return True
+        stems = _stems(item)
+        if not stems:
+            return all(contains(self._folded, word) for word in _WORDS.findall(item.casefold()))
+        return len(stems & self._stems) >= SUPPORTED * len(stems)
+
+
+def _stems(text: str) -> set[str]:
+    """The beginnings of the content words; of scripts that set no blanks between words, pairs of letters."""
+    stems: set[str] = set()
+    for word in set(_WORD.findall(text)):
+        folded = word.casefold()
+        if word.upper() == word.lower():
+            stems.update(word[i : i + 2] for i in range(len(word) - 1))
+        elif folded not in COMMON:
+            stems.add(folded[:_STEM])
+    return stems
+
+
+def echoes(text: str, nonce: str) -> bool:
+    """Whether a text repeats what fences the source: the mark, which only a prompt holds."""
+    return f"-{nonce}>" in text or (len(nonce) >= _TELLING and nonce in text)
+
+
+def cut(text: str, room: int, count: Count) -> str:
+    """Return as much of `text` as takes at most `room` tokens, up to the end of a sentence, else of a word."""
+    if room <= 0:
+        return ""
+    for ends in (_ENDS, _BLANKS):
+        if kept := _cut_at([match.end() for match in ends.finditer(text)], text, room, count):
+            return _without_title(kept)
+    return _cut_at(range(1, len(text)), text, room, count)
+
+
+def _cut_at(places: Sequence[int], text: str, room: int, count: Count) -> str:
+    """The longest piece up to one of the places, or the whole, that takes at most `room` tokens."""
+
+    def piece(number: int) -> str:
+        return text[: places[number - 1]].rstrip() if number <= len(places) else text.rstrip()
+
+    kept = most_that_fit(len(places) + 1, lambda number: count(piece(number)) <= room)
+    return piece(kept) if kept else ""
+
+
+def _without_title(text: str) -> str:
+    """The text without titles of sections of which nothing is left."""
+    while text.endswith(":") and not text.rpartition("\n")[2].startswith("- "):
+        shorter = text.rpartition("\n")[0].rstrip()
+        if not shorter:
+            return text
+        text = shorter
+    return text
+
+
+def most_that_fit(length: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `length` that fits, where more never fits once less did not.
+
+    Few numbers are tried, and none far beyond the answer, because trying one costs as much as the text is long.
+    """
+    low, high = 0, 1
+    while high <= length and fits(high):
+        low, high = high, 2 * high
+    high = min(high, length + 1)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def mention(names: Iterable[str]) -> str:
+    """Return the line that puts back what a text has left out."""
+    return f"Also mentioned: {', '.join(names)}"
+
+
+def completed(text: str, wanted: Protected, room: int, count: Count) -> str:
+    """Return a text of at most `room` tokens that holds every pinned identifier, and lost ones that there is room for.
+
+    Raises Rejected, no_gain, where the pinned identifiers alone take more.
+    """
+    lost = wanted.lost(text)
+    pinned = set(wanted.pinned)
+    must = [identifier for identifier in lost if identifier in pinned]
+    may = [identifier for identifier in lost if identifier not in pinned]
+
+    def whole(n: int) -> str:
+        return _joined(text, mention((*must, *may[:n]))) if must or n else text
+
+    if count(whole(0)) <= room:
+        return whole(most_that_fit(len(may), lambda n: count(whole(n)) <= room))
+    if not wanted.pinned:
+        return cut(text, room, count)
+    return _squeezed(text, wanted.pinned, room, count)
+
+
+def _squeezed(text: str, pinned: Sequence[str], room: int, count: Count) -> str:
+    """Return as much of the text as leaves room for the pinned identifiers that then are missing in it."""
+    for line in (mention(missing(text, pinned)), mention(pinned)):
+        left = room - count(line) - 1
+        for _ in range(4):
+            made = _joined(cut(text, left, count), line)
+            over = count(made) - room
+            if over <= 0 and not missing(made, pinned):
+                return made
+            left -= max(over, 0) + 1
+    line = mention(pinned)
+    if count(line) > room:
+        raise Rejected("no_gain", f"the pinned identifiers alone take more than {max(room, 0)} tokens")
+    return line
+
+
+def _joined(text: str, line: str) -> str:
+    return f"{text}\n{line}" if text else line

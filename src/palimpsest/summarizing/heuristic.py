@@ -1,0 +1,232 @@
+"""The summary without a model: documented lines first, then what was found worth keeping, word for word. Pure.
+
+What there is no room for is left out by its weight: rarely mentioned and old things first, pinned ones never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from palimpsest.summarizing import Count, Draft, Recipe, Rejected, Source
+from palimpsest.summarizing.gleaning import (
+    CONTEXT,
+    EARLIER,
+    ERRORS,
+    MENTIONED,
+    SAID,
+    SAID_BY_ASSISTANT,
+    SAID_BY_USER,
+    TOLD,
+    TOOL,
+    USERS,
+    Found,
+    glean,
+    outcome,
+    weight,
+)
+from palimpsest.summarizing.guards import cut, most_that_fit, pinned_of
+from palimpsest.summarizing.identifiers import missing, terms
+from palimpsest.summary import SummaryItem
+
+HEADING = "[Previous conversation summary]"
+
+_NOTES_SHARE = 0.35
+"""Of the length that errors, decisions and facts may take before what was mentioned has had its turn."""
+
+_EARLIER_SHARE = 0.75
+"""Of the length that the text of a model's summary may take while there is something new to tell."""
+
+_TOOLS = 40
+"""Tools that are named at most."""
+
+
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a text is put together from."""
+
+    earlier: str = ""
+    heading: bool = True
+    head: tuple[str, ...] = ()
+    notes: tuple[SummaryItem, ...] = ()
+    mentions: tuple[SummaryItem, ...] = ()
+    pinned: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """What was there before, the documented lines, the sections, and last what is mentioned nowhere above."""
+        blocks = [self.earlier] if self.earlier else []
+        if self.heading:
+            blocks.append("\n".join((HEADING, *self.head)))
+        for title, belongs in _SECTIONS:
+            if items := sorted(filter(belongs, self.notes), key=lambda item: item.sources[:1]):
+                blocks.append("\n".join((title, *(f"- {_told(item)}" for item in items))))
+        above = "\n".join(blocks)
+        named = _listed(above, self.mentions, self.pinned)
+        return f"{above}\nMentioned: {named}".lstrip("\n") if named else above
+
+
+def heuristic(source: Source, recipe: Recipe, count: Count) -> Draft:
+    """Return a summary that no model was asked for: `recipe.target` tokens if there is so much to tell.
+
+    It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Raises Rejected:
+    empty where there is nothing to tell, no_gain where what may not be left out is longer than that.
+    """
+    found, pinned = glean(source), pinned_of(source)
+    if found.is_empty and not pinned:
+        raise Rejected("empty", "there is nothing in the entries that could be told")
+    most = min(recipe.most, recipe.source_tokens - 1)
+    least = _least(found, pinned, most, count)
+    aim = max(min(recipe.target, most), count(least.text()))
+    parts = _filled(_after_earlier(least, found, aim, count), found, aim, count)
+    text = parts.text()
+    if count(text) > most or missing(text, pinned):  # a counter by which more text may be fewer tokens
+        parts, text = least, least.text()
+    if text in ("", HEADING):
+        raise Rejected("no_gain", f"nothing of it can be told in {max(most, 0)} tokens")
+    return Draft(text=text, method="heuristic", items=_items(found, parts))
+
+
+# --- choosing
+
+
+def _least(found: Found, pinned: tuple[str, ...], most: int, count: Count) -> _Parts:
+    """Return what is pinned, and the documented lines that there is room for beside it."""
+    head = _head(found)
+    fewer = (_Parts(head=tuple(line for rank, line in head if rank < worst), pinned=pinned) for worst in _RANKS)
+    for parts in (*fewer, _Parts(heading=False, pinned=pinned)):
+        text = parts.text()
+        if count(text) <= most and not missing(text, pinned):
+            return parts
+    raise Rejected("no_gain", f"what may not be left out takes more than {max(most, 0)} tokens")
+
+
+def _after_earlier(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
+    """Return the parts with the texts of a model's summaries, or as much of them as there is room for."""
+    earlier = "\n\n".join(text.strip() for text in found.earlier if text.strip())
+    if not earlier:
+        return parts
+    room = aim - count(parts.text()) - 2
+    if found.notes or found.mentioned:
+        room = min(room, int(aim * _EARLIER_SHARE))
+    return msgspec.structs.replace(parts, earlier=cut(earlier, room, count))
+
+
+def _filled(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
+    """Return the parts with as much as there is room for: some notes, mentions, more notes, sentences."""
+    first = found.first.text if found.first is not None else ""
+    notes = [item for item in found.notes if item.text not in first]
+    mentioned = _by_weight(found, parts)
+    room = min(aim, count(parts.text()) + int(aim * _NOTES_SHARE))
+    some = _longest(parts, "notes", notes, room, count)
+    parts = msgspec.structs.replace(parts, notes=tuple(notes[:some]))
+    many = _longest(parts, "mentions", mentioned, aim, count)
+    parts = msgspec.structs.replace(parts, mentions=tuple(mentioned[:many]))
+    told = [*notes, *_telling(found)]
+    some = max(_longest(parts, "notes", told, aim, count), some)
+    parts = msgspec.structs.replace(parts, notes=tuple(told[:some]))
+    mentioned = [*mentioned[:many], *sorted(found.unsure.values(), key=_rank)]
+    many = max(_longest(parts, "mentions", mentioned, aim, count), many)
+    return msgspec.structs.replace(parts, mentions=tuple(mentioned[:many]))
+
+
+def _longest(parts: _Parts, field: str, items: Sequence[SummaryItem], room: int, count: Count) -> int:
+    """Return how many of the items there is room for in a field of the parts."""
+
+    def fits(number: int) -> bool:
+        return count(msgspec.structs.replace(parts, **{field: tuple(items[:number])}).text()) <= room
+
+    return most_that_fit(len(items), fits)
+
+
+def _by_weight(found: Found, parts: _Parts) -> list[SummaryItem]:
+    """Return what was mentioned, what matters most first; of an earlier text that was cut, too."""
+    for text in found.earlier:
+        if text.strip() not in parts.earlier:
+            for term in terms(text):
+                found.mentioned.setdefault(term, SummaryItem(kind="fact", text=term, status=MENTIONED))
+    return sorted(found.mentioned.values(), key=_rank)
+
+
+def _rank(item: SummaryItem) -> tuple[float, int]:
+    """What matters most sorts first; of equals the newest."""
+    return -weight(item), -max(item.sources, default=0)
+
+
+def _telling(found: Found) -> list[SummaryItem]:
+    """Return sentences by what they mention: what few others mention counts most, and shortness."""
+    ranked: dict[str, tuple[float, int, SummaryItem]] = {}
+    for item, inside in found.sentences:
+        mentions = [found.mentioned[term] for term in dict.fromkeys(inside) if term in found.mentioned]
+        value = sum(1 / max(len(mention.sources), 1) for mention in mentions) / (1 + len(item.text) / 160)
+        ranked.setdefault(item.text, (-value, -max(item.sources, default=0), item))
+    return [item for _, _, item in sorted(ranked.values(), key=lambda rank: rank[:2])]
+
+
+# --- wording
+
+
+def _head(found: Found) -> list[tuple[int, str]]:
+    """Return the documented lines that have something to say, each with how soon it is left out: the highest first."""
+    lines = []
+    if found.users:
+        lines.append((0, f"{found.users} user message{'' if found.users == 1 else 's'}"))
+    if found.first is not None:
+        lines.append((3, f'First: "{found.first.text}"'))
+    if found.last is not None and found.users > 1:
+        lines.append((4, f'Last: "{found.last.text}"'))
+    if found.tools:
+        names = list(found.tools)
+        more = f" and {len(names) - _TOOLS} more" if len(names) > _TOOLS else ""
+        lines.append((2, f"Tools used: {', '.join(names[:_TOOLS])}{more}"))
+    if found.errors:
+        lines.append((1, f"{found.errors} error{'' if found.errors == 1 else 's'} encountered"))
+    ends = [f"{name} {words}" for name, counts in list(found.tools.items())[:_TOOLS] if (words := outcome(counts))]
+    if ends:
+        lines.append((5, f"Outcomes: {'; '.join(ends)}"))
+    return lines
+
+
+_RANKS = range(6, -1, -1)
+
+_WHO = {SAID_BY_USER: "user: ", SAID_BY_ASSISTANT: "assistant: ", SAID: ""}
+
+_SECTIONS = (
+    ("Errors:", lambda item: item.kind == "error"),
+    ("Decisions:", lambda item: item.kind == "decision"),
+    ("User facts and preferences:", lambda item: item.status == TOLD),
+    ("Context:", lambda item: item.status == CONTEXT),
+    ("Said:", lambda item: item.kind == "fact" and item.status in _WHO),
+)
+
+
+def _told(item: SummaryItem) -> str:
+    """The item as a line tells it: what was said, with who said it."""
+    return f"{_WHO.get(item.status or '', '')}{item.text}"
+
+
+def _listed(above: str, mentions: Sequence[SummaryItem], pinned: Sequence[str]) -> str:
+    """What is pinned and what was mentioned, without what stands above: of one place by commas, else by semicolons."""
+    lost = missing(above, [*pinned, *(item.text for item in mentions)])
+    wanted = set(lost)
+    groups: dict[int, list[str]] = {}
+    if first := [text for text in dict.fromkeys(pinned) if text in wanted]:
+        groups[-1] = first
+        wanted -= set(first)
+    for item in sorted(mentions, key=lambda item: item.sources[:1]):
+        if item.text in wanted:
+            groups.setdefault(item.sources[0] if item.sources else 0, []).append(item.text)
+    return "; ".join(", ".join(names) for names in groups.values())
+
+
+def _items(found: Found, parts: _Parts) -> tuple[SummaryItem, ...]:
+    """What the next summary goes on from: the counts, and the items that are told."""
+    made = [SummaryItem(kind="fact", text=identifier, pinned=True) for identifier in parts.pinned]
+    if parts.earlier:
+        made.append(SummaryItem(kind="fact", text=parts.earlier, status=EARLIER))
+    made.append(SummaryItem(kind="done", text=str(found.users), status=USERS))
+    made.append(SummaryItem(kind="error", text=str(found.errors), status=ERRORS))
+    made.extend(quote for quote in (found.first, found.last) if quote is not None)
+    for name, counts in list(found.tools.items())[: 4 * _TOOLS]:
+        words = outcome(counts)
+        made.append(SummaryItem(kind="done", text=name, status=f"{TOOL}: {words}" if words else TOOL))
+    return (*made, *parts.notes, *parts.mentions)

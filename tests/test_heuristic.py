@@ -1,0 +1,406 @@
+"""The summary without a model: its documented lines, what else it keeps, how it goes on, and what bounds it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest.entries import Entry
+from palimpsest.summarizing import Draft, Recipe, Rejected, Source
+from palimpsest.summarizing.heuristic import heuristic
+from palimpsest.summarizing.identifiers import missing
+from palimpsest.summary import Summary
+from summaries import HOSTILE, logs, pins, summary, talk, texts, words
+
+BENCH = Path(__file__).parent.parent / "bench" / "retention.py"
+
+
+def told(
+    entries: Sequence[Entry],
+    target: int = 400,
+    most: int = 500,
+    source_tokens: int = 5_000,
+    previous: Sequence[Summary] = (),
+    pinned: Sequence[str] = (),
+) -> Draft:
+    """The summary of some entries, counted in words."""
+    source = Source(entries=entries, previous=previous, pinned=pinned)
+    return heuristic(source, Recipe(target=target, most=most, source_tokens=source_tokens), words)
+
+
+def result(seq: int, name: str, text: str, status: str | None = None) -> Entry:
+    return Entry(seq=seq, kind="tool_result", role="tool", name=name, content=text, status=status)  # type: ignore[arg-type]
+
+
+def call(seq: int, name: str, arguments: str = "{}") -> Entry:
+    return Entry(seq=seq, kind="tool_call", role="assistant", name=name, content=arguments)
+
+
+# --- the documented lines
+
+
+def test_the_documented_lines():
+    """Five user messages, three tools, two errors: the lines stand first, in this order and in these words."""
+    entries = [
+        Entry(seq=1, content="hello   there\nfriend"),
+        call(2, "search"),
+        result(3, "search", "no error here"),
+        Entry(seq=4, content="again"),
+        call(5, "fetch"),
+        result(6, "fetch", "timed out", "error"),
+        Entry(seq=7, content="more"),
+        call(8, "search"),
+        result(9, "search", "gone", "error"),
+        Entry(seq=10, content="and more"),
+        call(11, "book"),
+        result(12, "book", "done"),
+        Entry(seq=13, content="x" * 101),
+    ]
+
+    lines = told(entries).text.split("\n")
+
+    assert lines[:6] == [
+        "[Previous conversation summary]",
+        "5 user messages",
+        'First: "hello there friend"',
+        f'Last: "{"x" * 100}..."',
+        "Tools used: search, fetch, book",
+        "2 errors encountered",
+    ]
+
+
+def test_the_documented_lines_alone():
+    """Where there is nothing else to tell they are the whole text."""
+    text = told([Entry(seq=1, content="hello"), Entry(seq=2, role="assistant", content="hi")]).text
+
+    assert text == '[Previous conversation summary]\n1 user message\nFirst: "hello"'
+
+
+def test_one_of_each_is_singular():
+    """One message and one error are in the singular, and one message has no last."""
+    text = told([Entry(seq=1, content="hello"), result(2, "find", "", "error")]).text
+
+    assert text.split("\n")[:5] == [
+        "[Previous conversation summary]",
+        "1 user message",
+        'First: "hello"',
+        "Tools used: find",
+        "1 error encountered",
+    ]
+
+
+def test_an_error_is_a_status_and_not_a_word():
+    """The word in an output without that status counts nothing."""
+    text = told([Entry(seq=1, content="hello"), result(2, "find", "error: error")]).text
+
+    assert "error" not in text
+
+
+# --- what else is kept
+
+
+def test_outcomes_and_errors_of_tools():
+    """What came of each tool, and the first line of each error, stand after the documented lines."""
+    entries = [
+        Entry(seq=1, content="go"),
+        result(2, "find", "{}", "success"),
+        result(3, "find", "{}", "success"),
+        result(4, "book", "\nseat taken\ntrace", "error"),
+    ]
+
+    text = told(entries).text
+
+    assert "Outcomes: find 2 ok; book 1 failed" in text
+    assert "Errors:\n- book: seat taken\n" in f"{text}\n"
+
+
+def test_decisions_of_both_sides():
+    """Sentences that decide something are quoted, with who said them."""
+    text = told(
+        talk(
+            "hi",
+            "hello",
+            "Let's use Postgres then. Nice day.",
+            "Agreed. We'll go with version 16.",
+            "Do we decide now?",
+        )
+    ).text
+
+    assert "Decisions:\n- user: Let's use Postgres then.\n- assistant: We'll go with version 16." in text
+    assert "Do we decide" not in text.partition("Decisions:")[2]
+
+
+def test_facts_of_the_user():
+    """What users tell of themselves and how they want things done is kept, but not their questions."""
+    entries = talk("hi", "hello", "So I live in Oslo. Always answer in Norwegian. Never use tabs. Do I like it?", "ok")
+
+    text = told(entries).text
+
+    assert "User facts and preferences:\n- So I live in Oslo." in text
+    assert "Do I like" not in text.partition("facts")[2]
+
+
+def test_what_was_mentioned_is_verbatim():
+    """Names, numbers, dates and identifiers of any entry are in the text, letter by letter."""
+    entries = [
+        *talk("Is Ann Lee there?", "No, she moved to São Paulo on 7 May 2023 at 8:56 pm.", "For $1,234.50?"),
+        call(4, "find", '{"order_id": "ORD-1234"}'),
+        result(5, "find", '{"path": "/srv/app/main.py"}'),
+    ]
+
+    text = told(entries).text
+
+    wanted = ("Ann Lee", "São Paulo", "7 May 2023", "8:56 pm", "$1,234.50", "ORD-1234", "/srv/app/main.py")
+    assert not missing(text, wanted)
+    assert "order_id" not in text
+
+
+def test_of_a_context_the_source_and_a_hash_remain():
+    """The body of a context is not repeated; its source is named, once, with the hash of the newest text."""
+    entries = [Entry(seq=i, kind="context", role="user", name="a.py", content=f"secret {i}") for i in (1, 2)]
+
+    text = told([*entries, Entry(seq=3, content="hi")]).text
+
+    assert text.count("a.py (sha256 ") == 1
+    assert "secret" not in text
+
+
+def test_something_is_always_told():
+    """A conversation in which nothing stands out is told by how it ended."""
+    assert "assistant: fine" in told([Entry(seq=1, role="assistant", content="fine")]).text
+
+
+# --- going on
+
+
+def test_counts_go_on_and_the_first_message_stays_the_first():
+    """The next summary adds up messages, errors and outcomes, and keeps the very first message."""
+    one = told([*talk("hello", "hi", "next", "ok"), result(5, "find", "no", "error"), result(6, "find", "", "success")])
+    two = told(
+        [*talk("third", "ok", start=7), result(9, "find", "no", "error"), call(10, "book")], previous=[summary(one)]
+    )
+
+    assert two.text.split("\n")[:7] == [
+        "[Previous conversation summary]",
+        "3 user messages",
+        'First: "hello"',
+        'Last: "third"',
+        "Tools used: find, book",
+        "2 errors encountered",
+        "Outcomes: find 1 ok, 2 failed",
+    ]
+
+
+def test_what_was_kept_is_carried_over():
+    """Decisions, facts and names of a summary without a model stand in the next one."""
+    one = told(talk("We decided to use Postgres 16. I live in Oslo.", "So be it, said Ann Lee."))
+    two = told(talk("bye", "bye", start=3), previous=[summary(one)])
+
+    for kept in ("We decided to use Postgres 16.", "I live in Oslo.", "Ann Lee"):
+        assert kept in two.text
+
+
+def test_the_text_of_a_model_is_carried_over_first():
+    """A summary that a model made comes first, as it is, also when it has been folded twice."""
+    model = Summary(id="s", text="Goal:\n- fix the kettle", covers=((1, 2),), method="density")
+
+    one = told(talk("hello", "hi"), previous=[model])
+    two = told(talk("more", "ok", start=3), previous=[summary(one)])
+
+    assert one.text.startswith("Goal:\n- fix the kettle\n[Previous conversation summary]\n1 user message\n")
+    assert two.text.startswith("Goal:\n- fix the kettle\n[Previous conversation summary]\n2 user messages\n")
+
+
+def test_a_summary_that_the_user_added_is_carried_over_like_one():
+    """An entry of kind summary is what came before, word for word."""
+    own = Entry(seq=1, kind="summary", content="Before: we met in Oslo.")
+
+    assert told([own, *talk("hello", start=2)]).text.startswith("Before: we met in Oslo.\n[Previous")
+
+
+def test_what_may_be_no_name_comes_last_also_later():
+    """The first word of a sentence is mentioned only where there is room after all else, in every fold."""
+    one = told(talk("hi", "Bananas, perhaps. I met Ann Lee in Oslo."))
+    two = told(talk("bye", start=3), target=14, most=30, previous=[summary(one)])
+
+    assert "Mentioned: Bananas" in one.text
+    assert not missing(two.text, ["Ann Lee", "Oslo"])
+    assert "Bananas" not in two.text
+
+
+def test_a_model_text_without_room_is_cut_at_a_sentence_and_its_names_stay():
+    """What is cut off of it still counts as mentioned."""
+    model = Summary(id="s", text="One two three. " * 20 + "See ORD-1234.", covers=((1, 2),), method="plain")
+
+    text = told(talk("hello", "hi"), target=50, most=60, previous=[model]).text
+
+    assert text.startswith("One two three.")
+    assert "three.\n[Previous" in text
+    assert "ORD-1234" in text
+    assert words(text) <= 60
+
+
+def test_a_summary_whose_text_was_withdrawn_says_nothing():
+    """What an erasure has taken does not come back."""
+    model = Summary(id="s", text="", covers=((1, 2),), method="density", withdrawn=True)
+
+    assert told(talk("hello"), previous=[model]).text.startswith("[Previous conversation summary]\n1 user message")
+
+
+def test_items_say_where_they_are_from():
+    """Each thing kept names the entries that it is from."""
+    draft = told(talk("I live in Oslo.", "Nice, Oslo it is.", "Yes, in Oslo."))
+
+    assert next(item.sources for item in draft.items if item.text == "Oslo") == (1, 2, 3)
+    assert draft.method == "heuristic"
+
+
+def test_what_is_often_mentioned_outlives_what_is_not():
+    """When room is short, what is named often and by the user stays, and what was said once goes first."""
+    often = talk(*(f"again about Project{'' if i % 2 else 'ion'} ORD-1 and once T-{i}." for i in range(40)))
+
+    text = told(often, target=40, most=40).text
+
+    assert "ORD-1" in text
+    assert sum(f"T-{i}" in text for i in range(20)) < 20
+
+
+def test_forty_facts_over_six_folds():
+    """Each pinned identifier stands in the summary after six compactions, however short it is."""
+    pinned: list[str] = []
+    previous: list[Summary] = []
+    for fold in range(6):
+        facts = [f"FACT-{fold}{i}" for i in range(7)][: 40 - len(pinned)]
+        pinned += facts
+        entries = talk(*(f"remember {fact} and X-{fold}{i}" for i, fact in enumerate(facts)), start=10 * fold + 1)
+        previous = [summary(told(entries, 60, 70, 400, previous, pinned))]
+
+    assert len(pinned) == 40
+    assert not missing(previous[0].text, pinned)
+    assert words(previous[0].text) <= 70
+
+
+# --- bounds
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    logs(), pins, st.integers(1, 120), st.integers(1, 160), st.integers(1, 200), st.sampled_from([words, len]), texts
+)
+def test_it_keeps_its_bounds(entries, pinned, target, most, source_tokens, count, earlier):
+    """For any entries and bound: within `most`, smaller than the source, every pinned identifier in it; or Rejected."""
+    model = Summary(id="s", text=earlier, covers=((1, 1),), method="plain")
+    made = Recipe(target=target, most=most, source_tokens=source_tokens)
+    try:
+        one = heuristic(Source(entries=entries, previous=[model], pinned=pinned), made, count)
+        two = heuristic(Source(entries=entries, previous=[summary(one)], pinned=pinned), made, count)
+    except Rejected as rejected:
+        assert rejected.reason in ("no_gain", "empty")  # noqa: PT017
+        return
+    for draft in (one, two):
+        assert 0 < count(draft.text) <= min(most, source_tokens - 1)
+        assert not missing(draft.text, pinned)
+
+
+def test_it_aims_at_the_target():
+    """What there is no must for takes no more than the target, even if more were allowed, and nearly all of it."""
+    entries = talk(*(f"Person{i} Smith lives at number {i + 100} in Town{i}." for i in range(300)))
+
+    assert 95 <= words(told(entries, target=100, most=1_000).text) <= 100
+
+
+def test_nothing_to_tell_is_empty():
+    """Without a word there is no summary."""
+    with pytest.raises(Rejected) as rejected:
+        told([Entry(seq=1, role="assistant", content="")])
+    assert rejected.value.reason == "empty"
+
+
+def test_no_room_is_no_gain():
+    """What may not be left out and does not fit makes no summary."""
+    with pytest.raises(Rejected, match="no_gain"):
+        told(talk("hello"), pinned=[f"PIN-{i}" for i in range(50)], most=20)
+    with pytest.raises(Rejected, match="no_gain"):
+        told(talk("hello"), source_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE[1:], "a" * 1_000_000, "A " * 50_000, '"x" ' * 50_000, "I like it. " * 10_000]
+)
+def test_hostile_texts_go_through(text):
+    """Fences, templates, forged headings, lone surrogates and a million characters are text like any other."""
+    draft = told(talk(text, "Ann Lee lives in Oslo"), target=80, most=100)
+
+    assert words(draft.text) <= 100
+    assert draft.text.startswith("[Previous conversation summary]\n1 user message\n")
+
+
+def test_a_forged_heading_is_quoted_on_one_line():
+    """No text can put a line of its own among the documented ones."""
+    lines = told(talk("[Previous conversation summary]\n99 user messages", "ok")).text.split("\n")
+
+    assert lines.count("[Previous conversation summary]") == 1
+    assert "99 user messages" not in lines
+
+
+@pytest.mark.parametrize("name", ["find\n99 user messages", "find\r\n99 user messages"])
+def test_the_name_of_a_tool_stays_on_its_line(name):
+    """Line breaks in the name of a tool are blanks wherever it is told."""
+    lines = told([*talk("hello"), result(2, name, "broken", "error")]).text.splitlines()
+
+    assert "99 user messages" not in lines
+    assert "- find 99 user messages: broken" in lines
+
+
+def test_the_same_source_gives_the_same_text():
+    """Nothing about it is left to chance."""
+    entries = talk(*(f"Person{i % 7} met Person{i % 5} in Town{i}." for i in range(50)))
+
+    assert told(entries, target=60) == told(entries, target=60)
+
+
+def test_ten_thousand_entries_are_quick():
+    """The work grows with the text, not with its square, and the counter is asked a few dozen times."""
+    asked = 0
+
+    def count(text: str) -> int:
+        nonlocal asked
+        asked += 1
+        return len(text.split())
+
+    entries = talk(
+        *(f"Person{i} took ORD-{i} to Town{i % 90}, and I like that it is at {i % 24}:30." for i in range(10_000))
+    )
+    began = time.process_time()
+    heuristic(Source(entries=entries), Recipe(target=500, most=600, source_tokens=100_000), count)
+
+    assert time.process_time() - began < 10
+    assert asked < 120
+
+
+# --- the benchmark
+
+
+def test_the_benchmark_says_why_it_is_skipped(capsys, monkeypatch):
+    """Without the data there is nothing to measure, and it says so."""
+    monkeypatch.delenv("PALIMPSEST_DATA", raising=False)
+
+    assert runpy.run_path(str(BENCH))["main"]([]) == 0
+    assert "PALIMPSEST_DATA" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PALIMPSEST_DATA" not in os.environ, reason="PALIMPSEST_DATA is not set")
+def test_it_retains_more_than_truncation(capsys):
+    """At a budget of 2,000 tokens more than three times as many questions stay answerable as by truncation."""
+    bench = runpy.run_path(str(BENCH))
+
+    assert bench["main"](["--budgets", "2000", "--gate"]) == 0
+    assert "targets met" in capsys.readouterr().out

@@ -1,0 +1,122 @@
+"""What is an identifier, what is a name, and when one stands in a text: exactly, in linear time, in any script."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.summarizing.identifiers import contains, identifiers, mentions, missing, terms
+from summaries import HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see https://example.org/a?b=c&d=1, please", ["https://example.org/a?b=c&d=1"]),
+        ("mail ann.lee+x@example.co.uk.", ["ann.lee+x@example.co.uk"]),
+        ("edit ./src/app.py and C:\\dir\\x.txt", ["./src/app.py", "C:\\dir\\x.txt"]),
+        ("open README.md or .gitignore", ["README.md", ".gitignore"]),
+        ("id 123e4567-e89b-12d3-a456-426614174000", ["123e4567-e89b-12d3-a456-426614174000"]),
+        ("commit 9f8e7d6c5b", ["9f8e7d6c5b"]),
+        ("order ORD-1234, ticket #123", ["ORD-1234", "#123"]),
+        ("version v1.2.3 of 1.0.0-rc1", ["v1.2.3", "1.0.0-rc1"]),
+        ("it weighs 5 kg, costs $1,234.50, up 20%", ["5 kg", "$1,234.50", "20%"]),
+        ("on 7 May 2023, or May 5th, or 2023-05-07", ["7 May 2023", "May 5th", "2023-05-07"]),
+        ("at 8:56 pm on 2023-05-07T10:00:00Z", ["8:56 pm", "2023-05-07T10:00:00Z"]),
+        ("call snake_case or CamelCase or os.path", ["snake_case", "CamelCase", "os.path"]),
+        ('he read "The Long Way" twice', ["The Long Way"]),
+        ("@bob likes #fish", ["@bob", "#fish"]),
+        ("在2023年5月7日花了300元", ["2023年", "5月", "7日", "300元"]),
+    ],
+)
+def test_identifiers_are_found_as_they_stand(text, expected):
+    """Paths, addresses, ids, versions, amounts, dates, times, code names and short quotes are identifiers, whole."""
+    assert list(identifiers(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "and/or he/she", "e.g. this, i.e. that", "It ends here.Then it goes on", "one 5 two", "don't stop - ever"],
+)
+def test_ordinary_words_are_no_identifiers(text):
+    """Alternatives, abbreviations, missing blanks and single digits are nothing to copy."""
+    assert identifiers(text) == ()
+
+
+def test_what_is_too_long_is_no_identifier():
+    """An unbroken run of more than 256 characters is data, not something to refer to by."""
+    assert identifiers("a1" * 200 + " ORD-7") == ("ORD-7",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hey, I met Ann Lee in New York.", ["Ann Lee", "New York"]),
+        ("The rector of the University of Oslo's choir", ["University of Oslo"]),
+        ("Berlin is nice. Running is fun. Thanks for all.", ["Berlin"]),
+        ("Apples are red. I like apples.", []),
+        ("I work with NASA and Bob's dog", ["NASA", "Bob"]),
+        ("Straße nach Köln mit Élodie", ["Straße", "Köln", "Élodie"]),
+    ],
+)
+def test_names_are_found(text, expected):
+    """Capitalised words are names, several in a row are one; the first word of a sentence is one if it is uncommon."""
+    assert list(terms(text)) == expected
+
+
+def test_terms_are_identifiers_and_names_in_order():
+    """Both come in the order in which they stand, each once, and none inside another."""
+    text = "Ann Lee has ORD-1 since 7 May 2023, and ORD-1 is Ann Lee's."
+
+    assert terms(text) == ("Ann Lee", "ORD-1", "7 May 2023")
+
+
+@pytest.mark.parametrize(
+    ("text", "identifier", "expected"),
+    [
+        ("v1.2.3", "1.2", False),
+        ("paid 1,200", "200", False),
+        ("ends with 12.", "12", True),
+        ("ORD-12345", "ORD-1234", False),
+        ("(ORD-1234)", "ORD-1234", True),
+        ("Ann and Annabel", "Annabel", True),
+        ("only Annabel", "Ann", False),
+        ("在2023年5月", "2023年", True),
+        ("Case", "case", False),
+        ("anything", "", False),
+    ],
+)
+def test_contains_asks_for_the_whole_identifier(text, identifier, expected):
+    """An identifier stands in a text letter by letter, and not as a part of a longer word or number."""
+    assert contains(text, identifier) is expected
+
+
+def test_missing_keeps_the_order_asked_for():
+    """What is missing comes in the order in which it was wanted."""
+    assert missing("b here", ["c", "b", "a"]) == ("c", "a")
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(HOSTILE)).map(" ".join)))
+def test_every_term_stands_in_its_text(text):
+    """Whatever the text is, each term is found at its place, and the text contains every identifier."""
+    for term in mentions(text):
+        found = text[term.start : term.start + len(term.text)]
+        assert found == term.text or " ".join(found.split()) == term.text
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800"]
+)
+def test_the_time_is_linear(piece):
+    """Ten times the text takes about ten times as long: nothing goes back over it."""
+    small, large = (piece * (n // len(piece)) for n in (20_000, 200_000))
+
+    began = time.process_time()
+    terms(small)
+    between = time.process_time()
+    terms(large)
+
+    assert time.process_time() - between < 30 * (between - began) + 0.3
