@@ -6,21 +6,31 @@ The core is written once as coroutines. Over an embedded store in a synchronous 
 
 from __future__ import annotations
 
+from _thread import allocate_lock, get_ident  # `threading` costs a cold start a millisecond
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from palimpsest.errors import PalimpsestError
+from palimpsest.errors import Closed, PalimpsestError
 
 if TYPE_CHECKING:
     import asyncio
-
-    from anyio.from_thread import BlockingPortal
+    from concurrent.futures import Future
 
 T = TypeVar("T")
+Job = Callable[[], Coroutine[Any, Any, object]]
+
+PATIENCE = 10.0
+"""Seconds that closing waits for background work."""
 
 
 class Runner(Protocol):
-    """Where blocking functions run: inline, or in one worker thread at a time."""
+    """Where blocking functions run: inline, or in one worker thread at a time.
+
+    `kept` holds what lives as long as the runner and is shared by all who use it, by key.
+    """
+
+    kept: dict[Any, Any]
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what the function returns. A function that has started is waited for, even when cancelled."""
@@ -34,27 +44,50 @@ class Runner(Protocol):
         """Run a coroutine that waits for nothing but this runner, all of it in one place."""
         ...
 
-    async def wait(self, awaitable: Awaitable[T]) -> T:
-        """Await what a user's callable returned."""
+    async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
+        """Return what a user's function returns; neither the store nor an event loop waits for it meanwhile.
+
+        Raises TimeoutError after `timeout` seconds. A function cannot be stopped: it goes on in its thread, which no
+        process waits for at its end, and what it returns is dropped.
+        """
+        ...
+
+    async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
+        """Await what a user's callable or a driver returned. After `timeout` seconds it is cancelled: TimeoutError."""
         ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait without holding anything."""
         ...
 
-    async def close(self) -> None:
-        """Let go of threads."""
+    def background(self, start: Job) -> None:
+        """Run a coroutine beside everything else; one that raises is logged. Raises Closed after `close`."""
+        ...
+
+    async def settle(self, timeout: float = PATIENCE) -> bool:
+        """Wait until no background work is left, at most `timeout` seconds; return whether that is so."""
+        ...
+
+    async def close(self, timeout: float = PATIENCE) -> None:
+        """Settle, then let go: of background work that is not done by then, of threads, of the loop."""
         ...
 
 
 class Inline:
     """Runs blocking functions where they are called: no thread, no event loop, never suspends.
 
-    Only a user's coroutine needs a loop; the first one starts it in a thread of its own.
+    What needs a loop, such as a user's coroutine, gets one in a thread of its own, started for the first. Background
+    work goes one after the other in another, which is there while there is any.
     """
 
     def __init__(self) -> None:
-        self._portal: tuple[Any, BlockingPortal] | None = None
+        self.kept: dict[Any, Any] = {}
+        self._lock = allocate_lock()
+        self._loop: LoopThread | None = None
+        self._jobs: deque[Job] = deque()
+        self._worker: Future[None] | None = None
+        self._working = 0
+        self._closed = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
@@ -65,26 +98,82 @@ class Inline:
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await start()
 
-    async def wait(self, awaitable: Awaitable[T]) -> T:
-        async def awaited() -> T:
-            return await awaitable
+    async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
+        return _apart(function, *arguments).result(timeout)
 
-        if self._portal is None:
-            from anyio.from_thread import start_blocking_portal
+    async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
+        from concurrent.futures import CancelledError
 
-            manager = start_blocking_portal()
-            self._portal = (manager, manager.__enter__())
-        return self._portal[1].call(awaited)
+        coroutine = awaitable if isinstance(awaitable, Coroutine) else _awaited(awaitable)
+        future = self._begin(coroutine)
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            if self._closed:
+                raise Closed("the memory") from None
+            raise
+        finally:
+            future.cancel()  # for who gave up or was interrupted; does nothing to one that is done
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            try:
+                if self._closed:
+                    raise Closed("the memory")
+                if self._loop is None:
+                    self._loop = LoopThread()
+                return self._loop.submit(coroutine)
+            except PalimpsestError:
+                coroutine.close()
+                raise
 
     async def sleep(self, seconds: float) -> None:
         import time
 
         time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop here to hold up)
 
-    async def close(self) -> None:
-        if self._portal is not None:
-            manager, self._portal = self._portal[0], None
-            manager.__exit__(None, None, None)
+    def background(self, start: Job) -> None:
+        with self._lock:
+            if self._closed:
+                raise Closed("the memory")
+            self._jobs.append(start)
+            if self._worker is None:
+                self._worker = _apart(self._work)
+
+    def _work(self) -> None:
+        self._working = get_ident()
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._worker = None
+                    return
+                start = self._jobs.popleft()
+            try:
+                drive(start())
+            except BaseException:  # the boundary of the thread: whatever it was, the next job is not to blame
+                import logging
+
+                logging.getLogger("palimpsest").exception("work in the background failed")
+
+    async def settle(self, timeout: float = PATIENCE) -> bool:
+        with self._lock:
+            worker = self._worker
+        if worker is None or get_ident() == self._working:  # a job does not wait for itself
+            return not self._jobs
+        try:
+            worker.result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout: float = PATIENCE) -> None:
+        await self.settle(timeout)
+        with self._lock:
+            self._closed = True
+            self._jobs.clear()
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close(timeout)
 
 
 class Threaded:
@@ -98,8 +187,11 @@ class Threaded:
         from concurrent.futures import ThreadPoolExecutor
         from threading import local
 
+        self.kept: dict[Any, Any] = {}
         self._here = local()
         self._worker = ThreadPoolExecutor(1, "palimpsest")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         if getattr(self._here, "inside", False):
@@ -131,15 +223,49 @@ class Threaded:
         await _settled(future)
         return future.result()
 
-    async def wait(self, awaitable: Awaitable[T]) -> T:
-        return await awaitable
+    async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
+        import asyncio
+
+        return await self.wait(asyncio.wrap_future(_apart(function, *arguments)), timeout)
+
+    async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
+        if timeout is None:
+            return await awaitable
+        import asyncio
+
+        async with asyncio.timeout(timeout):
+            return await awaitable
 
     async def sleep(self, seconds: float) -> None:
         import asyncio
 
         await asyncio.sleep(seconds)
 
-    async def close(self) -> None:
+    def background(self, start: Job) -> None:
+        import asyncio
+
+        if self._closed:
+            raise Closed("the memory")
+        task = asyncio.get_running_loop().create_task(_logged(start))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self, timeout: float = PATIENCE) -> bool:
+        import asyncio
+
+        loop, own = asyncio.get_running_loop(), {asyncio.current_task()}
+        until = loop.time() + timeout
+        while (others := self._tasks - own) and loop.time() < until:  # a job may begin another
+            await asyncio.wait(others, timeout=until - loop.time())
+        return not others
+
+    async def close(self, timeout: float = PATIENCE) -> None:
+        settled = await self.settle(timeout)
+        self._closed = True
+        if not settled:
+            for task in self._tasks:
+                task.cancel()
+            await self.settle(1.0)
         self._worker.shutdown(wait=False)
 
 
@@ -156,11 +282,82 @@ async def _settled(future: asyncio.Future[Any]) -> None:
         future.exception()  # seen: whoever was cancelled is told of that alone
 
 
-class Suspended(PalimpsestError, RuntimeError):
-    """A coroutine of a synchronous memory waited for an event loop: a fault of the store, not of the caller."""
+def _apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Start a function in a daemon thread of its own, with the caller's context variables."""
+    from concurrent.futures import Future
+    from contextvars import copy_context
+    from threading import Thread
+
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # nobody can cancel it from here on
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome = context.run(function, *arguments)
+        except StopIteration as end:  # no future holds one
+            future.set_exception(RuntimeError(f"the function raised {end!r}"))
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
+
+    Thread(target=work, name="palimpsest-outside", daemon=True).start()
+    return future
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _logged(start: Job) -> None:
+    try:
+        await start()
+    except Exception:  # the boundary of the task: nobody else would hear of it
+        import logging
+
+        logging.getLogger("palimpsest").exception("work in the background failed")
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own. Drivers bind to a loop, so it lives as long as its owner."""
 
     def __init__(self) -> None:
-        super().__init__("the store suspended inside a synchronous call; use AsyncMemory with this store")
+        import asyncio
+
+        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._gone = _apart(self._run)
+
+    def _run(self) -> None:
+        import asyncio
+
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left at the end
+            runner.run(self._end.wait())
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run it. To cancel the future cancels the coroutine, and waits for nothing."""
+        import asyncio
+
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 (the public one raises where there is none)
+            raise Suspended("a synchronous call came from this memory's own event loop; use AsyncMemory there")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self, timeout: float) -> None:
+        """Cancel everything and wait for the end of the thread, at most so many seconds."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        try:
+            self._gone.result(timeout)
+        except TimeoutError:
+            import logging
+
+            logging.getLogger("palimpsest").warning("an event loop did not end within %g seconds", timeout)
+
+
+class Suspended(PalimpsestError, RuntimeError):
+    """A coroutine of a synchronous memory waited for an event loop that is not there, or is its own."""
+
+    def __init__(self, why: str = "the store suspended inside a synchronous call; use AsyncMemory with this store"):
+        super().__init__(why)
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

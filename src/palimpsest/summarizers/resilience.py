@@ -1,0 +1,186 @@
+"""What makes asking somebody else dependable: a bound on time, retries, a breaker. Knows nothing of models.
+
+A call is made of attempts. One that fails for a reason that may pass is repeated after a pause, until the retries or
+the allowance of the call are used up. After several calls in a row without an answer the breaker lets none through for
+a while; then one goes ahead, and its outcome decides for all.
+
+closed ── 5 calls failed in a row ──> open ── 30 seconds ──> one probe ── it fails ──> open
+   ^                                                            │
+   └──────────────────────── it has an answer ──────────────────┘
+"""
+
+from __future__ import annotations
+
+import random
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+import msgspec
+
+from palimpsest.errors import ConfigError, PalimpsestError, SummarizerFailed
+
+T = TypeVar("T")
+
+Kind = Literal["timeout", "refused", "rate_limited", "unavailable", "raised", "answer"]
+"""Why an attempt failed; `SummarizerFailed.kind` says the same of a call, or "paused"."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds. The pause before a retry is a random share of 0.5 s, then of 1 s, 2 s ...: "full jitter", which spreads out
+callers that failed together better than any fixed share."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long and how often somebody is asked. Times are seconds.
+
+    `timeout` bounds one attempt, `allowance` the whole call with its pauses, `longest_wait` how long an attempt may ask
+    to be left alone (`Retry-After`) before the call is given up at once. `retries` counts what comes after the first
+    attempt. After `failures` calls in a row without an answer there is none for `pause`.
+    """
+
+    timeout: float = 60.0
+    retries: int = 2
+    allowance: float = 180.0
+    longest_wait: float = 30.0
+    failures: int = 5
+    pause: float = 30.0
+
+    def check(self) -> None:
+        """Raise ConfigError, naming the option, for a value that cannot be."""
+        for name in ("timeout", "allowance", "longest_wait", "pause"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise ConfigError(name, value, "seconds, more than 0")
+        for name, least in (("retries", 0), ("failures", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(name, value, f"a whole number of at least {least}")
+
+
+class Failure(PalimpsestError):
+    """An attempt failed. `passing` says that another may not, `retry_after` how many seconds it asks to wait first."""
+
+    def __init__(self, kind: Kind, why: str, *, passing: bool = False, retry_after: float | None = None) -> None:
+        self.kind, self.why, self.passing, self.retry_after = kind, why, passing, retry_after
+        super().__init__(why)
+
+
+class Paused(Exception):
+    """The breaker lets nothing through for so many `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(seconds)
+
+
+class Breaker:
+    """Lets calls through, or says how long there are to be none. Safe to share between threads."""
+
+    def __init__(self, failures: int, pause: float, clock: Callable[[], float]) -> None:
+        self._failures, self._pause, self._clock = failures, pause, clock
+        self._lock = allocate_lock()
+        self._in_row = 0
+        self._until = 0.0
+        self._probing = False
+
+    def admit(self) -> bool:
+        """Let a call through, which reports its outcome, and return whether it is the probe. Raises Paused."""
+        with self._lock:
+            if self._in_row < self._failures:
+                return False
+            left = min(self._until - self._clock(), self._pause)  # a clock may have been set back
+            if left > 0 or self._probing:
+                raise Paused(max(left, 0.0))
+            self._probing = True
+            return True
+
+    def report(self, succeeded: bool | None, *, probe: bool) -> None:
+        """Note a call's outcome; None says that it has none, because its caller went away."""
+        with self._lock:
+            if probe:
+                self._probing = False
+            if succeeded:
+                self._in_row = 0
+            elif succeeded is not None:
+                self._in_row += 1
+                self._until = self._clock() + self._pause
+
+
+class Caller:
+    """Asks somebody by attempts, within limits. One for each who is asked, so that its breaker knows all calls.
+
+    `name` is how errors call who is asked. `clock` returns seconds, `sleep` waits them, `chance` returns 0 to 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        limits.check()
+        self.name, self.limits = name, limits
+        self._clock, self._sleep, self._chance = clock, sleep, chance
+        self._breaker = Breaker(limits.failures, limits.pause, clock)
+
+    async def call(
+        self, attempt: Callable[[float], Awaitable[T]], *, may_repeat: Callable[[], bool] = lambda: True
+    ) -> T:
+        """Return what an attempt returns.
+
+        It gets the seconds that are left of the allowance, keeps its own timeout, and raises Failure or TimeoutError.
+        Raises SummarizerFailed where there is no answer to be had.
+        """
+        try:
+            probe = self._breaker.admit()
+        except Paused as paused:
+            again = (
+                f"in {paused.seconds:.0f} s at the earliest" if paused.seconds else "once a first call has an answer"
+            )
+            why = f"it failed {self.limits.failures} times in a row and is asked again {again}"
+            raise SummarizerFailed(self.name, "paused", why) from None
+        outcome: bool | None = None
+        try:
+            answer = await self._attempts(attempt, may_repeat)
+            outcome = True
+            return answer
+        except SummarizerFailed:
+            outcome = False
+            raise
+        finally:
+            self._breaker.report(outcome, probe=probe)
+
+    async def _attempts(self, attempt: Callable[[float], Awaitable[T]], may_repeat: Callable[[], bool]) -> T:
+        until = self._clock() + self.limits.allowance
+        number = 0
+        while True:
+            number += 1
+            left = until - self._clock()
+            cause: BaseException | None
+            try:
+                return await attempt(left)
+            except TimeoutError as error:
+                why = str(error) or f"no answer within {min(self.limits.timeout, left):g} s"
+                failed, cause = Failure("timeout", why, passing=True), error
+            except Failure as error:
+                failed, cause = error, error.__cause__
+            pause = self._pause(failed, number, until) if may_repeat() else failed.why
+            if isinstance(pause, str):
+                raise SummarizerFailed(self.name, failed.kind, pause) from cause
+            await self._sleep(pause)
+
+    def _pause(self, failed: Failure, number: int, until: float) -> float | str:
+        """Return the seconds before the next attempt, or why there is none."""
+        if not failed.passing:
+            return failed.why
+        if number > self.limits.retries:
+            return failed.why if number == 1 else f"{failed.why} (attempt {number} of {number})"
+        asked = failed.retry_after or 0.0
+        if asked > self.limits.longest_wait:
+            return f"{failed.why}; it asks to wait {asked:.0f} s, and {self.limits.longest_wait:g} s are allowed"
+        pause = max(asked, self._chance() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (number - 1)))
+        if self._clock() + pause >= until:
+            return f"{failed.why}; the {self.limits.allowance:g} s allowed for a call are used up"
+        return pause

@@ -1,0 +1,38 @@
+"""Running a coroutine as a synchronous memory does, without an event loop, and as an asynchronous one does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from palimpsest.runners import Inline, Runner, Threaded, drive
+
+T = TypeVar("T")
+Work = Callable[[Runner], Coroutine[Any, Any, T]]
+Complete = Callable[[Work[Any]], Any]
+
+
+def inline(work: Work[T]) -> T:
+    """Run what waits by its runner only, without an event loop."""
+    runner = Inline()
+    try:
+        return drive(work(runner))
+    finally:
+        drive(runner.close())
+
+
+def threaded(work: Work[T]) -> T:
+    """Run the same under an event loop."""
+
+    async def run() -> T:
+        runner = Threaded()
+        try:
+            return await work(runner)
+        finally:
+            await runner.close()
+
+    return asyncio.run(run())
+
+
+WORLDS: tuple[Complete, ...] = (inline, threaded)
