@@ -54,6 +54,17 @@ def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
     assert (fact["in_context"], fact["in_log"]) == (False, True)
 
 
+def test_a_compaction_keeps_the_early_fact_in_reach(figures: dict[str, Any]) -> None:
+    """The summary at the end says what of the early fact must be right to the letter, and expands to all it covers."""
+    compaction = figures["compaction"]
+
+    assert compaction["says"] == ["4 mm", "Halden 12", "4417-B"]
+    assert compaction["in_context"]
+    assert compaction["expanded"] == compaction["covered"] > 500
+    assert compaction["summary_tokens"] * 10 < compaction["source_tokens"]
+    assert (compaction["fact_expanded"], compaction["verified"]) == (True, True)
+
+
 def test_its_tokens_are_those_that_the_library_counts() -> None:
     """The demonstration's own measure of a request is `context.tokens`, call by call."""
     tools = scenario.tools()

@@ -22,6 +22,8 @@ from palimpsest.cli.output import clean
 DEFAULT_STORE = "sqlite:///palimpsest.db"
 BROKEN_PIPE, INTERRUPTED = 0, 130
 COMMANDS = {
+    "chat": "chat",
+    "compact": "compacting",
     "context": "context",
     "demo": "demo",
     "diff": "timeline",
@@ -34,6 +36,8 @@ COMMANDS = {
     "sessions": "sessions",
     "show": "sessions",
     "stats": "sessions",
+    "summaries": "compacting",
+    "verify": "compacting",
 }
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,14 @@ from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table
 
-PARTS = (("system", "magenta"), ("tools", "blue"), ("overhead", "white"), ("head", "yellow"), ("log", "green"))
+PARTS = (
+    ("system", "magenta"),
+    ("tools", "blue"),
+    ("overhead", "white"),
+    ("head", "yellow"),
+    ("summaries", "cyan"),
+    ("log", "green"),
+)
 
 
 @click.command(
@@ -63,7 +70,7 @@ def context_command(
 
     Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, `--request` all that is sent.
     """
-    brought: dict[str, Any] = {"system": _text(system), "tools": _tools(tools)}
+    brought: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         require(memory, session)
         chat = memory.session(
@@ -83,10 +90,11 @@ def context_command(
         elif as_json:
             print_json(account(context))
         else:
-            _print(context, committed=commit)
+            print_context(context, committed=commit)
 
 
-def _text(given: str | None) -> str | None:
+def given_text(given: str | None) -> str | None:
+    """Return what `--system TEXT|@FILE` stands for."""
     if given is None or not given.startswith("@"):
         return given
     try:
@@ -101,7 +109,7 @@ def _tools(given: str | None) -> list[Any]:
         return []
     found: object = None
     try:
-        found = json.loads(_text("@" + given.removeprefix("@")) or "")
+        found = json.loads(given_text("@" + given.removeprefix("@")) or "")
     except ValueError as fault:
         raise click.UsageError(f"--tools: {given} holds no JSON ({fault})") from fault
     if not isinstance(found, list):
@@ -129,7 +137,8 @@ def account(context: Context) -> dict[str, Any]:
     }
 
 
-def _print(context: Context, *, committed: bool) -> None:
+def print_context(context: Context, *, committed: bool) -> None:
+    """Print how full the budget is, with what, and what is left out and why."""
     from rich.text import Text
 
     screen, budget, report = console(), context.budget, context.report

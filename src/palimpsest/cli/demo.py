@@ -22,6 +22,8 @@ from palimpsest.cli.replay import Bill, Message, Tokens, Windows
 from palimpsest.models import Model, find_model
 
 SESSION = "demo"
+KEPT = 4
+"""Interactions that the compaction at the end leaves as they are."""
 
 
 class Step(NamedTuple):
@@ -46,6 +48,19 @@ class Fact(NamedTuple):
     entries: int
 
 
+class Compacted(NamedTuple):
+    """What compacting the whole conversation comes to: a summary, what it says of the early fact, and the way back."""
+
+    covered: int
+    source_tokens: int
+    summary_tokens: int
+    says: Sequence[str]
+    in_context: bool
+    expanded: int
+    fact_expanded: bool
+    verified: bool
+
+
 class Outcome(NamedTuple):
     """All figures of a run."""
 
@@ -54,6 +69,7 @@ class Outcome(NamedTuple):
     turns: int
     entries: int
     fact: Fact
+    compacted: Compacted
     seconds: float
 
 
@@ -78,6 +94,7 @@ def demo_command(budget: int, model: str, as_json: bool) -> None:
         outcome = run(budget, model, show)
     _print_table(outcome, found, budget)
     _print_fact(outcome.fact)
+    _print_compaction(outcome.compacted)
 
 
 # --- the replay
@@ -111,8 +128,9 @@ def run(budget: int, model: str, show: Callable[[Step], object]) -> Outcome:
                 show(Step(number, ours.calls, sent, cached, cut, answer is turn[-1]))
         assert context is not None, "the conversation has calls"
         fact = _early_fact(chat, context)
+        compacted = _compacted(chat, tools)
     bills = (windows.everything, windows.by_message, windows.by_turn, ours)
-    return Outcome(bills, len(cuts), len(turns), fact.entries, fact, time.perf_counter() - began)
+    return Outcome(bills, len(cuts), len(turns), fact.entries, fact, compacted, time.perf_counter() - began)
 
 
 def _rounds(turn: Sequence[Message]) -> Iterator[list[Message]]:
@@ -132,6 +150,25 @@ def _early_fact(chat: Session, context: Context) -> Fact:
     seq = next(entry.seq for entry in entries if text in entry.text)
     in_context = any(text in str(message.get("content")) for message in context.messages)
     return Fact(text, scenario.EARLY_FACT_TURN, seq, in_context, text in chat.entry(seq).text, len(entries))
+
+
+def _compacted(chat: Session, tools: Sequence[Message]) -> Compacted:
+    """Have all but the newest interactions summarised, without a model, and look for the early fact."""
+    made = chat.compact({"strategy": "summarizer", "interaction_keep": KEPT}).summary
+    assert made is not None, "a conversation of this length can be summarised"
+    shown = str(chat.context(system=scenario.SYSTEM, tools=tools).messages[1].get("content"))
+    says = [term for term in scenario.EARLY_FACT_TERMS if term in made.text]
+    back = chat.expand(made)
+    return Compacted(
+        covered=made.entries,
+        source_tokens=made.source_tokens,
+        summary_tokens=made.tokens,
+        says=says,
+        in_context=all(term in shown for term in says),
+        expanded=len(back),
+        fact_expanded=any(scenario.EARLY_FACT_TEXT in entry.text for entry in back),
+        verified=chat.verify().ok,
+    )
 
 
 def figures(outcome: Outcome, model: Model, budget: int) -> dict[str, Any]:
@@ -159,6 +196,7 @@ def figures(outcome: Outcome, model: Model, budget: int) -> dict[str, Any]:
         "cuts": outcome.cuts,
         "ways": ways,
         "early_fact": outcome.fact._asdict(),
+        "compaction": outcome.compacted._asdict(),
         "seconds": round(outcome.seconds, 2),
     }
 
@@ -278,3 +316,20 @@ def _print_fact(fact: Fact) -> None:
     screen.print(f"in the messages of the newest context:  {answer}")
     kept = f"yes, session.entry({fact.seq}) returns it whole" if fact.in_log else "NO"
     screen.print(f"in the log:                             {kept}")
+
+
+def _print_compaction(compacted: Compacted) -> None:
+    screen = console()
+    screen.print(
+        f"\nThen session.compact() covers {compacted.covered} entries of {compacted.source_tokens:,} tokens by a "
+        f"summary of {compacted.summary_tokens:,}, without a model:",
+        style="bold",
+        soft_wrap=not on_terminal(),
+    )
+    says = ", ".join(compacted.says) or "nothing of it"
+    where = "yes, it says" if compacted.in_context and compacted.says else "no, it says"
+    screen.print(f"in the messages of the next context:    {where} {says}", markup=False)
+    words = "the customer's words among them" if compacted.fact_expanded else "NOT the customer's words"
+    screen.print(f"session.expand() of the summary:        {compacted.expanded} entries, {words}")
+    whole = "every entry in exactly one state, none lost" if compacted.verified else "NOT WHOLE"
+    screen.print(f"session.verify():                       {whole}")

@@ -39,6 +39,9 @@ EARLY_FACT_TEXT = (
     "and the gate code for deliveries is 4417-B"
 )
 
+EARLY_FACT_TERMS = ("4 mm", "Halden 12", "4417-B")
+"""What of it must be right to the letter."""
+
 SYSTEM = """You are the support agent of Thornbury & Lathe, a shop for garden and workshop tools with a central \
 warehouse in Norrick and shops in Aldersford, Pellbridge and Castle Mere.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from palimpsest import Entry, Memory, Session, SessionInfo
+from palimpsest import Entry, Session, SessionInfo
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
@@ -98,16 +98,16 @@ def show_command(
         info = require(memory, session)
         if one is not None:
             entry = chat.entry(one)
-            _print_entries([entry], as_json=as_json, full=True, single=True)
+            print_entries([entry], as_json=as_json, full=True, single=True)
             return
         # Without erasures and clears the newest entry's seq is their number; with them it is larger.
         known = info.entries if at is None and not everything else limit
         entries = _walk(chat, after=max(known - limit, 0), at=at)
         if everything:
-            _print_entries(entries, as_json=as_json, full=full)
+            print_entries(entries, as_json=as_json, full=full)
             return
         newest = deque(entries, maxlen=limit)
-    _print_entries(newest, as_json=as_json, full=full)
+    print_entries(newest, as_json=as_json, full=full)
     if newest and newest[0].seq > 1 and not as_json:
         note(f"{counted(len(newest), 'entry')}, the newest; --all shows the whole log.")
 
@@ -146,7 +146,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _print_entries(entries: Any, *, as_json: bool, full: bool, single: bool = False) -> None:
+def print_entries(entries: Any, *, as_json: bool = False, full: bool = False, single: bool = False) -> None:
+    """Print entries, each under a title; `single` prints the only one as an object of its own."""
     if as_json:
         found = [entry_json(entry) for entry in entries]
         print_json(found[0] if single else found)
@@ -231,10 +232,15 @@ def stats_command(store: str | None, tenant: str | None, as_json: bool, session:
     """Print a session in numbers. Texts that were never counted are counted now, once."""
     with open_memory(store, tenant, write=True) as memory:
         require(memory, session)
-        figures = _figures(memory, session, model)
+        figures = figures_of(memory.session(session, model=model))
     if as_json:
         print_json(figures)
-        return
+    else:
+        print_figures(figures)
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print a session in numbers, one a line."""
     rows = table("", "", right=())
     rows.show_header = False
     for name, value in figures.items():
@@ -250,10 +256,10 @@ def _told(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _figures(memory: Memory, session: str, model: str | None) -> dict[str, Any]:
+def figures_of(chat: Session) -> dict[str, Any]:
+    """Return a session in numbers as JSON values."""
     import msgspec
 
-    chat = memory.session(session, model=model)
     stats = msgspec.to_builtins(chat.stats())
     stats["usage"] = stats["usage"] or "never recorded"
-    return {"session": session, "counter": chat.options.counter.name, **stats}
+    return {"session": chat.id, "counter": chat.options.counter.name, **stats}

@@ -1,0 +1,321 @@
+"""`palimpsest chat`: talk with a model whose memory is a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palimpsest import Context, Memory, PalimpsestError
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory, session_argument
+from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json
+
+if TYPE_CHECKING:
+    from palimpsest.summarizers.chat_model import Answer, BoundModel, ChatModel
+
+UNKNOWN_WINDOW = 8_000
+"""Tokens of a request to a model whose window nobody knows."""
+
+
+@click.command(
+    "chat",
+    epilog=examples(
+        "palimpsest chat trip --model openai:gpt-4o-mini",
+        "palimpsest chat trip --model openai:gpt-4o --max-tokens 8000 --system @prompt.txt",
+        "palimpsest chat trip --model gpt-oss --base-url http://127.0.0.1:8000/v1",
+        "palimpsest chat trip --model openai:gpt-4o --summarizer openai:gpt-4o-mini",
+        "echo 'Where were we?' | palimpsest chat trip --model openai:gpt-4o-mini --json",
+    ),
+)
+@session_argument
+@click.option("--model", required=True, metavar="NAME", help="PROVIDER:MODEL, or any name beside --base-url.")
+@click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's protocol.")
+@click.option("--api-key-env", metavar="NAME", help="Variable that holds the key. [default: the provider's own]")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Budget of a request. [default: the window]")
+@click.option("--reserve", type=click.IntRange(0), metavar="N", help="Tokens of it that are kept for the answer.")
+@click.option("--system", metavar="TEXT|@FILE", help="The system prompt.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long the next piece of an answer may take.",
+)
+@click.option(
+    "--summarizer", metavar="MODEL", help="Who summarises, at the same address; none: no model. [default: --model]"
+)
+@click.option("--no-compact", is_flag=True, help="Nothing is summarised; what does not fit is left out.")
+@json_option
+@store_options
+def chat_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    model: str,
+    base_url: str | None,
+    api_key_env: str | None,
+    max_tokens: int | None,
+    reserve: int | None,
+    system: str | None,
+    timeout: float,
+    summarizer: str | None,
+    no_compact: bool,
+) -> None:
+    """Talk with a model that remembers: SESSION holds the conversation, and every request fits the budget.
+
+    Each line is a message. `/help` lists what else there is; Ctrl-C cancels an answer, Ctrl-D ends. Without a
+    terminal messages are read from standard input, answers go to standard output, all else to standard error, and
+    the exit status is 1 if any message had no answer; with --json each answer is an object on a line of its own.
+    """
+    from palimpsest.cli.context import given_text
+    from palimpsest.entries import now_us
+    from palimpsest.runners import Inline, drive
+    from palimpsest.summarizers.chat_model import ChatModel
+    from palimpsest.summarizers.models import ModelSummarizer
+
+    if no_compact and summarizer is not None:
+        raise click.UsageError("--summarizer and --no-compact contradict each other")
+    at: dict[str, Any] = {"base_url": base_url, "api_key": _key(api_key_env), "timeout": timeout}
+    asked, brought = ChatModel(model, **at), given_text(system)
+    options: dict[str, Any] = {**_budget(asked, max_tokens), "reserve": reserve}
+    if not no_compact:
+        by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **at)
+        options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
+    runner = Inline()
+    try:
+        with open_memory(store, tenant, create=True) as memory:
+            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, as_json=as_json)
+            chat.run()
+    finally:
+        drive(runner.close())
+    if chat.failed and not chat.terminal:
+        click.get_current_context().exit(1)
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise click.UsageError(f"--api-key-env: the variable {variable} is not set, or empty")
+    return key
+
+
+def _budget(model: ChatModel, max_tokens: int | None) -> dict[str, Any]:
+    """The session's options that bound a request."""
+    from palimpsest.models import find_model
+
+    if find_model(model.name) is not None:
+        return {"model": model.name, "max_tokens": max_tokens}
+    return {"max_tokens": max_tokens or UNKNOWN_WINDOW}
+
+
+class Chat:
+    """A conversation at a terminal, or one that a script has. `failed`: a message had no answer."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        session: str,
+        model: BoundModel,
+        system: str | None,
+        options: dict[str, Any],
+        *,
+        as_json: bool,
+    ) -> None:
+        self.session = memory.session(session, **options)
+        self.model, self.system, self.as_json = model, system, as_json
+        self.terminal = on_terminal(sys.stdin) and on_terminal()
+        self.failed = False
+        memory.on("compressed", _tell_compressed)
+        memory.on("compaction:failed", _tell_failed)
+
+    def run(self) -> None:
+        """Answer messages and obey commands until there are no more."""
+        if self.terminal:
+            held = counted(self.session.stats().total_entries, "entry")
+            note(f"{line(self.session.id)}: {held}. /help lists the commands, Ctrl-D ends.")
+        for text in _typed() if self.terminal else _piped():
+            if text == "/quit":
+                return
+            try:
+                self._take(text)
+            except KeyboardInterrupt:
+                note("\nCancelled: no answer is kept.")
+            except PalimpsestError as error:
+                self._fail(str(error))
+
+    def _take(self, text: str) -> None:
+        if text.startswith("/") and not text.startswith("//"):
+            name, _, argument = text[1:].partition(" ")
+            command = COMMANDS.get(name)
+            if command is None:
+                self._fail(f"there is no command /{name}; /help lists those that there are, //{name} says it")
+            else:
+                command(self, argument.strip())
+        elif text:
+            self._say(text.removeprefix("/") if text.startswith("//") else text)
+
+    def _say(self, text: str) -> None:
+        with self.session.turn():
+            self.session.add_user_message(text)
+            context = self.session.context(system=self.system)
+            answer = self._answer(context)
+            if answer.text:
+                self.session.add_assistant_message(answer.text)
+            if answer.reported:
+                spent = answer.spent
+                self.session.record_usage(
+                    spent.input_tokens, spent.output_tokens, cached_tokens=answer.cached_tokens, context=context
+                )
+        self._account(context, answer)
+
+    def _answer(self, context: Context) -> Answer:
+        from palimpsest.runners import drive
+
+        shown = Shown(silent=self.as_json)
+        reserve = context.budget.reserve if context.budget is not None else 0
+        messages = context.request()["messages"]
+        try:
+            return drive(self.model.answer(messages, on_text=shown, max_tokens=reserve or None))
+        finally:
+            shown.end()
+
+    def _account(self, context: Context, answer: Answer) -> None:
+        """Say how full the budget was, how much of it came from a cache, and how many summaries there are."""
+        whole = context.budget.available if context.budget is not None else None
+        summaries = len(self.session.summaries())
+        if self.as_json:
+            spent = answer.spent
+            figures = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost": spent.cost}
+            told = {"answer": answer.text, "tokens": context.tokens, "budget": whole, **figures}
+            click.echo(to_json({**told, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
+            return
+        parts = [f"{context.tokens:,} tokens"]
+        if whole:
+            parts = [f"{context.tokens:,} of {whole:,} tokens ({context.tokens / whole:.0%})"]
+        if answer.cached_tokens:
+            parts.append(f"{answer.cached_tokens / max(answer.spent.input_tokens, 1):.0%} of the input from the cache")
+        if summaries:
+            parts.append(counted(summaries, "summary"))
+        if not answer.text:
+            parts.append("the model said nothing")
+        elif answer.finish == "length":
+            parts.append("the answer was cut off")
+        click.secho(f"[{', '.join(parts)}]", dim=True, err=True)
+
+    def _fail(self, why: str) -> None:
+        self.failed = True
+        if self.as_json:
+            click.echo(to_json({"error": why}, indent=None))
+        else:
+            note(f"Error: {line(why)}")
+
+    # --- commands
+
+    def help(self, _: str) -> None:
+        """Print the commands."""
+        for name, command in COMMANDS.items():
+            click.echo(f"/{name:<10} {(command.__doc__ or '').splitlines()[0]}")
+        click.echo("/quit       End; so does Ctrl-D.\n//...       Say what begins with a slash.")
+
+    def context(self, _: str) -> None:
+        """Print how full the budget is, and what is left out and why."""
+        from palimpsest.cli.context import print_context
+
+        print_context(self.session.context(system=self.system, dry_run=True), committed=False)
+
+    def stats(self, _: str) -> None:
+        """Print the session in numbers."""
+        from palimpsest.cli.sessions import figures_of, print_figures
+
+        print_figures(figures_of(self.session))
+
+    def compact(self, _: str) -> None:
+        """Compact now: mask old results, then summarise what is older than the newest messages."""
+        from palimpsest.cli.compacting import print_result
+
+        print_result(self.session.compact())
+
+    def summaries(self, _: str) -> None:
+        """Print the summaries that stand for the older part of the conversation."""
+        from palimpsest.cli.compacting import print_summary
+
+        for summary in self.session.summaries():
+            print_summary(summary)
+
+    def expand(self, id: str) -> None:
+        """Print what a summary stands for: the newest one, or the one of this ID."""
+        from palimpsest.cli.sessions import print_entries
+
+        print_entries(self.session.expand(id or None))
+
+
+COMMANDS: dict[str, Callable[[Chat, str], None]] = {
+    "help": Chat.help,
+    "context": Chat.context,
+    "stats": Chat.stats,
+    "compact": Chat.compact,
+    "summaries": Chat.summaries,
+    "expand": Chat.expand,
+}
+
+
+class Shown:
+    """Prints an answer piece by piece. It is called from another thread, so that a broken pipe is kept for `end`."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent, self._open = silent, False
+        self._broken: BrokenPipeError | None = None
+
+    def __call__(self, piece: str) -> None:
+        if self._silent or self._broken is not None:
+            return
+        self._open = True
+        try:
+            click.echo(clean(piece), nl=False)
+        except BrokenPipeError as broken:
+            self._broken = broken
+
+    def end(self) -> None:
+        """End the line. Raises BrokenPipeError where nobody reads any more."""
+        if self._broken is not None:
+            raise self._broken
+        if self._open:
+            click.echo()
+
+
+def _typed() -> Iterator[str]:
+    """Yield what is typed at a terminal, with the line editing and the history that it has."""
+    with suppress(ImportError):  # not on every system
+        import readline  # noqa: F401 (`input` uses it)
+    while True:
+        try:
+            yield input("\n> ").strip()
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            note("\nCtrl-D ends.")
+
+
+def _piped() -> Iterator[str]:
+    """Yield the lines of standard input; bytes that are no text are replaced."""
+    for typed in sys.stdin:
+        yield typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+
+
+def _tell_compressed(_: str, facts: dict[str, Any]) -> None:
+    summary = facts["summary"]
+    note(f"[{counted(summary.entries, 'entry')} now stand as a summary of {summary.tokens:,} tokens]")
+
+
+def _tell_failed(_: str, facts: dict[str, Any]) -> None:
+    note(f"Warning: not compacted: {line(str(facts['why']))}")

@@ -1,0 +1,328 @@
+"""`palimpsest chat`: what it stores and prints, its commands, what becomes of failures and of Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from commands import START, read, run, texts
+from openai_server import OpenAIServer, Play, breaks_off, fails, says, stalls
+from palimpsest import Memory
+
+PATIENCE = 60.0
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of its own for each test, and no keys."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def talk(server: OpenAIServer, *lines: str, options: tuple[str, ...] = ()) -> Result:
+    """Chat by a script of lines."""
+    at = ("--model", "my-model", "--base-url", server.url)
+    return run("chat", "trip", *at, *options, given="".join(f"{line}\n" for line in lines))
+
+
+def test_a_chat_remembers() -> None:
+    """Messages and answers are stored, the next request holds them, and a later chat goes on from there."""
+    with OpenAIServer(says("Hello there."), says("You said hi.")) as server:
+        first = talk(server, "Hi", "", "What did I say?")
+        again = talk(server, "And before?")
+
+    assert (first.exit_code, first.stdout) == (0, "Hello there.\nYou said hi.\n")
+    assert again.stdout == "An answer.\n"
+    assert texts("trip")[:4] == ["Hi", "Hello there.", "What did I say?", "You said hi."]
+    sent = [message["content"] for message in server.asked[2].body["messages"]]
+    assert sent == ["Hi", "Hello there.", "What did I say?", "You said hi.", "And before?"]
+
+
+def test_the_status_line_tells_the_budget_and_the_cache() -> None:
+    """After each answer: tokens of the budget, what came from the cache, how many summaries; usage is recorded."""
+    with OpenAIServer(says("Hello.", input_tokens=40, cached_tokens=30)) as server:
+        result = talk(server, "Hi", options=("--max-tokens", "500", "--reserve", "100"))
+
+    assert result.stderr == "[8 of 400 tokens (2%), 75% of the input from the cache]\n"
+    assert server.asked[0].body["max_tokens"] == 100
+    assert read("stats", "trip")["usage"]["cached_tokens"] == 30
+
+
+def test_what_a_provider_does_not_report_is_not_recorded() -> None:
+    """Figures counted here never pass for the provider's."""
+    with OpenAIServer(says("Hello.", usage=False)) as server:
+        talk(server, "Hi")
+
+    assert read("stats", "trip")["usage"] == "never recorded"
+
+
+def test_the_budget_bounds_every_request() -> None:
+    """However long the conversation gets, the model is sent what fits."""
+    long = "word " * 60
+    with OpenAIServer(*[says(long)] * 12) as server:
+        result = talk(server, *[long] * 12, options=("--max-tokens", "400", "--no-compact"))
+
+    assert result.exit_code == 0
+    assert len(server.asked) == 12
+    assert max(len(asked.body["messages"]) for asked in server.asked) < 8
+    assert len(texts("trip")) == 24
+
+
+def test_a_system_prompt_is_sent_and_not_stored(here: Path) -> None:
+    """Its text is given, or a file's."""
+    (here / "prompt.txt").write_text("Be brief.")
+    with OpenAIServer() as server:
+        talk(server, "Hi", options=("--system", "@prompt.txt"))
+
+    assert server.asked[0].body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert texts("trip") == ["Hi", "An answer."]
+
+
+def test_a_key_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable's value is sent and never printed; one that is not set is a usage error."""
+    monkeypatch.setenv("MY_KEY", KEY)
+    with OpenAIServer(fails(401, f"wrong key {KEY}")) as server:
+        refused = talk(server, "Hi", options=("--api-key-env", "MY_KEY"))
+        unset = talk(server, "Hi", options=("--api-key-env", "OTHER_KEY"))
+
+    assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert KEY not in refused.output
+    assert (unset.exit_code, len(server.asked)) == (2, 1)
+    assert "OTHER_KEY is not set" in unset.stderr
+
+
+@pytest.mark.parametrize("play", [fails(401), breaks_off("It has")])
+def test_a_failure_leaves_the_message_and_the_chat(play: Play) -> None:
+    """The error is one line, the message is stored, what came of the answer is not, and the next one is answered."""
+    with OpenAIServer(play, says("Here I am.")) as server:
+        result = talk(server, "Hi", "Still there?")
+
+    assert result.exit_code == 1
+    assert [line for line in result.stderr.splitlines() if line.startswith("Error: ")] == [
+        result.stderr.splitlines()[0]
+    ]
+    assert texts("trip") == ["Hi", "Still there?", "Here I am."]
+
+
+def test_a_message_that_fits_no_budget_is_told() -> None:
+    """A request that cannot be made is an error of that message, not the end."""
+    with OpenAIServer() as server:
+        result = talk(server, "word " * 500, options=("--max-tokens", "100"))
+
+    assert "the context needs at least" in result.stderr
+    assert (result.exit_code, server.asked) == (1, [])
+
+
+def test_hostile_text_cannot_steer_the_terminal() -> None:
+    """Control characters of answers and of errors are shown as escapes."""
+    with OpenAIServer(says("a\x1b[2Jb"), fails(400, "c\x1b]0;title\x07d")) as server:
+        result = talk(server, "Hi", "More")
+
+    assert "a\\x1b[2Jb" in result.stdout
+    assert "\x1b" not in result.output
+
+
+def test_json_is_one_object_a_message() -> None:
+    """Answers and errors come as lines of JSON, in the order of the messages."""
+    with OpenAIServer(says("Hello.", input_tokens=40), fails(400, "no")) as server:
+        result = talk(server, "Hi", "More", options=("--json",))
+
+    answer, error = map(json.loads, result.stdout.splitlines())
+    assert (answer["answer"], answer["tokens"], answer["budget"]) == ("Hello.", 8, 8_000)
+    assert (answer["input_tokens"], answer["summaries"]) == (40, 0)
+    assert "status 400: no" in error["error"]
+
+
+# --- commands
+
+
+def test_commands_look_and_change_nothing() -> None:
+    """`/help`, `/context`, `/stats`, `/summaries` ask no model and store nothing; `//` says a slash; `/quit` ends."""
+    with OpenAIServer() as server:
+        result = talk(server, "/help", "/context", "/stats", "/summaries", "//etc is full", "/quit", "not said")
+
+    assert texts("trip") == ["/etc is full", "An answer."]
+    assert len(server.asked) == 1
+    assert "/compact" in result.stdout
+    assert "of 8,000 tokens" in result.stdout
+    assert "total entries" in result.stdout
+
+
+def test_an_unknown_command_is_no_message() -> None:
+    """It is refused with a hint, and not sent."""
+    with OpenAIServer() as server:
+        result = talk(server, "/cpmpact", "/expand")
+
+    assert "there is no command /cpmpact; /help lists" in result.stderr
+    assert "has no entry" in result.stderr
+    assert (result.exit_code, server.asked) == (1, [])
+
+
+def test_compacting_by_hand() -> None:
+    """`/compact` has the model summarise, `/summaries` shows it, `/expand` what it stands for."""
+    long = "The blue train leaves platform seven at nine o'clock sharp. " * 12
+    with Memory.open("sqlite:///chats.db") as memory:
+        for number in range(6):
+            memory.session("trip").add_user_message(f"Question {number}. {long}")
+            memory.session("trip").add_assistant_message(f"Answer {number}. {long}")
+    with OpenAIServer(*[says("The blue train leaves platform seven at nine.")] * 20) as server:
+        result = talk(server, "/compact", "/summaries", "/expand", "Thanks")
+
+    assert "The blue train leaves platform seven at nine." in result.stdout
+    assert "Question 0." in result.stdout
+    assert "1 summary" in result.stderr
+    with Memory.open("sqlite:///chats.db") as memory:
+        assert memory.session("trip").summaries()[0].model == "my-model"
+        assert memory.session("trip").verify().ok
+    assert len(server.asked[-1].body["messages"]) < 12
+
+
+def test_compacting_by_itself() -> None:
+    """Near the end of the budget the older part is summarised in the background, by the model that is named for it."""
+    long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
+    with OpenAIServer(*[says(long[:200])] * 60) as server:
+        result = talk(server, *[long] * 12, options=("--max-tokens", "1200", "--summarizer", "small-model"))
+
+    assert result.exit_code == 0, result.stderr
+    assert {asked.body["model"] for asked in server.asked} == {"my-model", "small-model"}
+    with Memory.open("sqlite:///chats.db") as memory:
+        assert memory.session("trip").summaries()[0].model == "small-model"
+
+
+def test_nothing_is_summarised_when_nobody_wants_it() -> None:
+    """`--no-compact` leaves out what does not fit, and `--summarizer none` asks no model; both at once is an error."""
+    long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
+    with OpenAIServer(*[says(long[:200])] * 40) as server:
+        for option in (("--no-compact",), ("--summarizer", "none")):
+            talk(server, *[long] * 8, options=("--max-tokens", "1200", *option))
+        both = talk(server, options=("--no-compact", "--summarizer", "none"))
+
+    assert len(server.asked) == 16
+    assert both.exit_code == 2
+
+
+# --- bad options
+
+
+def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model string that is none, an address that is none, and a missing extra end the command before it begins."""
+    assert run("chat", "trip", given="Hi\n").exit_code == 2
+    unknown = run("chat", "trip", "--model", "gpt-4o", given="Hi\n")
+    assert (unknown.exit_code, "PROVIDER:MODEL" in unknown.stderr) == (2, True)
+    assert run("chat", "trip", "--model", "m", "--base-url", "localhost", given="Hi\n").exit_code == 2
+    monkeypatch.setitem(sys.modules, "pydantic_ai", None)
+    missing = run("chat", "trip", "--model", "openai:gpt-4o", given="Hi\n")
+    assert (missing.exit_code, "palimpsest-memory[llm]" in missing.stderr) == (1, True)
+    assert not Path("chats.db").exists()
+
+
+# --- Ctrl-C, and a terminal
+
+
+class Screen:
+    """What a program writes, read as it comes."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self.text = file, ""
+
+    def until(self, words: str, *, press: bytes = b"") -> str:
+        """Read until these words were written, and return what came up to them.
+
+        A key that is to `press` is pressed until then: one that comes between a prompt and the wait for it is lost.
+        """
+        limit = time.monotonic() + PATIENCE
+        while words not in self.text:
+            assert time.monotonic() < limit, f"{words!r} never came; there was {self.text!r}"
+            if press:
+                os.write(self._file, press)
+            if select.select([self._file], [], [], 0.5)[0]:
+                self.text += os.read(self._file, 65536).decode("utf-8", "replace")
+        before, _, self.text = self.text.partition(words)
+        return before
+
+
+@contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Leave no process behind."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE)
+
+
+def test_an_interrupt_cancels_the_answer_and_no_more() -> None:
+    """Ctrl-C hangs up, stores nothing of the answer, keeps the message, and the chat goes on."""
+    with OpenAIServer(stalls("It has"), says("Here I am.")) as server:
+        command = [*START, "chat", "trip", "--model", "my-model", "--base-url", server.url]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+        with ended(process):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"Where is it?\n")
+            Screen(process.stdout.fileno()).until("has")
+            process.send_signal(signal.SIGINT)
+            assert server.hung_up.wait(PATIENCE)
+            out, err = process.communicate(b"And now?\n", timeout=PATIENCE)
+
+    assert b"Cancelled: no answer is kept." in err
+    assert out == b"\nHere I am.\n"
+    assert process.returncode == 0
+    assert texts("trip") == ["Where is it?", "And now?", "Here I am."]
+
+
+TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from palimpsest.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
+def test_a_terminal_has_a_prompt_and_both_keys() -> None:
+    """At a terminal there is a prompt; Ctrl-C at it does nothing, during an answer cancels it; Ctrl-D ends."""
+    import pty
+
+    with OpenAIServer(stalls("It has"), says("Here I am.")) as server:
+        outer, inner = pty.openpty()
+        command = [sys.executable, "-c", TERMINAL, "chat", "trip", "--model", "my-model", "--base-url", server.url]
+        process = subprocess.Popen(
+            command, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, env={**os.environ, "TERM": "dumb"}
+        )
+        os.close(inner)
+        screen = Screen(outer)
+        with ended(process):
+            assert "trip: 0 entries." in screen.until("> ")
+            screen.until("Ctrl-D ends.", press=b"\x03")
+            screen.until("> ")
+            os.write(outer, b"Where is it?\r")
+            screen.until("It has")
+            os.write(outer, b"\x03")
+            screen.until("Cancelled")
+            screen.until("> ")
+            os.write(outer, b"And now?\r")
+            screen.until("Here I am.")
+            screen.until("tokens")
+            screen.until("> ")
+            os.write(outer, b"\x04")
+            assert process.wait(PATIENCE) == 0
+        os.close(outer)
+
+    assert texts("trip") == ["Where is it?", "And now?", "Here I am."]
