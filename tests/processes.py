@@ -29,8 +29,8 @@ PATIENCE = 60.0
 class Process:
     """A running `writer.py`. A thread reads what it says, so that no line is lost between hearing and ending."""
 
-    def __init__(self, mode: str, path: Path | str, *arguments: object, **options: Any) -> None:
-        command = [sys.executable, str(SCRIPT), mode, str(path), *map(str, arguments)]
+    def __init__(self, mode: str, path: Path | str, *arguments: object, script: Path = SCRIPT, **options: Any) -> None:
+        command = [sys.executable, str(script), mode, str(path), *map(str, arguments)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
         self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -44,7 +44,7 @@ def verbs(face: type) -> dict[str, object]:
     return {name: inspect.getattr_static(face, name) for name in dir(face) if not name.startswith("_")}
 
 
-INSIDE = {"runner", "observers", "privacy", "clock", "first_failure"}
+INSIDE = {"runner", "observers", "privacy", "clock", "first_failure", "summarizer"}
 """What `AsyncMemory` shows to its own sessions only; `Memory` keeps it in its core."""
 
 
@@ -89,7 +89,7 @@ def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
     plain = {name for name, verb in verbs(face).items() if not isinstance(verb, property | classmethod)}
     plain = {name for name in plain if not inspect.iscoroutinefunction(getattr(face, name))}
 
-    assert plain <= {"turn", "session", "on", "first_failure"}
+    assert plain <= {"turn", "session", "on", "first_failure", "summarizer"}
 
 
 # --- what runs where

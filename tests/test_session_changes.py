@@ -253,7 +253,7 @@ def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Sess
         session.add_user_message("look")
         session.add_tool_call("look", {}, call_id="open")
 
-    assert heard == [{"added": 2, "open_calls": ("open",)}]
+    assert heard == [{"added": 2, "open_calls": ("open",), "compactions": ()}]
 
 
 def test_nobody_is_told_of_what_added_nothing(memory: Memory, session: Session) -> None:

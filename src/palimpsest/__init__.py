@@ -4,7 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from palimpsest.budget import Budget as Budget
+    from palimpsest.compaction import Step as Step
+    from palimpsest.compaction import TriggerDecision as TriggerDecision
+    from palimpsest.compaction.erase import Neuralyzer as Neuralyzer
+    from palimpsest.compaction.evict import Lru as Lru
+    from palimpsest.compaction.evict import SimpleFifo as SimpleFifo
+    from palimpsest.compaction.evict import TokenAwareLru as TokenAwareLru
+    from palimpsest.compaction.ladder import Ladder as Ladder
+    from palimpsest.compaction.mask import MaskResults as MaskResults
+    from palimpsest.compaction.mask import SupersededContexts as SupersededContexts
     from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
+    from palimpsest.compaction.summarize import HybridSummary as HybridSummary
+    from palimpsest.compaction.summarize import Summarize as Summarize
+    from palimpsest.compaction.triggers import Triggers as Triggers
+    from palimpsest.compactor import CompactionResult as CompactionResult
     from palimpsest.conditions import ConditionFailed as ConditionFailed
     from palimpsest.context import Context as Context
     from palimpsest.context import LeftOut as LeftOut
@@ -27,12 +40,14 @@ if TYPE_CHECKING:
     from palimpsest.errors import ImportFailed as ImportFailed
     from palimpsest.errors import InvalidContext as InvalidContext
     from palimpsest.errors import InvalidEntry as InvalidEntry
+    from palimpsest.errors import MissingExtra as MissingExtra
     from palimpsest.errors import PalimpsestError as PalimpsestError
     from palimpsest.errors import SessionNotFound as SessionNotFound
     from palimpsest.errors import StoreCorrupt as StoreCorrupt
     from palimpsest.errors import StoreError as StoreError
     from palimpsest.errors import StoreTooNew as StoreTooNew
     from palimpsest.errors import StoreUnavailable as StoreUnavailable
+    from palimpsest.errors import SummarizerFailed as SummarizerFailed
     from palimpsest.facade import Session as Session
     from palimpsest.formats import Adapted as Adapted
     from palimpsest.ingest import Imported as Imported
@@ -48,6 +63,12 @@ if TYPE_CHECKING:
     from palimpsest.session import AsyncSession as AsyncSession
     from palimpsest.session import TurnEnd as TurnEnd
     from palimpsest.stores import SessionInfo as SessionInfo
+    from palimpsest.summarizers.callables import CallableSummarizer as CallableSummarizer
+    from palimpsest.summarizers.models import ModelSummarizer as ModelSummarizer
+    from palimpsest.summary import Spent as Spent
+    from palimpsest.summary import Summary as Summary
+    from palimpsest.summary import SummaryItem as SummaryItem
+    from palimpsest.verifying import Verification as Verification
 
 _HOMES = {
     "Adapted": "formats",
@@ -56,7 +77,9 @@ _HOMES = {
     "Audio": "entries",
     "Budget": "budget",
     "BudgetImpossible": "errors",
+    "CallableSummarizer": "summarizers.callables",
     "Closed": "errors",
+    "CompactionResult": "compactor",
     "ConditionFailed": "conditions",
     "ConfigError": "errors",
     "Conflict": "errors",
@@ -65,6 +88,7 @@ _HOMES = {
     "EntryNotFound": "errors",
     "File": "entries",
     "ForkedProcess": "errors",
+    "HybridSummary": "compaction.summarize",
     "Image": "entries",
     "ImportFailed": "errors",
     "ImportReport": "ingest",
@@ -72,9 +96,15 @@ _HOMES = {
     "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
+    "Ladder": "compaction.ladder",
     "LeftOut": "context",
+    "Lru": "compaction.evict",
+    "MaskResults": "compaction.mask",
     "MaxTokens": "compaction.max_tokens",
     "Memory": "memory",
+    "MissingExtra": "errors",
+    "ModelSummarizer": "summarizers.models",
+    "Neuralyzer": "compaction.erase",
     "Opaque": "entries",
     "PalimpsestError": "errors",
     "PalimpsestWarning": "options",
@@ -87,14 +117,26 @@ _HOMES = {
     "Session": "facade",
     "SessionInfo": "stores",
     "SessionNotFound": "errors",
+    "SimpleFifo": "compaction.evict",
+    "Spent": "summary",
     "Stats": "reading",
+    "Step": "compaction",
     "StoreCorrupt": "errors",
     "StoreError": "errors",
     "StoreTooNew": "errors",
     "StoreUnavailable": "errors",
+    "Summarize": "compaction.summarize",
+    "SummarizerFailed": "errors",
+    "Summary": "summary",
+    "SummaryItem": "summary",
+    "SupersededContexts": "compaction.mask",
     "Text": "entries",
+    "TokenAwareLru": "compaction.evict",
+    "TriggerDecision": "compaction",
+    "Triggers": "compaction.triggers",
     "TurnEnd": "session",
     "Usage": "log",
+    "Verification": "verifying",
 }
 
 __all__ = [  # noqa: PLE0604 (the names of a literal table)

@@ -12,34 +12,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.budget import Budget, Fixed, Limits, limit_of, measure, refuse_fixed, resolve
-from palimpsest.context import Context, Outcome
+from palimpsest import spans
+from palimpsest.budget import Budget, Fixed, limit_of, measure, refuse_fixed, resolve
+from palimpsest.calls import Call, limits_of, why_unstored
+from palimpsest.context import Context, Outcome, ahead
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
-from palimpsest.formats import Message, find_format
+from palimpsest.errors import BudgetImpossible, ConfigError, Conflict, StoreUnavailable
+from palimpsest.formats import find_format
 from palimpsest.gather import Gatherer
 from palimpsest.log import RENDERER, Change, Cut, Head
 from palimpsest.options import Options, check_id
 from palimpsest.stores import Store
+from palimpsest.summary import Summary
 from palimpsest.window import Group, Meter, Window, look
 
 if TYPE_CHECKING:
-    from palimpsest.compaction import Plan, Room
+    from palimpsest.compaction.cutting import CutPlan, Room
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
 
 
-class Call(msgspec.Struct, frozen=True):
-    """What one call of `context` asks for."""
+COMPACTED = "compaction"
+"""Why a view makes a new cut after its session was compacted."""
 
-    system: str | None = None
-    tools: Sequence[Message] = ()
-    format: str | None = None
-    reserve: int | None = None
-    max_tokens: int | None = None
-    max_messages: int | None = None
-    view: str | None = None
-    at: int | None = None
-    dry_run: bool = False
+SUMMARY_SHARE = 0.25
+"""Share of the budget that summaries take at most, where interactions want the room."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -54,11 +50,23 @@ class _State(msgspec.Struct, frozen=True):
     """Whether entries older than those read may still be shown: the window is larger than its room."""
     before: list[Group]
     window: Window
+    summaries: list[tuple[Summary, Group]]
+
+    @property
+    def ahead(self) -> Sequence[Group]:
+        """What comes before the window."""
+        return ahead(self.before, self.summaries, self.cut)
+
+    def beside_summaries(self, room: Room) -> Room:
+        """What of this room the summaries leave."""
+        taken = sum(group.cost for _, group in self.summaries)
+        tokens = None if room.tokens is None else room.tokens - taken
+        return type(room)(tokens, None if room.messages is None else room.messages - len(self.summaries))
 
     @property
     def tokens(self) -> int:
-        """What head and log cost under this cut."""
-        return sum(group.cost for group in self.before) + sum(group.cost for group in self.window.groups)
+        """What all of it costs under this cut."""
+        return sum(group.cost for group in self.ahead) + sum(group.cost for group in self.window.groups)
 
     @property
     def fits(self) -> bool:
@@ -67,16 +75,20 @@ class _State(msgspec.Struct, frozen=True):
             return True
         messages = self.budget.max_messages
         if messages is not None:
-            count = sum(group.messages for group in (*self.before, *self.window.groups))
+            count = sum(group.messages for group in (*self.ahead, *self.window.groups))
             if count > messages:
                 return False
         return not self.more and self.tokens <= self.budget.room
 
 
 class Assembly:
-    """One context in the making."""
+    """One context in the making.
 
-    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+    With `yields` a cut that would evict is not committed; `overflow` then says what did not fit, and into how much, for
+    somebody who can summarise it.
+    """
+
+    def __init__(self, store: Store, options: Options, call: Call, now: int, *, yields: bool = False) -> None:
         self.store, self.options, self.call = store, options, call
         self.now = 0 if call.at is not None else now
         if call.view is not None:
@@ -86,9 +98,9 @@ class Assembly:
                 raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
         self.view = call.view or options.view
         self.failures: dict[str, str] = {}
-        self.limits = _limits(options, call)
+        self.limits = limits_of(options, call)
         self.limit, self.reserve = limit_of(self.limits, options.model, options.model_name)
-        self.unstored = _why_unstored(options, call, self.limits, store)
+        self.unstored = why_unstored(options, call, self.limits, store)
         self.meter = Meter(options.counter, find_format(call.format or options.format), options.model)
         self.rules: list[tuple[MaxTokens, list[Rule]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
@@ -99,6 +111,8 @@ class Assembly:
         )
         self.gatherer = Gatherer(store, options.key, self.meter, masks=options.mask)
         self.changed: Change | None = None
+        self._yields = yields
+        self.overflow: tuple[int, int] | None = None
 
     async def context(self) -> Context:
         """Return the context, its cut committed where it needed one."""
@@ -110,6 +124,9 @@ class Assembly:
                 return self._context(state, None, plan, head, head.epoch, *notes)
             if self.unstored is not None:
                 return self._context(state, reason, plan, head, None, self.unstored)
+            if self._yields and plan is not None and plan.evicted and state.budget is not None:
+                self.overflow = plan.tokens_before, state.budget.room
+                return self._context(state, reason, plan, head, None, "what does not fit is summarised first")
             change = _change(self.view, state, reason, plan)
             try:
                 after = await self.store.compact(self.options.key, change, expect_revision=head.revision)
@@ -134,7 +151,7 @@ class Assembly:
 
         return await Past(self.store, self.options.key).view(head, self.view, self.call.at)
 
-    async def _settle(self, head: Head) -> tuple[_State, str | None, Plan | None]:
+    async def _settle(self, head: Head) -> tuple[_State, str | None, CutPlan | None]:
         """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""
         state = await self._read(head, self._present_cut(head))
         if self.call.at is not None:
@@ -162,11 +179,13 @@ class Assembly:
             return "a new renderer"
         if state.cut.conditions != self.options.condition_texts:
             return "changed configuration"
+        if state.cut.compaction != head.compaction:
+            return COMPACTED
         return state.window.stale[0][1] if state.window.stale else None
 
-    async def _recut(self, state: _State, reason: str | None) -> tuple[_State, str | None, Plan | None]:
+    async def _recut(self, state: _State, reason: str | None) -> tuple[_State, str | None, CutPlan | None]:
         """Cut to low water, or only leave out what is stale where the rest fits."""
-        from palimpsest.compaction import Room  # with its kin only where a cut is due
+        from palimpsest.compaction.cutting import Room  # with its kin only where a cut is due
 
         cut = msgspec.structs.replace(
             state.cut,
@@ -176,23 +195,64 @@ class Assembly:
             renderer=RENDERER,
             reason=reason or "high water",
         )
+        target: Room | None = Room(state.budget.low_water, None) if state.budget else Room(None, None)
+        if reason == COMPACTED:
+            cut, target = await self._after_compaction(state.head, cut), None
         if reason is not None:
             state = await self._read(state.head, cut)
             if state.fits:
                 return state, reason, None
+        cut = await self._with_short_summaries(state, cut)
         state = await self._read(state.head, cut, planning=True)
         cut = msgspec.structs.replace(cut, gone=_gone(state))
         for _, rules in self.rules:
             cut = self._sifted(state, cut, rules)
         if cut.gone != state.cut.gone:
             state = await self._read(state.head, cut, planning=True)
-        plan = self._plan(state, Room(state.budget.low_water, None) if state.budget else Room(None, None))
+        try:
+            plan = self._plan(state, target)
+        except BudgetImpossible:
+            if not state.summaries:
+                raise
+            # What may not be left out comes first; a summary stays recallable.
+            state = await self._read(state.head, msgspec.structs.replace(cut, summaries=()), planning=True)
+            plan = self._plan(state, target)
         state = await self._read(state.head, plan.cut, state.entries)
         return state, reason or "high water", plan
 
-    async def _walk(self, state: _State) -> tuple[_State, str | None, Plan | None]:
+    async def _after_compaction(self, head: Head, cut: Cut) -> Cut:
+        """The cut from which a view starts anew: without what is covered or evicted, with what stands for it."""
+        state = await self.gatherer.compaction(head)
+        inactive = state.inactive
+        visible = spans.visible(spans.union(inactive, spans.of(head.pinned)), head.first_seq - 1, head.next_seq)
+        start = visible[0][0] if visible else head.next_seq
+        cut = msgspec.structs.replace(
+            cut,
+            start=start,
+            mask=max(cut.mask, state.mask),
+            anchors=(),
+            gone=tuple(span for span in cut.gone if span[1] >= start),
+            compaction=head.compaction,
+            skipped=tuple((max(low, start), high) for low, high in inactive if high >= start),
+            summaries=await self.gatherer.standing(state.current, None),
+        )
+        pinned = await self._read(head, cut, (), planning=True)
+        return msgspec.structs.replace(cut, pins=tuple(e.seq for group in pinned.before for e in group.entries))
+
+    async def _with_short_summaries(self, state: _State, cut: Cut) -> Cut:
+        """The cut with its summaries within their share: interactions want the room."""
+        if not cut.summaries or state.budget is None:
+            return cut
+        share = int(state.budget.limit / state.budget.factor * SUMMARY_SHARE)
+        revisions = [shown.revision for shown in cut.summaries]
+        return msgspec.structs.replace(cut, summaries=await self.gatherer.standing(revisions, share))
+
+    async def _walk(self, state: _State) -> tuple[_State, str | None, CutPlan | None]:
         """Walk the log anew, strategy by strategy, each on what the one before left."""
         plan = None
+        if state.head.compaction:
+            cut = await self._with_short_summaries(state, await self._after_compaction(state.head, state.cut))
+            state = await self._read(state.head, cut, planning=True)
         if state.window.stale:
             cut = msgspec.structs.replace(state.cut, gone=_gone(state))
             state = await self._read(state.head, cut, state.entries, planning=True)
@@ -209,9 +269,8 @@ class Assembly:
         gone = sift(state.window.groups, rules, state.head, self.meter, self.options.key.session) if rules else []
         return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
 
-    def _plan(self, state: _State, target: Room | None, strategy: MaxTokens | None = None) -> Plan:
-        from palimpsest.compaction import Room, Snapshot
-        from palimpsest.compaction.ladder import nothing, plan
+    def _plan(self, state: _State, target: Room | None, strategy: MaxTokens | None = None) -> CutPlan:
+        from palimpsest.compaction.cutting import Room, Sight, nothing, plan
 
         budget = state.budget
         oversize = self.rules[0][0].oversize if self.rules and strategy is None else "clamp"
@@ -229,9 +288,11 @@ class Assembly:
         if target is not None and room.messages is not None:
             target = msgspec.structs.replace(target, messages=max(int(room.messages * self.options.low_water), 1))
         first = state.entries[0] if state.entries else None
-        snapshot = Snapshot(
+        room, target = state.beside_summaries(room), state.beside_summaries(target) if target else None
+        sight = Sight(
             groups=state.window.groups,
             head=state.before,
+            begins=first.seq if state.more and first is not None else state.cut.start,
             partial=state.more and first is not None and first.turn != first.seq,
             more=state.more,
             pinned=frozenset(state.head.pinned),
@@ -244,8 +305,8 @@ class Assembly:
             oversize=oversize,
         )
         if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
-            return nothing(snapshot)
-        return plan(snapshot)
+            return nothing(sight)
+        return plan(sight)
 
     # --- reading
 
@@ -265,11 +326,11 @@ class Assembly:
             entries, more = await self.gatherer.window(head, cut, room)
         else:
             entries, more = [entry for entry in known if entry.seq >= cut.start], False
-        seqs = {seq for seq in (*cut.pins, *cut.anchors) if seq < cut.start}
+        seqs = {seq for seq in (*cut.pins, *cut.anchors) if seq < cut.start or spans.within(cut.skipped, seq)}
         if planning:
             first = entries[0] if entries else None
             oldest = first.seq if first else cut.start
-            seqs |= {seq for seq in head.pinned if seq < oldest}
+            seqs |= {seq for seq in head.pinned if seq < oldest or spans.within(cut.skipped, seq)}
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
@@ -277,7 +338,8 @@ class Assembly:
         rules = [] if self.options.exact else self._static_rules(cut)
         window = look(entries, cut, self.meter, now=self.now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*ahead.stale, *window.stale])
-        return _State(head, cut, budget, fixed, entries, more, ahead.groups, window)
+        summaries = await self.gatherer.summaries(cut.summaries) if cut.summaries else []
+        return _State(head, cut, budget, fixed, entries, more, ahead.groups, window, summaries)
 
     def _static_rules(self, cut: Cut) -> list[Rule]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
@@ -313,14 +375,14 @@ class Assembly:
         return ()
 
     def _context(
-        self, state: _State, reason: str | None, plan: Plan | None, head: Head, epoch: int | None, *notes: str
+        self, state: _State, reason: str | None, plan: CutPlan | None, head: Head, epoch: int | None, *notes: str
     ) -> Context:
         if self.call.at is not None:
             epoch = None
         over = plan.over if plan is not None else reason is None and not state.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
         outcome = Outcome(state.cut, head, epoch, reason, rungs, before, over, notes)
-        return Context(state.window, state.before, state.fixed, self.meter, state.budget, outcome)
+        return Context(state.window, state.before, state.summaries, state.fixed, self.meter, state.budget, outcome)
 
 
 def _gone(state: _State) -> tuple[tuple[int, int], ...]:
@@ -328,7 +390,7 @@ def _gone(state: _State) -> tuple[tuple[int, int], ...]:
     return tuple(sorted({*state.cut.gone, *((seq, seq) for seq, _ in state.window.stale)}))
 
 
-def _change(view: str, state: _State, reason: str, plan: Plan | None) -> Change:
+def _change(view: str, state: _State, reason: str, plan: CutPlan | None) -> Change:
     detail: dict[str, object] = {"tokens_after": state.tokens}
     if plan is not None:
         detail |= {
@@ -339,35 +401,3 @@ def _change(view: str, state: _State, reason: str, plan: Plan | None) -> Change:
             "rungs": list(plan.rungs),
         }
     return Change(kind="cut", reason=reason, view=view, cut=state.cut, detail=detail)
-
-
-def _limits(options: Options, call: Call) -> Limits:
-    """The call's budget where it gives one, else the view's."""
-    own = options.limits
-    Limits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
-    bounds = [bound for bound in (own.max_tokens, options.strategy_limit) if bound is not None]
-    if any(bound < 0 for bound in bounds):
-        bounds = [0]
-    configured = min(bounds) if bounds else None
-    return msgspec.structs.replace(
-        own,
-        max_tokens=configured if call.max_tokens is None else call.max_tokens,
-        max_messages=own.max_messages if call.max_messages is None else call.max_messages,
-        reserve=own.reserve if call.reserve is None else call.reserve,
-    )
-
-
-def _why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> str | None:
-    """Why this call may not commit a cut, or None."""
-    if call.at is not None:
-        return "a past revision"
-    if call.dry_run:
-        return "a dry run"
-    if options.exact:
-        return "an exact walk"
-    if options.readonly or not store.writable:
-        return "read-only"
-    configured = _limits(options, Call())
-    if (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages):
-        return "another budget than the view's"
-    return None

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.budget import Budget, Fixed, measure
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
-from palimpsest.log import Clamp, Cut, Head, visible
+from palimpsest.log import Clamp, Cut, Head
+from palimpsest.summary import Summary
 from palimpsest.window import Group, Item, Meter, Window, fill
 
 
@@ -25,6 +27,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     tools: int
     overhead: int
     head: int
+    summaries: int
     log: int
 
 
@@ -40,7 +43,8 @@ class LeftOut(NamedTuple):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a context, what is not and why.
 
-    `first_seq` and `last_seq` bound what stands in place; `pinned` and `anchors` came before it. `masked`,
+    `first_seq` and `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before
+    it. `masked`,
     `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result).
     `pending` are the calls of the open group, which is held back until they are answered. `adapted` names what
     this format has nothing like, and what became of it. `epoch_reason`
@@ -55,6 +59,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int
     last_seq: int
     pinned: tuple[int, ...] = ()
+    summaries: tuple[str, ...] = ()
     anchors: tuple[int, ...] = ()
     masked: tuple[int, ...] = ()
     clamped: tuple[int, ...] = ()
@@ -107,21 +112,38 @@ class Context:
     """
 
     def __init__(
-        self, window: Window, head: Sequence[Group], fixed: Fixed, meter: Meter, budget: Budget | None, outcome: Outcome
+        self,
+        window: Window,
+        head: Sequence[Group],
+        summaries: Sequence[tuple[Summary, Group]],
+        fixed: Fixed,
+        meter: Meter,
+        budget: Budget | None,
+        outcome: Outcome,
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
+        self._summaries = summaries
         self._report: Report | None = None
         self.budget = budget
         self.format = meter.format.name
         self.revision, self.epoch = outcome.head.revision, outcome.epoch
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
         fmt = meter.format
-        self.head_messages: list[Message] = [message for group in head for message in rendered(group, fmt)]
+        self.head_messages: list[Message] = [message for group in self._ahead for message in rendered(group, fmt)]
         self.log_messages: list[Message] = [message for group in window.groups for message in rendered(group, fmt)]
         self._joined = fmt.join(fixed.system, [*self.head_messages, *self.log_messages])
         problems = fmt.validate(self._joined.messages)
         if problems:
             raise InvalidContext(problems)
+
+    @property
+    def _ahead(self) -> Sequence[Group]:
+        return ahead(self._head, self._summaries, self._outcome.cut)
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """The summaries that stand in this context, oldest first."""
+        return [summary for summary, _ in self._summaries]
 
     def __repr__(self) -> str:
         return f"<Context revision={self.revision} epoch={self.epoch} messages={len(self.messages)}>"
@@ -168,7 +190,7 @@ class Context:
     def counted(self) -> int:
         """Tokens of everything that is sent, in the counter's own scale."""
         parts = self.parts
-        return parts.system + parts.tools + parts.overhead + parts.head + parts.log
+        return parts.system + parts.tools + parts.overhead + parts.head + parts.summaries + parts.log
 
     @property
     def parts(self) -> Parts:
@@ -186,6 +208,7 @@ class Context:
             tools=fixed.tools_tokens,
             overhead=fixed.prime,
             head=sum(group.cost for group in self._head),
+            summaries=sum(group.cost for _, group in self._summaries),
             log=sum(group.cost for group in self._window.groups),
         )
 
@@ -201,7 +224,7 @@ class Context:
     def report(self) -> Report:
         """What is in, what is out and why."""
         if self._report is None:
-            self._report = _report(self, self._window, self._head, self._meter.format, self._outcome)
+            self._report = _report(self, self._window, self._head, self._summaries, self._meter.format, self._outcome)
         return self._report
 
     def request(self, *, cache_breakpoints: bool = False) -> dict[str, Any]:
@@ -211,6 +234,15 @@ class Context:
         prompt cache wants to be told (Anthropic); elsewhere it changes nothing.
         """
         return self._meter.format.request(self._joined, self._fixed.tools, cache_breakpoints=cache_breakpoints)
+
+
+def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], cut: Cut) -> Sequence[Group]:
+    """What comes before the window, in order: pinned entries, then the summaries, then open human messages."""
+    if not summaries:
+        return before
+    anchors = [group for group in before if group.seq in cut.anchors]
+    pins = [group for group in before if group not in anchors]
+    return [*pins, *(group for _, group in summaries), *anchors]
 
 
 def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
@@ -235,16 +267,19 @@ def by_seq(cut: Cut) -> dict[int, Clamp]:
     return {clamp.seq: clamp for clamp in cut.clamps}
 
 
-def _report(context: Context, window: Window, head: Sequence[Group], fmt: Format, outcome: Outcome) -> Report:
+def _report(
+    context: Context,
+    window: Window,
+    head: Sequence[Group],
+    summaries: Sequence[tuple[Summary, Group]],
+    fmt: Format,
+    outcome: Outcome,
+) -> Report:
     cut = outcome.cut
     everything = [*head, *window.groups]
     items = [item for group in everything for item in group.items]
-    left = [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
-    first = outcome.head.first_seq
-    spans = visible(outcome.head.rewound, first - 1, cut.start)
-    before = sum(end - begin + 1 for begin, end in spans) - sum(len(group.entries) for group in head)
-    if before > 0:
-        left.insert(0, LeftOut(first, cut.start - 1, before, "evicted to the archive"))
+    left = _archived(cut, outcome.head, head, [summary for summary, _ in summaries])
+    left += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
     left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
     forms: dict[str, list[Item]] = {}
     for item in items:
@@ -263,6 +298,7 @@ def _report(context: Context, window: Window, head: Sequence[Group], fmt: Format
         first_seq=window.groups[0].seq if window.groups else 0,
         last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,
         pinned=tuple(seq for seq in cut.pins if seq < cut.start),
+        summaries=tuple(summary.id for summary, _ in summaries),
         anchors=cut.anchors,
         masked=tuple(item.entry.seq for item in forms.get("masked", ())),
         clamped=tuple(item.entry.seq for item in forms.get("clamped", ())),
@@ -278,3 +314,19 @@ def _report(context: Context, window: Window, head: Sequence[Group], fmt: Format
         notes=outcome.notes,
         parts=context.parts,
     )
+
+
+def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:
+    """What lies in the archive: what the summaries cover, and what was evicted without one."""
+    shown = spans.of(entry.seq for group in ahead for entry in group.entries)
+    before = spans.visible(head.rewound, head.first_seq - 1, cut.start)
+    archived = spans.minus(spans.union(before, cut.skipped), shown)
+    covered = spans.common(archived, spans.union(*(summary.covers for summary in summaries)))
+    left = []
+    for where, reason in (
+        (covered, "covered by a summary"),
+        (spans.minus(archived, covered), "evicted to the archive"),
+    ):
+        if where:
+            left.append(LeftOut(where[0][0], where[-1][1], spans.size(where), reason))
+    return sorted(left)

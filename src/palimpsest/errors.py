@@ -11,6 +11,8 @@ PalimpsestError
 ├── Conflict                                 another writer was first, or an id came back with other content
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it
+├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
+├── MissingExtra           (ImportError)     a library that an option needs is not installed
 ├── ConditionFailed        (ValueError)      a condition cannot be evaluated (in palimpsest.conditions)
 └── StoreError                               the store could not do it
     ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
@@ -127,6 +129,27 @@ class ForkedProcess(PalimpsestError):
             f"this memory was opened in process {opened_in} and is used in process {used_in}; "
             "open a new one after the fork"
         )
+
+
+class SummarizerFailed(PalimpsestError, RuntimeError):
+    """No answer could be had from a summarizer. The log and the contexts are as they were.
+
+    `summarizer` names it, `kind` is timeout, refused, rate_limited, unavailable, raised, answer (one that nobody can
+    use) or paused (it failed too often and is left alone for a while), `why` tells a reader; the error behind it is
+    the cause.
+    """
+
+    def __init__(self, summarizer: str, kind: str, why: str) -> None:
+        self.summarizer, self.kind, self.why = summarizer, kind, why
+        super().__init__(f"the summarizer {summarizer} gave no answer ({kind}): {why}")
+
+
+class MissingExtra(PalimpsestError, ImportError):
+    """What was asked for needs a library that is not installed. `extra` is the extra that brings it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.what, self.extra = what, extra
+        super().__init__(f"{what} needs the extra {extra!r}: pip install 'palimpsest-memory[{extra}]'")
 
 
 class StoreError(PalimpsestError):

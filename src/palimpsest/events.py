@@ -10,8 +10,12 @@ from palimpsest.errors import ConfigError, nearest
 EventName = Literal[
     "entry:added",
     "cut",
+    "compressed",
     "evicted",
     "erased",
+    "restored",
+    "compaction:skipped",
+    "compaction:failed",
     "session:cleared",
     "session:forked",
     "session:imported",

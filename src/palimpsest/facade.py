@@ -16,11 +16,15 @@ from palimpsest.session import AsyncSession, TurnEnd
 from palimpsest.writing import Content
 
 if TYPE_CHECKING:
+    from palimpsest.compaction import Strategy
+    from palimpsest.compactor import CompactionResult
     from palimpsest.context import Context
     from palimpsest.export import Sink
     from palimpsest.options import Options
     from palimpsest.past import When
     from palimpsest.reading import Interaction, Stats
+    from palimpsest.summary import Summary
+    from palimpsest.verifying import Verification
 
 T = TypeVar("T")
 
@@ -244,3 +248,25 @@ class Session:
 
     def end_turn(self) -> TurnEnd:
         return drive(self._core.end_turn())
+
+    def compact(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        *,
+        dry_run: bool = False,
+        threshold: float | None = None,
+        force: bool = True,
+    ) -> CompactionResult:
+        return drive(self._core.compact(strategy, dry_run=dry_run, threshold=threshold, force=force))
+
+    def summaries(self, *, history: bool = False) -> list[Summary]:
+        return drive(self._core.summaries(history=history))
+
+    def expand(self, summary: Summary | str | None = None) -> list[Entry]:
+        return drive(self._core.expand(summary))
+
+    def restore(self, summary: Summary | str | None = None) -> int:
+        return drive(self._core.restore(summary))
+
+    def verify(self) -> Verification:
+        return drive(self._core.verify())

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+from palimpsest import spans
 from palimpsest.entries import Entry
-from palimpsest.log import Cut, Head, SessionKey, visible
-from palimpsest.notes import is_maskable
-from palimpsest.stores import Store
-from palimpsest.window import Meter, Window, look
+from palimpsest.log import Cut, Head, SessionKey, Standing
+from palimpsest.notes import counted_texts, is_maskable, standing
+from palimpsest.stores import Store, compaction_of
+from palimpsest.summary import Compaction, Summary
+from palimpsest.window import Group, Item, Meter, Window, look
 
 CHUNK = 256
 """Entries read at once: most windows are one read."""
+
+
+_SENTENCE = re.compile(r"[.!?](?=\s)|\n")
+"""Where a text may be cut: behind a sentence or a line."""
 
 
 class Gatherer:
@@ -26,8 +33,9 @@ class Gatherer:
         Reading stops when what was read costs more than `room` tokens (None: read all).
         """
         entries: list[Entry] = []
-        spans, total = visible(head.rewound, cut.start - 1, head.next_seq), 0
-        for first, last in reversed(spans):
+        hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
+        open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
+        for first, last in reversed(open_spans):
             before = last + 1
             while before > first:
                 chunk = await self._store.read(
@@ -43,12 +51,74 @@ class Gatherer:
                 before = chunk[-1].seq
                 chunk.reverse()
                 entries = chunk + entries if entries else chunk
-                if room is None or before <= spans[0][0]:
+                if room is None or before <= open_spans[0][0]:
                     continue
                 total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
                 if total > max(room, 0):
                     return entries, True
         return entries, False
+
+    async def compaction(self, head: Head) -> Compaction:
+        """Return what is covered and evicted, and what stands for it."""
+        return await self._recorded(head.compaction)
+
+    async def _recorded(self, revision: int) -> Compaction:
+        return await compaction_of(self._store, self._key, revision)
+
+    async def summaries(self, shown: Sequence[Standing]) -> list[tuple[Summary, Group]]:
+        """Return the summaries that a cut shows, as groups; one that an erasure has taken along is left out."""
+        found = []
+        for one in shown:
+            made = (await self._recorded(one.revision)).summary
+            if made is not None and not made.withdrawn:
+                found.append((made, self._group(made, one)))
+        return found
+
+    def _group(self, summary: Summary, shown: Standing) -> Group:
+        same = summary.counter == self._meter.counter.name
+        tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
+        entry = standing(summary, shown.characters, tokens)
+        group = Group(0, 0, [entry])
+        group.items = [Item(entry, data=True, cost=self._meter.cost(entry), form="data")]
+        group.cost, group.messages = group.items[0].cost, 1
+        return group
+
+    async def standing(self, revisions: Sequence[int], limit: int | None) -> tuple[Standing, ...]:
+        """Return how a cut shows these summaries in at most `limit` tokens (None: whole), the newest first served."""
+        shown: list[Standing] = []
+        left = limit
+        for revision in reversed(revisions):
+            made = (await self._recorded(revision)).summary
+            if made is None or made.withdrawn:
+                continue
+            one = self._within(made, left)
+            if one is None:
+                break
+            shown.append(one)
+            if left is not None:
+                left -= self._group(made, one).cost
+        return tuple(reversed(shown))
+
+    def _within(self, summary: Summary, limit: int | None) -> Standing | None:
+        """As much of a summary as `limit` tokens hold, up to the end of a sentence; None where that is nothing."""
+        whole = Standing(summary.revision, -1, self._shown_tokens(summary, -1))
+        if limit is None or self._group(summary, whole).cost <= limit:
+            return whole
+        low, high = 0, len(summary.text)
+        while low < high:
+            middle = (low + high + 1) // 2
+            part = Standing(summary.revision, middle, self._shown_tokens(summary, middle))
+            low, high = (middle, high) if self._group(summary, part).cost <= limit else (low, middle - 1)
+        characters = sentence_end(summary.text, low)
+        if not characters:
+            return None
+        return Standing(summary.revision, characters, self._shown_tokens(summary, characters))
+
+    def _shown_tokens(self, summary: Summary, characters: int) -> int:
+        counter = self._meter.counter
+        if characters < 0 and summary.counter == counter.name:
+            return summary.shown_tokens
+        return sum(map(counter.count, counted_texts(standing(summary, characters))))
 
     def _least(self, entry: Entry, cut: Cut) -> int:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
@@ -79,7 +149,7 @@ class Gatherer:
 
     async def _whole_group(self, head: Head, entry: Entry) -> list[Entry]:
         members: list[Entry] = []
-        for first, last in visible(head.rewound, entry.group - 1, head.next_seq):
+        for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
             near = await self._store.read(
                 self._key, after=first - 1, before=last + 1, limit=CHUNK, counter=self._meter.counter.name
             )
@@ -87,3 +157,9 @@ class Gatherer:
             if near and near[-1].group != entry.group:
                 break
         return members
+
+
+def sentence_end(text: str, limit: int) -> int:
+    """Return where the last sentence or line within `limit` characters ends; `limit` itself where none does."""
+    ends = [found.end() for found in _SENTENCE.finditer(text, 0, limit)]
+    return ends[-1] if ends else limit

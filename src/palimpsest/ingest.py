@@ -157,7 +157,7 @@ class Checking:
                 check_id(own, "session")
             entries: Sequence[Entry] = piece.entries
             if piece.export is not None:
-                from palimpsest.export import imported
+                from palimpsest.imports import imported
 
                 entries = imported(piece.export)[1].entries
             self._memory.privacy.admit(entries)

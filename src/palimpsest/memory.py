@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from palimpsest.ingest import ImportReport, Progress
     from palimpsest.options import SessionOptions
+    from palimpsest.summarizers import Summarizer
 
 DEFAULT_TENANT = "default"
 OnConflict = Literal["error", "replace", "merge"]
@@ -87,8 +88,17 @@ class AsyncMemory:
         `format` (default "openai"), `view` (default "main"), `counter` (a function from text to tokens),
         `short_term` (strategies, see `MaxTokens`), or `conditions` and `oversize` for the default one, `mask`
         (False: old tool results are never replaced by a note), `low_water` (share of the budget that a cut
-        goes down to), `readonly`. Raises ConfigError naming the option.
+        goes down to), `readonly`.
+
+        Compaction: `long_term` (a strategy such as `Summarize(interaction_keep=3)`, its name, a mapping, or a list of
+        these), `summarizer` (a function from prompt to text, a model string such as "openai:gpt-4o-mini", a
+        `ModelSummarizer`; None: no model is asked), `auto_compact` ("inline", "background" or "off"), `long_term_run`
+        ("first" that fires, or "all"), `before_turn` (look at the triggers before each context, too). `persistence` is
+        "incremental", "flush" (with `archive=False`: what was compacted is destroyed at the turn's end) or "ephemeral"
+        (nothing is written). Raises ConfigError naming the option.
         """
+        if options.get("summarizer") is not None:
+            self.summarizer(options["summarizer"])
         return AsyncSession(self, self._options(session_id, options))
 
     def _options(self, session_id: str, options: SessionOptions) -> Options:
@@ -119,7 +129,7 @@ class AsyncMemory:
         appends those of its entries that are not there. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.export import imported
+        from palimpsest.imports import imported
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
@@ -193,11 +203,18 @@ class AsyncMemory:
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
-        Events: entry:added, cut, evicted, erased, session:cleared, session:forked, session:imported,
-        session:rewound, context:over_budget, condition:error, usage:recorded, turn:ended. A handler may be a
+        Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
+        session:cleared, session:forked, session:imported, session:rewound, context:over_budget, condition:error,
+        usage:recorded, turn:ended. A handler may be a
         coroutine function; one that raises is logged and breaks nothing.
         """
         return self.observers.on(event, handler)
+
+    def summarizer(self, given: object) -> Summarizer | None:
+        """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
+        from palimpsest.summarizers import as_summarizer
+
+        return as_summarizer(given, self.runner, self.clock)
 
     def first_failure(self, session: str, condition: str) -> bool:
         """Whether this condition fails for the first time in this session: its event is sent once."""
@@ -206,7 +223,11 @@ class AsyncMemory:
         return len(self._failed) > before
 
     async def close(self) -> None:
-        """Close the store; whoever uses it afterwards gets Closed. Closing twice is fine."""
+        """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
+
+        Closing twice is fine.
+        """
+        await self.runner.settle()
         if self._store is not None:
             await self._store.close()
         await self.runner.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palimpsest.budget import LOW_WATER, Limits
 from palimpsest.errors import ConfigError, nearest
@@ -15,9 +15,11 @@ from palimpsest.tokens import FunctionCounter, TokenCounter, encoding
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    from palimpsest.compaction import Oversize
+    from palimpsest.compaction import Strategy
+    from palimpsest.compaction.cutting import Oversize
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
     from palimpsest.models import Model
+    from palimpsest.summarizers import SummarizeCallable, Summarizer
 
     class SessionOptions(TypedDict, total=False):
         """The options of a session, for type checkers; `Options` checks them and has their defaults."""
@@ -36,10 +38,18 @@ if TYPE_CHECKING:
         mask: bool
         low_water: float
         readonly: bool
+        long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
+        summarizer: Summarizer | SummarizeCallable | str | None
+        auto_compact: Literal["inline", "background", "off"]
+        long_term_run: Literal["first", "all"]
+        before_turn: bool
+        persistence: str
+        archive: bool
 
 
 DEFAULT_ENCODING = "o200k_base"
 MAX_ID = 256
+PERSISTENCE = ("incremental", "flush", "ephemeral")
 
 
 class PalimpsestWarning(UserWarning):
@@ -70,12 +80,20 @@ class Options:
         mask: bool = True,
         low_water: float = LOW_WATER,
         readonly: bool = False,
+        long_term: Any = None,
+        summarizer: Summarizer | SummarizeCallable | str | None = None,
+        auto_compact: str = "inline",
+        long_term_run: str = "first",
+        before_turn: bool = False,
+        persistence: str = "incremental",
+        archive: bool = True,
     ) -> None:
         check_id(key.session, "session")
         check_id(view, "view")
         find_format(format)
         self.key, self.view, self.format, self.readonly = key, view, format, readonly
-        for name, switch in (("mask", mask), ("readonly", readonly)):
+        switches = (("mask", mask), ("readonly", readonly), ("before_turn", before_turn), ("archive", archive))
+        for name, switch in switches:
             if not isinstance(switch, bool):
                 raise ConfigError(name, switch, "True or False")
         self.mask, self.low_water = mask, low_water
@@ -91,6 +109,13 @@ class Options:
         self.oversize = oversize
         self.exact = False
         self._strategies(short_term, conditions, oversize)
+        self.summarizer, self.before_turn, self.archive = summarizer, before_turn, archive
+        self.auto_compact = _choice("auto_compact", auto_compact, ("inline", "background", "off"))
+        self.runs_all = _choice("long_term_run", long_term_run, ("first", "all")) == "all"
+        self.persistence = _choice("persistence", persistence, PERSISTENCE)
+        self.long_term: tuple[Strategy, ...] = ()
+        if long_term:
+            self._long_term(long_term)
         if max_context_ratio is not None and (self.model is None or self.model.window is None):
             raise ConfigError("max_context_ratio", max_context_ratio, f"a model of known window, not {model!r}")
 
@@ -116,6 +141,32 @@ class Options:
         if len(cuts) > 1:
             raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
         self.exact = cuts == {"exact"}
+
+    def _long_term(self, given: Any) -> None:
+        from palimpsest.compaction.loading import load
+
+        self.long_term, told = load(given, "long_term")
+        for text in told:
+            warnings.warn(text, PalimpsestWarning, stacklevel=5)
+
+    def chosen(self, strategy: Any) -> Strategy:
+        """The strategy that a call names: an object, a mapping or a name; None is the session's first, or the ladder.
+        The strategy that a call names: an object, a mapping or a name; None is the session's first, or the ladder."""
+        from palimpsest.compaction.loading import load
+
+        if strategy is None and self.long_term:
+            return self.long_term[0]
+        loaded, _ = load("ladder" if strategy is None else strategy, "strategy")
+        return loaded[0]
+
+    @property
+    def tracks_accesses(self) -> bool:
+        """Whether a strategy asks when entries were accessed."""
+        if not self.long_term:
+            return False
+        from palimpsest.compaction.evict import Lru, TokenAwareLru
+
+        return any(isinstance(strategy, Lru | TokenAwareLru) for strategy in self.long_term)
 
     def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
         """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
@@ -151,6 +202,14 @@ class Options:
     def default_factor(self) -> float:
         """The provider's tokens for one counted token before any usage was reported."""
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
+    plain = value.lower() if isinstance(value, str) else ""
+    if plain not in allowed:
+        raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
+    return plain
 
 
 def check_id(text: object, where: str) -> None:

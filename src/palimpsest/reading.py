@@ -7,11 +7,13 @@ from datetime import datetime
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.entries import Entry, moment
-from palimpsest.log import Head, Usage, visible
+from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
-from palimpsest.stores import Store
+from palimpsest.stores import Store, compaction_of
+from palimpsest.summary import Compaction, Spent
 
 BATCH = 512
 """Entries read at once where a whole log is walked."""
@@ -32,7 +34,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A session in numbers; tokens by the session's counter, of texts whole and without provider overhead.
 
     `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
-    and rewound ones and summaries do not count. `summaries` are those in the context now.
+    and rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
     """
 
     total_entries: int
@@ -52,6 +54,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None
     updated_at: datetime | None
     usage: Usage | None
+    spent: Spent
 
 
 class Reader:
@@ -73,7 +76,9 @@ class Reader:
         """
         found: list[Entry] = []
         head = then or (Head() if rewound else await self.head())
-        for first, last in visible(() if rewound else head.rewound, after, END if then is None else then.next_seq):
+        for first, last in spans.visible(
+            () if rewound else head.rewound, after, END if then is None else then.next_seq
+        ):
             left = None if limit is None else limit - len(found)
             found += await self._store.read(
                 self._options.key, after=first - 1, before=last + 1, limit=left, counter=self._options.counter.name
@@ -91,16 +96,21 @@ class Reader:
             after = batch[-1].seq
 
     async def active(self, head: Head, now: int) -> list[Entry]:
-        """What the view's newest cut has kept, oldest first, less what has expired or was superseded since."""
+        """What compactions and the view's newest cut have kept, oldest first, less what expired or was superseded."""
         cut = head.views.get(self._options.view)
+        if cut is not None and cut.compaction != head.compaction:
+            cut = None  # the session was compacted since: the view begins anew
+        state = await self.compaction(head)
         start = max(cut.start if cut else 1, head.first_seq)
         counter = self._options.counter.name
-        entries = await self.entries(start - 1, None)
+        entries: list[Entry] = []
+        for first, last in spans.visible(spans.union(state.inactive, head.rewound), start - 1, head.next_seq):
+            entries += await self._store.read(self._options.key, after=first - 1, before=last + 1, counter=counter)
         if cut is not None:
             ahead = [seq for seq in {*cut.pins, *cut.anchors} if seq < start]
             if ahead:
                 entries = await self._store.fetch(self._options.key, ahead, counter=counter) + entries
-        gone = {seq for first, last in (cut.gone if cut else ()) for seq in range(first, last + 1)}
+        gone = set(spans.members(cut.gone if cut else ()))
         return [
             entry
             for entry in entries
@@ -110,6 +120,10 @@ class Reader:
             and (entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > now)
             and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
         ]
+
+    async def compaction(self, head: Head) -> Compaction:
+        """What is covered and evicted, and what stands for it."""
+        return await compaction_of(self._store, self._options.key, head.compaction)
 
     async def interactions(self) -> list[Interaction]:
         """The whole log by interaction, oldest first."""
@@ -147,7 +161,7 @@ class Reader:
         head = await self.head()
         active = await self.active(head, now)
         tokens = 0
-        for first, last in visible(head.rewound, 0, END):
+        for first, last in spans.visible(head.rewound, 0, END):
             tally = self._store.tally(self._options.key, self._options.counter.name, after=first - 1, before=last + 1)
             tokens += (await tally)[1]
         if not self._store.writable:
@@ -156,7 +170,7 @@ class Reader:
             total_entries=head.entries,
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
-            summaries=0,
+            summaries=len((await self.compaction(head)).current),
             total_tokens=tokens,
             active_tokens=sum(self._tokens(entry) for entry in active),
             erased_entries=head.erased,
@@ -170,6 +184,7 @@ class Reader:
             created_at=moment(head.created) if head.created else None,
             updated_at=moment(head.updated) if head.updated else None,
             usage=head.usage,
+            spent=head.attempts.spent if head.attempts else Spent(),
         )
 
 

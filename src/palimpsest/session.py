@@ -8,37 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from palimpsest import spans
+from palimpsest.compacting import Compacting
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
-from palimpsest.log import Change, Head, Usage, hides
-from palimpsest.timeline import Timeline
-from palimpsest.writing import Gathered
+from palimpsest.log import Change, Head, Usage
+from palimpsest.writing import Gathered, store_of
 
 if TYPE_CHECKING:
+    from palimpsest.compactor import CompactionResult
     from palimpsest.context import Context
-    from palimpsest.memory import AsyncMemory
-    from palimpsest.options import Options
     from palimpsest.reading import Interaction, Stats
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """What `end_turn` found: how many entries were added since the turn began, and ids of calls still open."""
+    """What `end_turn` found: how many entries were added since the turn began, ids of calls still open, and what
+    triggers have led to."""
 
     added: int
     open_calls: tuple[str, ...]
+    compactions: tuple[CompactionResult, ...] = ()
 
 
-class AsyncSession(Timeline):
+class AsyncSession(Compacting):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
     processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
     """
-
-    def __init__(self, memory: AsyncMemory, options: Options) -> None:
-        super().__init__(memory, options)
-        self._last: Context | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
@@ -66,6 +64,10 @@ class AsyncSession(Timeline):
         found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
         if not found:
             raise EntryNotFound(self.id, id)
+        if self._options.tracks_accesses and self._store.writable and not self._options.readonly:
+            from palimpsest.survey import accessed
+
+            await accessed(self._store, self._options, found[0])
         return found[0]
 
     async def active_entries(self) -> list[Entry]:
@@ -113,15 +115,33 @@ class AsyncSession(Timeline):
 
         Raises BudgetImpossible, with the figures, where what may not be left out does not fit.
         """
-        from palimpsest.assembly import Assembly, Call
+        from palimpsest.assembly import Assembly
+        from palimpsest.calls import Call
 
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
-        assembly = Assembly(self._store, self._options, call, self._memory.clock())
+        compacts = bool(self._options.long_term) and at is None and not dry_run and not self._options.readonly
+        if compacts and self._options.before_turn:
+            await self._watch.turn_ended()
+        assembly = Assembly(
+            self._store,
+            self._options,
+            call,
+            self._memory.clock(),
+            yields=compacts and self._options.auto_compact == "inline",
+        )
         context = await self._memory.runner.whole(assembly.context)
+        if assembly.overflow is not None:
+            self._last = context
+            await self._watch.overflowed(*assembly.overflow)
+            assembly = Assembly(self._store, self._options, call, self._memory.clock())
+            context = await self._memory.runner.whole(assembly.context)
         await self._tell(assembly, context)
         self._last = context
+        cut = assembly.changed.detail if assembly.changed is not None else {}
+        if compacts and cut.get("evicted") and self._options.auto_compact == "background" and context.budget:
+            await self._watch.overflowed(cut["tokens_before"], context.budget.room)
         return context
 
     async def _tell(self, assembly: Any, context: Context) -> None:
@@ -192,7 +212,7 @@ class AsyncSession(Timeline):
         seqs = tuple([(await self.entry(id)).seq for id in ids])
         head = await self._reader.head() if seqs and not unpin else Head()
         for seq in seqs:
-            if hides(head.rewound, seq):
+            if spans.within(head.rewound, seq):
                 raise EntryNotFound(self.id, f"{seq}, which was rewound")
         if seqs:
             reason = "unpinned" if unpin else "pinned"
@@ -201,8 +221,9 @@ class AsyncSession(Timeline):
     async def erase(self, ids: Iterable[str | int], *, reason: str = "by request") -> int:
         """Destroy the content of these entries for good and return how many there were.
 
-        Their place stays, as a tombstone with id, kind and time. Raises EntryNotFound, and erases nothing,
-        where one of them does not exist; one that is erased already is left as it is.
+        Their place stays, as a tombstone with id, kind and time. Summaries that held something of them lose their
+        text, in every version, and are made anew from the rest. Raises EntryNotFound, and erases nothing, where one of
+        them does not exist; one that is erased already is left as it is.
         """
         self._may_write()
         wanted = [ids] if isinstance(ids, str | int) else list(ids)
@@ -212,12 +233,16 @@ class AsyncSession(Timeline):
         if not seqs:
             return 0
         change = Change(kind="erase", reason=reason, seqs=seqs)
+        standing = await self.summaries() if head.compaction else []
         try:
-            await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+            after = await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
         except Conflict:  # another erasure or cut was first: some of these may be gone already
             return await self.erase(wanted, reason=reason)
         facts = {"seqs": seqs, "reason": reason}
         await self._memory.observers.emit("erased", self.id, facts, self._memory.runner.wait)
+        if after.compaction != head.compaction:  # it took summaries along
+            left = {made.id for made in await self.summaries()}
+            await self._rebuild([made for made in standing if made.id not in left])
         return len(seqs)
 
     async def clear(self) -> int:
@@ -255,9 +280,9 @@ class AsyncSession(Timeline):
         if atomic:
             self._buffer = Gathered()
         else:
-            from palimpsest.lease import TurnLease
+            from palimpsest.lease import TURN_SECONDS, Lease
 
-            self._lease = TurnLease(self._store, self._memory.runner, self._options.key)
+            self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
             await self._lease.take()
         try:
             yield self
@@ -267,15 +292,22 @@ class AsyncSession(Timeline):
             await self._release()
 
     async def end_turn(self) -> TurnEnd:
-        """Say that a run of the model is over: commit what an atomic turn gathered, give back the turn's lease.
+        """Say that a run of the model is over: commit what an atomic turn gathered, compact where a trigger says so,
+        and persist as the session's `persistence` has it.
 
-        Returns what was added and which calls are open.
+        INCREMENTAL has stored everything already. FLUSH without `archive` destroys what compactions have replaced. What
+        an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
         """
         buffer, self._buffer = self._buffer, None
         if buffer is not None and buffer.entries:
             await self._commit(buffer.entries, given_ids=buffer.given_ids)
-        end = TurnEnd(self._added, (await self._reader.head()).open_calls)
         await self._release()
+        done = await self._watch.turn_ended() if self._options.long_term else ()
+        if self._options.persistence == "flush" and not self._options.archive:
+            await self._flush()
+        end = TurnEnd(self._added, (await self._reader.head()).open_calls, done)
+        if self._options.persistence == "ephemeral":
+            self._store = store_of(self._memory, self._options)
         await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
         self._added = 0
         return end

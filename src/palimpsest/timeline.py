@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
-from palimpsest.log import Change, Record, hiding
+from palimpsest.log import Change, Record
 from palimpsest.options import MAX_ID
+from palimpsest.summary import Spent
 from palimpsest.writing import Writer
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ class Timeline(Writer):
             usage = then.usage and msgspec.structs.replace(
                 then.usage, calls=0, total_input=0, total_output=0, total_cached=0
             )
+            attempts = then.attempts and msgspec.structs.replace(then.attempts, spent=Spent())
             branch = msgspec.structs.replace(
-                then, forked_from=(self.id, point.revision), usage=usage, created=now, updated=now
+                then, forked_from=(self.id, point.revision), usage=usage, attempts=attempts, created=now, updated=now
             )
             try:
                 await self._store.fork(self._options.key, into, branch, expect_epoch=head.epoch)
@@ -67,7 +70,7 @@ class Timeline(Writer):
                     raise
         facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
         await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
-        return type(self)(self._memory, options)
+        return type(self)(self._memory, options, self._store)
 
     async def rewind(self, to: When) -> int:
         """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
@@ -82,8 +85,8 @@ class Timeline(Writer):
             point = await self._past.point(head, to, "to")
             then = await self._past.head(head, point)
             alive, gone = await self._past.alive(head, point.next_seq - 1)
-            rewound = hiding(then.rewound, point.next_seq, head.next_seq - 1)
-            if rewound == head.rewound:
+            rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
+            if rewound == head.rewound and then.compaction == head.compaction:
                 return 0
             back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
             change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
@@ -132,7 +135,8 @@ class Timeline(Writer):
         return size
 
     async def _pieces(self, format: str) -> AsyncIterator[bytes]:
-        from palimpsest.assembly import Assembly, Call
+        from palimpsest.assembly import Assembly
+        from palimpsest.calls import Call
         from palimpsest.export import listed, written
 
         if format == "palimpsest":

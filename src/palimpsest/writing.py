@@ -14,10 +14,11 @@ from palimpsest.formats import Message, find_format
 from palimpsest.log import digest
 
 if TYPE_CHECKING:
-    from palimpsest.lease import TurnLease
+    from palimpsest.lease import Lease
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
     from palimpsest.reading import Reader
+    from palimpsest.stores import Appended, Store
 
 Content = str | Sequence[Part]
 
@@ -28,11 +29,11 @@ class Writer:
     The order is fixed: decode or build, check, identify, privacy, store, event.
     """
 
-    def __init__(self, memory: AsyncMemory, options: Options) -> None:
+    def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
         self._memory, self._options = memory, options
-        self._store = memory.store
+        self._store = store or store_of(memory, options)
         self._buffer: Gathered | None = None
-        self._lease: TurnLease | None = None
+        self._lease: Lease | None = None
         self._added = 0
 
     @property
@@ -286,12 +287,25 @@ class Writer:
             for entry in done.entries:
                 if entry.revision == done.head.revision:  # the others were there already
                     await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
+        await self._appended(done)
         return done.entries
+
+    async def _appended(self, done: Appended) -> None:
+        """What follows an append that is committed and told: it cannot fail any more."""
 
     def _may_write(self) -> None:
         """Raise ConfigError in a session that was opened to read."""
         if self._options.readonly:
             raise ConfigError("readonly", True, "False, for a session that writes")
+
+
+def store_of(memory: AsyncMemory, options: Options) -> Store:
+    """Where the session writes: the memory's store, or one that keeps everything to itself."""
+    if options.persistence != "ephemeral":
+        return memory.store
+    from palimpsest.stores.overlay import Overlay
+
+    return Overlay(memory.store, memory.clock)
 
 
 class Gathered:

@@ -1,0 +1,58 @@
+"""What one call of `context` asks for, and whether it may commit a cut. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from palimpsest.budget import Limits
+from palimpsest.formats import Message
+from palimpsest.options import Options
+from palimpsest.stores import Store
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What one call of `context` asks for."""
+
+    system: str | None = None
+    tools: Sequence[Message] = ()
+    format: str | None = None
+    reserve: int | None = None
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    view: str | None = None
+    at: int | None = None
+    dry_run: bool = False
+
+
+def limits_of(options: Options, call: Call) -> Limits:
+    """The call's budget where it gives one, else the view's."""
+    own = options.limits
+    Limits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
+    bounds = [bound for bound in (own.max_tokens, options.strategy_limit) if bound is not None]
+    if any(bound < 0 for bound in bounds):
+        bounds = [0]
+    configured = min(bounds) if bounds else None
+    return msgspec.structs.replace(
+        own,
+        max_tokens=configured if call.max_tokens is None else call.max_tokens,
+        max_messages=own.max_messages if call.max_messages is None else call.max_messages,
+        reserve=own.reserve if call.reserve is None else call.reserve,
+    )
+
+
+def why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> str | None:
+    """Why this call may not commit a cut, or None."""
+    if call.at is not None:
+        return "a past revision"
+    if call.dry_run:
+        return "a dry run"
+    if options.exact:
+        return "an exact walk"
+    if options.readonly or not store.writable:
+        return "read-only"
+    configured = limits_of(options, Call())
+    if (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages):
+        return "another budget than the view's"
+    return None

@@ -1,0 +1,203 @@
+"""Compaction as a session offers it: by hand, by trigger, and the way back. A part of `AsyncSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from palimpsest import spans
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
+from palimpsest.log import Attempts, Change, Head
+from palimpsest.options import Options
+from palimpsest.summary import Compaction, Summary
+from palimpsest.timeline import Timeline
+
+if TYPE_CHECKING:
+    from palimpsest.compaction import Strategy
+    from palimpsest.compactor import CompactionResult, Compactor
+    from palimpsest.context import Context
+    from palimpsest.memory import AsyncMemory
+    from palimpsest.stores import Appended, Store
+    from palimpsest.survey import Surveyor
+    from palimpsest.verifying import Verification
+    from palimpsest.watching import Watch
+
+
+class Compacting(Timeline):
+    """Compacts, by hand and by trigger, looks into the archive, and brings back what was covered."""
+
+    def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
+        super().__init__(memory, options, store)
+        self._last: Context | None = None
+        self._watched: Watch | None = None
+
+    # --- by hand
+
+    async def compact(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        *,
+        dry_run: bool = False,
+        threshold: float | None = None,
+        force: bool = True,
+    ) -> CompactionResult:
+        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
+
+        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
+        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
+        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
+        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
+        `entry` reach it; only the neuralyzer destroys.
+
+        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        """
+        from palimpsest.compactor import below_threshold
+
+        if not dry_run:
+            self._may_write()
+        chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
+        if threshold is not None or not force:
+            survey = await compactor.survey(chosen)
+            decision = await self._watch.decision(chosen, survey, threshold=threshold)
+            if not decision.fired:
+                return below_threshold(chosen, survey, decision)
+        result = await compactor.run(chosen, decision, dry_run=dry_run)
+        if not dry_run:
+            await self._watch.tell(compactor, result)
+        return result
+
+    @property
+    def _surveyor(self) -> Surveyor:
+        from palimpsest.survey import Surveyor
+
+        last = self._last.budget if self._last is not None else None
+        return Surveyor(self._store, self._options, room=last.room if last is not None else None)
+
+    def _compactor(self) -> Compactor:
+        from palimpsest.compactor import Compactor
+        from palimpsest.folding import Folder
+
+        memory, surveyor = self._memory, self._surveyor
+        summarizer = memory.summarizer(self._options.summarizer)
+        folder = Folder(surveyor, self._options, memory.clock, summarizer, memory.privacy)
+        return Compactor(self._store, memory.runner, self._options, memory.clock, surveyor, folder)
+
+    # --- by trigger
+
+    @property
+    def _watch(self) -> Watch:
+        if self._watched is None:
+            from palimpsest.watching import Watch
+
+            self._watched = Watch(self._memory, self._options, self._compactor, self._prompt_tokens)
+        return self._watched
+
+    def _prompt_tokens(self, head: Head) -> int | None:
+        """What the last context that this object gave came to, where nothing was compacted since."""
+        return self._last.tokens if self._last is not None and self._last.revision > head.compaction else None
+
+    async def _appended(self, done: Appended) -> None:
+        if self._options.long_term and done.added:
+            await self._watch.appended(done, in_turn=self._lease is not None or self._buffer is not None)
+
+    # --- what is covered
+
+    async def summaries(self, *, history: bool = False) -> list[Summary]:
+        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+
+        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        """
+        if not history:
+            surveyor = self._surveyor
+            return await surveyor.summaries(await surveyor.state(await self._reader.head()))
+        records = await self._store.records(self._options.key)
+        return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
+
+    async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
+        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+
+        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        """
+        return await self._surveyor.read((await self._find(summary)).covers)
+
+    async def restore(self, summary: Summary | str | None = None) -> int:
+        """Bring the entries that a current summary covers back into the active set; return how many there are.
+
+        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        """
+        self._may_write()
+        made = await self._find(summary)
+        while True:
+            head = await self._reader.head()
+            state = await self._surveyor.state(head)
+            if made.revision not in state.current:
+                raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
+            back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
+            after = Compaction(
+                current=tuple(revision for revision in state.current if revision != made.revision),
+                covered=spans.minus(state.covered, made.covers),
+                evicted=state.evicted,
+                mask=state.mask,
+            )
+            before = head.attempts or Attempts()
+            cursors = {strategy.name: head.next_seq for strategy in self._options.long_term}
+            attempts = msgspec.structs.replace(before, cursors={**before.cursors, **cursors})
+            detail = {"summary": made.id, "entries": spans.size(back)}
+            change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
+            try:
+                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+            except Conflict:  # somebody was first: look again whether it is still current
+                continue
+            await self._memory.observers.emit("restored", self.id, detail, self._memory.runner.wait)
+            return spans.size(back)
+
+    async def verify(self) -> Verification:
+        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+
+        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
+        not hold together, and is empty for a session that is whole.
+        """
+        from palimpsest.verifying import verify
+
+        return await verify(self._store, self._options, self._memory.clock())
+
+    async def _find(self, summary: Summary | str | None) -> Summary:
+        if isinstance(summary, Summary):
+            return summary
+        found = await self.summaries(history=summary is not None)
+        for made in reversed(found):
+            if summary is None or made.id == summary:
+                return made
+        raise EntryNotFound(self.id, summary or "summary")
+
+    async def _rebuild(self, lost: Sequence[Summary]) -> None:
+        """Make summaries anew of what an erasure has left of the entries that these covered."""
+        from palimpsest.compaction.rebuild import Rebuild
+
+        style = self._options.chosen(None).style
+        for made in lost:
+            fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
+            compactor = self._compactor()
+            result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
+            await self._watch.tell(compactor, result)
+
+    async def _flush(self) -> None:
+        """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
+        while True:
+            head: Head = await self._reader.head()
+            state = await self._surveyor.state(head)
+            replaced = spans.minus(state.inactive, head.rewound)
+            entries = await self._surveyor.read(replaced)
+            seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
+            if not seqs:
+                return
+            change = Change(kind="erase", reason="flush", seqs=seqs, spare=True)
+            try:
+                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                return
+            except Conflict:
+                continue

@@ -1,0 +1,210 @@
+"""Making a summary of what a plan covers: the session's summarizer is asked, nothing is locked, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest import spans
+from palimpsest.compaction import Plan, Strategy
+from palimpsest.entries import Entry, new_ids
+from palimpsest.errors import SummarizerFailed
+from palimpsest.notes import counted_texts, standing
+from palimpsest.options import Options
+from palimpsest.privacy import PrivacyPolicy
+from palimpsest.summarizers import Summarizer
+from palimpsest.summarizing import Draft, Passes, Recipe, Rejected, Source
+from palimpsest.summary import Spent, Summary, SummaryItem
+from palimpsest.survey import Survey, Surveyor
+
+IMPORTANT = 0.8
+"""The importance from which on what an entry identifies may be in no summary left out."""
+
+REBUILD_TOKENS = 64_000
+"""How much is read again at most when a summary is made anew from the entries, against drift."""
+
+
+class Folder:
+    """Makes summaries for one session. `pays` says that a model or a callable is asked, and not only the heuristic."""
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        options: Options,
+        clock: Callable[[], int],
+        summarizer: Summarizer | None,
+        privacy: PrivacyPolicy,
+    ) -> None:
+        self._surveyor, self._options, self._clock = surveyor, options, clock
+        self._summarizer, self._privacy = summarizer, privacy
+        self.pays = summarizer is not None
+        self.spent = Spent()
+        """What the last summary has cost so far, accepted or not."""
+
+    async def fold(
+        self, strategy: Strategy, survey: Survey, plan: Plan, renew: Callable[[], Awaitable[object]]
+    ) -> Summary:
+        """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
+
+        Raises Rejected where none is acceptable, SummarizerFailed where there was no answer.
+        """
+        self.spent = Spent()
+        folded = [made for made in survey.snapshot.summaries if made.revision in plan.fold]
+        taken = _cost(survey, plan.cover)
+        entries, previous = survey.within(plan.cover), folded
+        rebuilt = await self._rebuilt(strategy, survey, plan, folded) if folded else None
+        if rebuilt is not None:
+            entries, previous = rebuilt
+        source = Source(entries=entries, previous=previous, pinned=_pinned(folded, entries))
+        recipe = self._recipe(strategy, plan, taken + sum(made.tokens for made in folded))
+        draft, fallback = await self._draft(strategy, source, recipe, renew)
+        fresh = rebuilt is not None and not previous
+        return self._summary(survey, plan, folded, draft, fallback, taken, source.pinned, fresh=fresh)
+
+    def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
+        style = strategy.style
+        most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
+        return Recipe(
+            target=max(min(plan.summary_tokens, most), 1),
+            most=max(most, 1),
+            source_tokens=source_tokens,
+            loops=style.cod_max_loops,
+            instructions=style.instructions,
+            template=style.prompt_template,
+            window=self._summarizer.window if self._summarizer is not None else None,
+            nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
+        )
+
+    async def _draft(
+        self, strategy: Strategy, source: Source, recipe: Recipe, renew: Callable[[], Awaitable[object]]
+    ) -> tuple[Draft, str | None]:
+        """Return the text, and why it is not of the configured summarizer."""
+        from palimpsest.summarizing.heuristic import heuristic
+
+        count = self._options.counter.count
+        if self._summarizer is None:
+            return heuristic(source, recipe, count), None
+        from palimpsest.summarizing.density import summarise
+
+        try:
+            return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
+        except (Rejected, SummarizerFailed) as fault:
+            if strategy.style.on_failure != "heuristic":
+                raise
+            return heuristic(source, recipe, count), str(fault)
+
+    async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
+        """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
+        try:
+            prompt = next(passes)
+            while True:
+                await renew()
+                try:
+                    reply = await summarizer.ask(prompt)
+                except SummarizerFailed as fault:
+                    prompt = passes.throw(fault)
+                    continue
+                self.spent += reply.spent
+                prompt = passes.send(reply)
+        except StopIteration as end:
+            draft: Draft = end.value
+            return draft
+
+    async def _rebuilt(
+        self, strategy: Strategy, survey: Survey, plan: Plan, folded: list[Summary]
+    ) -> tuple[list[Entry], list[Summary]] | None:
+        """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
+
+        All of it is read again where that is affordable, else what was taken in since an earlier version, so that
+        errors of one version are not carried on by every later one.
+        """
+        every = strategy.style.rebuild_every
+        made = folded[0]
+        if len(folded) > 1 or self._summarizer is None or not every or made.folds + 1 < every:
+            return None
+        base: list[Summary] = []
+        if made.source_tokens > REBUILD_TOKENS:
+            base = await self._surveyor.ancestors(made, every)
+            if not base or made.source_tokens - base[0].source_tokens > REBUILD_TOKENS:
+                return None
+        covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
+        entries = [entry for entry in await self._surveyor.read(covered) if not entry.erased]
+        return entries, base
+
+    def _summary(
+        self,
+        survey: Survey,
+        plan: Plan,
+        folded: list[Summary],
+        draft: Draft,
+        fallback: str | None,
+        taken: int,
+        pinned: Sequence[str],
+        *,
+        fresh: bool,
+    ) -> Summary:
+        """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
+        text = self._admitted(draft.text)
+        known = {item.text for item in draft.items if item.pinned}
+        kept = [
+            SummaryItem(kind="fact", text=identifier, pinned=True) for identifier in pinned if identifier not in known
+        ]
+        items = tuple(msgspec.structs.replace(item, text=self._admitted(item.text)) for item in (*draft.items, *kept))
+        counter = self._options.counter
+        entries = survey.within(plan.cover)
+        times = [entry.at for entry in entries]
+        model = self._summarizer.name if self._summarizer is not None and draft.method != "heuristic" else None
+        summary = Summary(
+            id=new_ids(1, self._clock() // 1000)[0],
+            text=text,
+            covers=spans.union(plan.cover, *(made.covers for made in folded)),
+            folded=plan.cover,
+            parents=tuple(made.revision for made in folded),
+            version=1 + max((made.version for made in folded), default=0),
+            level=_level(plan, folded),
+            folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
+            items=items,
+            method=draft.method,
+            model=model,
+            prompt=draft.prompt,
+            passes=draft.passes,
+            fallback=fallback,
+            tokens=counter.count(text),
+            counter=counter.name,
+            source_tokens=taken + sum(made.source_tokens for made in folded),
+            first_at=min([*times, *(made.first_at for made in folded)]),
+            last_at=max([*times, *(made.last_at for made in folded)]),
+            at=self._clock(),
+            spent=self.spent,
+        )
+        shown = sum(map(counter.count, counted_texts(standing(summary))))
+        return msgspec.structs.replace(summary, shown_tokens=shown)
+
+    def _admitted(self, text: str) -> str:
+        (entry,) = self._privacy.admit([Entry(kind="summary", role="user", content=text)])
+        return entry.text
+
+
+def _level(plan: Plan, folded: list[Summary]) -> int:
+    """How many summaries of summaries this is made over: one that only rolls others up is a level higher."""
+    highest = max((made.level for made in folded), default=0)
+    return highest + 1 if folded and not plan.cover else highest
+
+
+def _cost(survey: Survey, where: Iterable[spans.Span]) -> int:
+    """What the entries there cost in a context."""
+    wanted = list(where)
+    everything = [*survey.snapshot.archived, *survey.snapshot.interactions]
+    groups = [group for interaction in everything for group in interaction.groups]
+    return sum(group.cost for group in groups if spans.within(wanted, group.entries[0].seq))
+
+
+def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
+    """The identifiers that may not be left out: those pinned before, and those of important entries."""
+    from palimpsest.summarizing.identifiers import identifiers
+
+    kept = [item.text for made in folded for item in made.items if item.pinned]
+    important = [entry for entry in entries if (entry.importance or 0) >= IMPORTANT]
+    kept += [found for entry in important for found in identifiers(entry.text)]
+    return list(dict.fromkeys(kept))

@@ -1,0 +1,214 @@
+"""Reading a session as triggers and strategies see it. Reads only, and counts what has not been counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from palimpsest import spans
+from palimpsest.compaction import Interaction, Snapshot
+from palimpsest.entries import Entry
+from palimpsest.formats import find_format
+from palimpsest.log import Head
+from palimpsest.options import Options
+from palimpsest.spans import Span
+from palimpsest.stores import Store, compaction_of
+from palimpsest.summary import Compaction, Summary
+from palimpsest.window import Group, Meter, fill
+
+BATCH = 512
+"""Entries read at once."""
+
+ACCESSES = "palimpsest:accesses"
+"""The name under which a store keeps, like a count of tokens, when an entry was accessed last."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """A session at one revision: its head, what was compacted before, the snapshot made of it, its entries by `seq`.
+
+    `archived` is what cuts of the session's view have evicted and no compaction knows of yet.
+    """
+
+    head: Head
+    state: Compaction
+    snapshot: Snapshot
+    archived: tuple[Span, ...]
+    entries: Mapping[int, Entry]
+
+    def within(self, where: Iterable[Span]) -> list[Entry]:
+        """The entries read that lie there, oldest first; what was erased is not among them."""
+        return [self.entries[seq] for seq in spans.members(where) if seq in self.entries]
+
+
+class Surveyor:
+    """Reads one session. `room` is what its budget leaves for the log, in counted tokens, where that is known."""
+
+    def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
+        self._store, self._options, self._room = store, options, room
+
+    async def state(self, head: Head) -> Compaction:
+        """Return what is covered and evicted, and what stands for it."""
+        return await self._recorded(head.compaction)
+
+    async def summaries(self, state: Compaction) -> list[Summary]:
+        """Return the current summaries, oldest first."""
+        found = [(await self._recorded(revision)).summary for revision in state.current]
+        return [summary for summary in found if summary is not None and not summary.withdrawn]
+
+    async def _recorded(self, revision: int) -> Compaction:
+        return await compaction_of(self._store, self._options.key, revision)
+
+    def evicted(self, head: Head, state: Compaction) -> tuple[Span, ...]:
+        """Return what cuts of the session's view have evicted since its last compaction."""
+        cut = head.views.get(self._options.view)
+        if cut is None or cut.compaction != head.compaction:
+            return ()
+        shown = [*spans.of((*cut.pins, *cut.anchors, *head.pinned)), *head.rewound]
+        before = [(head.first_seq, cut.start - 1)] if cut.start > head.first_seq else []
+        return spans.minus(before, [*state.inactive, *shown])
+
+    async def survey(self, head: Head, now: int, *, archive: bool, strategy: str = "") -> Survey:
+        """Return the session as it is; `archive` says that what cuts have evicted is read, too.
+
+        `strategy` is the one whose last run the snapshot knows of.
+        """
+        state = await self.state(head)
+        archived = self.evicted(head, state)
+        meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
+        meter.exact = True
+        hidden = [*state.inactive, *head.rewound, *archived]
+        active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
+        loose = spans.union(archived, state.evicted) if archive else ()
+        old = await self.read(spans.minus(loose, head.rewound))
+        accessed, clock = await self._accesses(head, active)
+        snapshot = Snapshot(
+            interactions=self._interactions(active, head, state, meter, now, ended=False),
+            archived=self._interactions(old, head, state, meter, now, ended=True),
+            summaries=await self.summaries(state),
+            pinned=frozenset(head.pinned),
+            max_tokens=self._limit(),
+            max_messages=self._options.limits.max_messages,
+            mask=max(state.mask, cut.mask if (cut := head.views.get(self._options.view)) else 0),
+            seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
+            now=now,
+            accessed=accessed,
+            clock=clock,
+        )
+        if meter.counted and self._store.writable:
+            await self._store.count(self._options.key, self._options.counter.name, meter.counted)
+        entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
+        return Survey(head, state, snapshot, archived, entries)
+
+    def _limit(self) -> int | None:
+        from palimpsest.budget import limit_of
+
+        if self._room is not None:
+            return self._room
+        options = self._options
+        limit, reserve = limit_of(options.limits, options.model, options.model_name)
+        return None if limit is None else int((limit - reserve) / options.default_factor())
+
+    async def ancestors(self, summary: Summary, steps: int) -> list[Summary]:
+        """Return the version that `summary` goes back to after so many steps; nothing where there is none with words.
+        Return the version that `summary` goes back to after so many steps; nothing where there is none with words."""
+        for _ in range(steps):
+            if len(summary.parents) != 1:
+                return []
+            made = (await self._recorded(summary.parents[0])).summary
+            if made is None or made.withdrawn:
+                return []
+            summary = made
+        return [summary]
+
+    async def read(self, where: Iterable[Span]) -> list[Entry]:
+        """Return the entries that lie there, oldest first, with their counts."""
+        found: list[Entry] = []
+        for low, high in where:
+            after = low - 1
+            while after < high:
+                batch = await self._store.read(
+                    self._options.key, after=after, before=high + 1, limit=BATCH, counter=self._options.counter.name
+                )
+                if not batch:
+                    break
+                found += batch
+                after = batch[-1].seq
+        return found
+
+    def _interactions(
+        self, entries: Sequence[Entry], head: Head, state: Compaction, meter: Meter, now: int, *, ended: bool
+    ) -> tuple[Interaction, ...]:
+        groups: list[Group] = []
+        for entry in entries:
+            if groups and groups[-1].seq == entry.group:
+                groups[-1].entries.append(entry)
+            else:
+                groups.append(Group(entry.group, entry.turn, [entry]))
+        open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
+        found: list[tuple[int, list[Group]]] = []
+        for group in groups:
+            group.entries = [entry for entry in group.entries if not entry.erased and not _expired(entry, now)]
+            if not group.entries:
+                continue
+            group.pending = group.seq in open_groups
+            group.pinned = any(entry.seq in head.pinned for entry in group.entries)
+            fill(group, state.mask, {}, meter)
+            if not found or found[-1][0] != group.turn:
+                found.append((group.turn, []))
+            found[-1][1].append(group)
+        still_open = not ended
+        interactions: list[Interaction] = []
+        for turn, members in reversed(found):
+            still_open = still_open and turn > 0 and not _is_complete(members)
+            interactions.append(Interaction(turn, tuple(members), still_open))
+        return tuple(reversed(interactions))
+
+    async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
+        """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
+        if not active:
+            return {}, head.next_seq - 1
+        stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=ACCESSES)
+        fetched = {entry.seq: entry.tokens for entry in stamped if entry.tokens is not None}
+        times = sorted(fetched.values())
+        accessed: dict[int, int] = {}
+        done = 0
+        by_id = {entry.id: entry.seq for entry in active}
+        for entry in active:
+            while done < len(times) and times[done] - done - 1 < entry.seq:
+                done += 1  # so many fetches came before this entry was appended
+            accessed[entry.seq] = entry.seq + done
+        for entry in active:
+            if entry.kind == "tool_result":
+                for seq in _named(entry.text, by_id):
+                    accessed[seq] = max(accessed[seq], accessed[entry.seq])
+        for seq, time in fetched.items():
+            if seq in accessed:
+                accessed[seq] = max(accessed[seq], time)
+        return accessed, head.next_seq - 1 + len(times)
+
+
+async def accessed(store: Store, options: Options, entry: Entry) -> None:
+    """Remember that an entry was fetched: best effort, as a count is."""
+    head = await store.head(options.key) or Head()
+    stamped, _ = await store.tally(options.key, ACCESSES)
+    await store.count(options.key, ACCESSES, {entry.seq: head.next_seq + stamped})
+
+
+def _named(text: str, ids: Mapping[str, int]) -> list[int]:
+    """The entries whose ids stand in a text."""
+    import re
+
+    found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
+    return [ids[id] for id in found if id in ids]
+
+
+def _expired(entry: Entry, now: int) -> bool:
+    return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
+
+
+def _is_complete(groups: Sequence[Group]) -> bool:
+    """Whether an interaction has its final answer and no unanswered call."""
+    last = groups[-1].entries[-1]
+    answered = last.kind == "message" and last.role == "assistant" and not last.is_reasoning
+    return answered and not any(group.pending for group in groups)

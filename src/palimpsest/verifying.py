@@ -1,0 +1,162 @@
+"""Verifying a session: every entry in exactly one state, and every entry that a summary covers accounted for. Reads
+only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from palimpsest import spans
+from palimpsest.entries import Entry
+from palimpsest.log import Head, Record
+from palimpsest.options import Options
+from palimpsest.spans import Span
+from palimpsest.stores import Store
+from palimpsest.summary import Compaction, Summary
+from palimpsest.survey import Surveyor
+
+BATCH = 512
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of every entry of a session, each counted once, and what does not hold together.
+
+    `total` is their sum: all entries of the log, tombstones included. `summaries` are the current ones, `versions`
+    all that were ever made. `problems` is empty for a session that is whole.
+    """
+
+    total: int = 0
+    active: int = 0
+    covered: int = 0
+    evicted: int = 0
+    erased: int = 0
+    rewound: int = 0
+    expired: int = 0
+    summaries: int = 0
+    versions: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+STATES = ("erased", "rewound", "covered", "evicted", "expired", "active")
+
+
+async def verify(store: Store, options: Options, now: int) -> Verification:
+    """Walk the whole log and every record of compaction, and say what became of each entry."""
+    head = await store.head(options.key) or Head()
+    surveyor = Surveyor(store, options)
+    state = await surveyor.state(head)
+    records = await store.records(options.key)
+    problems = [*_of_records(records, head, state), *_of_state(state, head)]
+    evicted = spans.union(state.evicted, surveyor.evicted(head, state))
+    counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
+    covered_groups: dict[int, set[bool]] = {}
+    while seen < head.next_seq - 1:
+        batch = await store.read(options.key, after=seen, before=head.next_seq, limit=BATCH)
+        if not batch:
+            problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
+            break
+        for entry in batch:
+            if entry.seq != seen + 1:
+                problems.append(f"entries {seen + 1} to {entry.seq - 1} are missing")
+            seen = entry.seq
+            what = _state(entry, head, state.covered, evicted, now)
+            counts[what] += 1
+            if what not in ("erased", "rewound"):
+                covered_groups.setdefault(entry.group, set()).add(what == "covered")
+        covered_groups = _split(covered_groups, batch[-1].group, problems)
+    _split(covered_groups, None, problems)
+    if counts["erased"] != head.erased:
+        problems.append(f"{counts['erased']} entries are erased where the head knows of {head.erased}")
+    if counts["rewound"] != head.hidden:
+        problems.append(f"{counts['rewound']} entries are rewound where the head knows of {head.hidden}")
+    versions = [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
+    return Verification(
+        total=sum(counts.values()),
+        summaries=len(state.current),
+        versions=len(versions),
+        problems=tuple(problems),
+        **counts,
+    )
+
+
+def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[Span], now: int) -> str:
+    """The one state of an entry."""
+    if entry.erased:
+        return "erased"
+    if spans.within(head.rewound, entry.seq):
+        return "rewound"
+    if spans.within(covered, entry.seq):
+        return "covered"
+    if spans.within(evicted, entry.seq):
+        return "evicted"
+    if entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now:
+        return "expired"
+    return "active"
+
+
+def _split(groups: dict[int, set[bool]], still: int | None, problems: list[str]) -> dict[int, set[bool]]:
+    """Tell of groups that are covered in part, and forget all but the one that may go on."""
+    for group, found in groups.items():
+        if len(found) > 1 and group != still:
+            problems.append(f"the group of entry {group} is covered in part")
+    return {group: found for group, found in groups.items() if group == still}
+
+
+def _of_state(state: Compaction, head: Head) -> list[str]:
+    """What is wrong with the ranges that are covered or evicted."""
+    problems = []
+    both = spans.common(state.covered, state.evicted)
+    if both:
+        problems.append(f"entries {_told(both)} are covered and evicted at once")
+    beyond = spans.minus(state.inactive, [(1, head.next_seq - 1)])
+    if beyond:
+        problems.append(f"entries {_told(beyond)} are covered or evicted and do not exist")
+    return problems
+
+
+def _of_records(records: Sequence[Record], head: Head, state: Compaction) -> list[str]:
+    """What is wrong with the current summaries and their history."""
+    by_revision = {record.revision: record.compaction for record in records if record.compaction is not None}
+    problems: list[str] = []
+    covers: list[tuple[Span, ...]] = []
+    if head.compaction and head.compaction not in by_revision:
+        problems.append(f"the head names the compaction of revision {head.compaction}, which has no record")
+    for revision in state.current:
+        held = by_revision.get(revision)
+        made = held.summary if held is not None else None
+        if made is None or made.withdrawn or not made.text:
+            problems.append(f"the summary of revision {revision} is current and has no text")
+            continue
+        twice = spans.common(spans.union(*covers), made.covers)
+        if twice:
+            problems.append(f"entries {_told(twice)} are covered by two summaries")
+        covers.append(made.covers)
+        problems += _of_lineage(made, by_revision)
+    loose = spans.minus(state.covered, spans.union(*covers))
+    if loose:
+        problems.append(f"entries {_told(loose)} are covered by no current summary")
+    return problems
+
+
+def _of_lineage(made: Summary, by_revision: dict[int, Compaction]) -> list[str]:
+    """What is wrong with how a summary came from those before it: each must cover all that its parents did."""
+    problems = []
+    for parent in made.parents:
+        held = by_revision.get(parent)
+        before = held.summary if held is not None else None
+        if before is None:
+            problems.append(f"summary {made.id} supersedes that of revision {parent}, which has no record")
+        elif spans.minus(before.covers, made.covers):
+            lost = spans.minus(before.covers, made.covers)
+            problems.append(f"summary {made.id} does not cover entries {_told(lost)}, as its parent did")
+    return problems
+
+
+def _told(where: Sequence[Span]) -> str:
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in where)

@@ -1,0 +1,77 @@
+"""Conversations of known cost for tests of compaction, and summarizers that follow a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palimpsest import Session
+
+
+def words(text: str) -> int:
+    """One token for each word: the counter of most acceptance cases."""
+    return len(text.split())
+
+
+def filler(tokens: int, word: str = "word") -> str:
+    """A text of so many words."""
+    return " ".join([word] * tokens)
+
+
+def talk(session: Session, *costs: int, start: int = 0) -> None:
+    """Add completed interactions that cost so many tokens each: a question of half, an answer of the rest."""
+    for i, cost in enumerate(costs, start):
+        half = cost // 2
+        session.add_user_message(f"q{i} {filler(half - 1)}".strip())
+        session.add_assistant_message(f"a{i} {filler(cost - half - 1)}".strip())
+
+
+def use_tool(session: Session, name: str, status: str, output: str = "done") -> None:
+    """Add a completed interaction with one call of a tool, whose result has this status."""
+    session.add_user_message(f"please {name}")
+    call = session.add_tool_call(name, {"x": 1})
+    session.add_tool_result(name, output, call_id=call.call_id, status=status)  # type: ignore[arg-type]
+    session.add_assistant_message("it is done")
+
+
+class Scripted:
+    """A summarizer that answers from a script, by call, and keeps what it was asked. The last answer repeats."""
+
+    name = "scripted"
+
+    def __init__(self, *answers: str | Exception | Callable[[str], str]) -> None:
+        self.answers: Sequence[Any] = answers
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        answer = self.answers[min(len(self.prompts), len(self.answers) - 1)]
+        self.prompts.append(prompt)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer(prompt) if callable(answer) else answer)
+
+    @property
+    def calls(self) -> int:
+        """How often it was asked."""
+        return len(self.prompts)
+
+
+class Listener:
+    """Notes events with their facts, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    def to(self, memory: Any, *events: str) -> Listener:
+        """Listen to these events of a memory."""
+        for event in events:
+            memory.on(event, lambda session, facts, event=event: self.heard.append((event, facts)))
+        return self
+
+    def names(self) -> list[str]:
+        """The events heard, in order."""
+        return [name for name, _ in self.heard]
+
+    def facts(self, event: str) -> list[dict[str, Any]]:
+        """What was told of this event."""
+        return [facts for name, facts in self.heard if name == event]

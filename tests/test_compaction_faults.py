@@ -1,0 +1,147 @@
+"""Compactions that are killed, and two processes that compact one session."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compactor_process import STRATEGY
+from palimpsest import Memory
+from processes import Process, integrity, together
+from writer import SESSION, quarters, turn
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+KILLS = [10, pytest.param(100, marks=pytest.mark.slow)]
+SCRIPT = Path(__file__).with_name("compactor_process.py")
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
+
+
+def killed_at(step: str, mode: str, path: Path | str, start: int, dice: random.Random) -> list[list[object]]:
+    """Start a compacting process, kill it somewhere behind a step of its, and return its steps."""
+    process = Process(mode, path, start, script=SCRIPT)
+    said: list[list[object]] = []
+    wanted = dice.randrange(1, 6)
+    while wanted and (one := process.hear()) is not None:
+        said.append(one)
+        wanted -= one[0] == step
+    time.sleep(dice.random() * 0.004)  # the kill is to fall anywhere in what follows; nothing waits for this
+    return said + process.kill()
+
+
+@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize("step", ["added", "asked", "compacted"])
+def test_no_kill_parts_a_summary_from_its_coverage(
+    path: Path | str, dice: random.Random, step: str, kills: int
+) -> None:
+    """Killed before, in or after the model call, or in the commit: the session verifies, every turn is there."""
+    added: set[int] = set()
+    versions = 0
+    for i in range(kills):
+        for name, value in killed_at(step, "compact", path, 10_000 * i, dice):
+            if name == "added":
+                added.add(int(str(value)))
+            if name == "compacted":
+                versions = max(versions, int(str(value)))
+
+        with Memory.open(path) as memory:
+            session = memory.session(SESSION, counter=quarters)
+            proof = session.verify()
+            assert proof.ok, proof.problems
+            there = {int(entry.text.split()[-1]) for entry in session.entries() if entry.is_human}
+            current = session.summaries()
+            if current:
+                assert current[0].version >= versions
+                assert len(session.expand()) == proof.covered
+            session.context()
+        assert added <= there
+        assert integrity(path) == "ok"
+    assert versions
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_no_kill_leaves_an_erasure_in_between(path: Path | str, dice: random.Random, kills: int) -> None:
+    """Killed anywhere in a neuralyzer's run: what it took is gone whole or there whole, and the session verifies."""
+    start = 0
+    for _ in range(kills):
+        said = killed_at(dice.choice(["added", "erased"]), "neuralyze", path, start, dice)
+        start += 1000
+        with Memory.open(path) as memory:
+            session = memory.session(SESSION, counter=quarters)
+            proof = session.verify()
+            assert proof.ok, proof.problems
+            turns = [entry.turn for entry in session.entries() if not entry.erased]
+            assert all(turns.count(one) == 6 for one in set(turns))
+            erased = [value for name, value in said if name == "erased"]
+            assert not erased or len(set(turns)) <= 2
+        assert integrity(path) == "ok"
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_flush_is_all_or_nothing(path: Path | str, dice: random.Random, kills: int) -> None:
+    """FLUSH killed at any step leaves the old or the new state: the session verifies, and the newest turn is there."""
+    start = 0
+    for _ in range(kills):
+        said = killed_at("flushed", "flush", path, start, dice)
+        start += 1000
+        with Memory.open(path) as memory:
+            session = memory.session(SESSION, counter=quarters)
+            proof = session.verify()
+            assert proof.ok, proof.problems
+            newest = max(int(str(value)) for name, value in said if name == "flushed")
+            active = {int(entry.text.split()[-1]) for entry in session.active_entries() if entry.is_human}
+            assert newest in active or (active and max(active) > newest)
+        assert integrity(path) == "ok"
+
+
+def filled(path: Path | str) -> None:
+    with Memory.open(path) as memory:
+        session = memory.session(SESSION)
+        for number in range(8):
+            session.add(turn(str(number)))
+
+
+def test_two_processes_pay_for_one_summary(path: Path | str) -> None:
+    """Of two processes that compact one session at once one is told that it is pending, or finds it done."""
+    filled(path)
+
+    first, second = (
+        said[-1] for said in together(Process("once", path, name, 0.3, script=SCRIPT) for name in ("one", "two"))
+    )
+
+    assert first["asked"] + second["asked"] == 1
+    winner, other = (first, second) if first["asked"] else (second, first)
+    assert winner["reason"] is None
+    assert other["reason"] in ("pending", "nothing_to_compact")
+    with Memory.open(path) as memory:
+        session = memory.session(SESSION, counter=quarters)
+        assert session.verify().ok
+        assert [made.text for made in session.summaries()] == [winner["text"]]
+
+
+def test_without_leases_one_wins_and_one_plans_anew(path: Path | str) -> None:
+    """Correctness rests on compare-and-set: where a lease has been lost the loser plans again and nothing is lost."""
+    filled(path)
+    with Memory.open(path) as memory, Memory.open(path) as other:
+
+        def overtaken(prompt: str) -> str:
+            if not rival.summaries():  # the rival holds no lease and asks for none: it has no summarizer to pay for
+                rival.compact(STRATEGY)
+            return "by the slower one"
+
+        rival = other.session(SESSION, counter=quarters)
+        slower = memory.session(SESSION, counter=quarters, summarizer=overtaken)
+
+        done = slower.compact(STRATEGY)
+
+        assert done.reason == "nothing_to_compact"
+        assert [made.method for made in slower.summaries()] == ["heuristic"]
+        assert slower.verify().ok
