@@ -471,3 +471,30 @@ def test_by_hand_below_low_water_the_ladder_halves() -> None:
 
         assert after.tokens == 50
         assert strategy.plan(after) == Plan(reason="nothing_to_compact")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        SimpleFifo(interaction_keep=3),
+        Lru(interaction_keep=3),
+        TokenAwareLru(interaction_keep=3),
+        HybridSummary(summary_tokens=5, interaction_keep=3),
+    ],
+)
+def test_flushing_keeps_the_newest_interactions(strategy: Any) -> None:
+    """`interaction_keep` holds for every strategy: the newest completed interactions stay, whatever the limit says."""
+    before = snapshot(turns(6, 10, 10), max_tokens=20)
+
+    after = left(before, strategy.plan(before))
+
+    assert after == list(range(7, 13))
+
+
+def test_a_kept_window_shrinks_to_its_tokens() -> None:
+    """`recent_tokens` bounds what `interaction_keep` keeps, in whole groups."""
+    before = snapshot(turns(6, 10, 10), max_tokens=20)
+
+    after = left(before, SimpleFifo(interaction_keep=3, recent_tokens=40, low_water=0.9).plan(before))
+
+    assert after == [9, 10, 11, 12]

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from palimpsest.compaction import Plan, Snapshot, Step
-from palimpsest.compaction.base import Triggered, check_limits, low
+from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction.base import Triggered, check_keep, check_limits, low
 from palimpsest.compaction.cutting import Room
-from palimpsest.compaction.selecting import cost, count, has_news, is_fixed, loose, spans_of
+from palimpsest.compaction.selecting import cost, count, has_news, is_fixed, outside, spans_of
 from palimpsest.window import Group
 
 
 class _Evicting(Triggered, frozen=True, kw_only=True):
     """Evicts groups, in an order of its own, down to low water.
 
-    `low_water` is a share of `max_tokens` and `max_messages`, which stand in for the session's limits where given.
+    `low_water` is a share of `max_tokens` and `max_messages`, which stand in for the session's limits where given. The
+    newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`.
     """
 
+    interaction_keep: int = 0
+    recent_tokens: int | None = None
     low_water: float = 0.5
     max_tokens: int | None = None
     max_messages: int | None = None
@@ -27,6 +30,12 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)
         check_limits(self)
+        check_keep(self.interaction_keep, self.triggers)
+        checking.whole("recent_tokens", self.recent_tokens, none=True)
+
+    def leaving(self, snapshot: Snapshot) -> list[Group]:
+        """Return the groups that may leave, oldest first."""
+        return outside(snapshot, self.interaction_keep, self.recent_tokens)
 
     def down(self, snapshot: Snapshot, order: Iterable[Group], why: str, unlimited: int) -> Plan:
         """Evict in this order to low water. Without a limit `unlimited` messages stay, where anything is new."""
@@ -49,7 +58,7 @@ class SimpleFifo(_Evicting, frozen=True, kw_only=True):
         target = low(self, snapshot)
         if target.messages is None and has_news(snapshot):
             target = Room(target.tokens, snapshot.messages - _messages(snapshot) // 4)
-        return evicting(down_to(snapshot, loose(snapshot), target), "the oldest first", target)
+        return evicting(down_to(snapshot, self.leaving(snapshot), target), "the oldest first", target)
 
 
 class Lru(_Evicting, frozen=True, kw_only=True):
@@ -62,7 +71,7 @@ class Lru(_Evicting, frozen=True, kw_only=True):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return which groups go."""
-        order = sorted(loose(snapshot), key=lambda group: _accessed(group, snapshot))
+        order = sorted(self.leaving(snapshot), key=lambda group: _accessed(group, snapshot))
         return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
 
 
@@ -78,7 +87,7 @@ class TokenAwareLru(_Evicting, frozen=True, kw_only=True):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return which groups go."""
         after = snapshot.clock + 1
-        order = sorted(loose(snapshot), key=lambda group: (_accessed(group, snapshot) - after) * group.cost)
+        order = sorted(self.leaving(snapshot), key=lambda group: (_accessed(group, snapshot) - after) * group.cost)
         return self.down(snapshot, order, "the largest staleness x tokens first", _messages(snapshot) // 2)
 
 

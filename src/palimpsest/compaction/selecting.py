@@ -73,6 +73,11 @@ def archived(snapshot: Snapshot) -> list[Group]:
     return [group for interaction in snapshot.archived for group in interaction.groups if is_free(group, snapshot)]
 
 
+def outside(snapshot: Snapshot, keep: int, tokens: int | None) -> list[Group]:
+    """Return the active groups that may leave, but for the newest `keep` interactions, shrunk to `tokens`."""
+    return older(snapshot, recent(snapshot, keep=keep, tokens=tokens)) if keep else loose(snapshot)
+
+
 def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
     """Return the groups, oldest first, by the interaction that they are of."""
     found: list[list[Group]] = []

@@ -21,6 +21,7 @@ from palimpsest.compaction.selecting import (
     has_news,
     loose,
     older,
+    outside,
     part,
     recent,
     spans_of,
@@ -127,11 +128,14 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
     """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest as it is.
 
     At least one interaction leaves, and as many more as hold `summarize_oldest_percent` of the entries that may
-    leave, or as low water asks for. Where nothing is new since the last run, only low water counts.
+    leave, or as low water asks for; of those outside the newest `interaction_keep` ones, shrunk to `recent_tokens`.
+    Where nothing is new since the last run, only low water counts.
     """
 
     summary_tokens: int
     summarize_oldest_percent: float = 0.5
+    interaction_keep: int = 0
+    recent_tokens: int | None = None
     low_water: float = 0.5
     max_tokens: int | None = None
     max_messages: int | None = None
@@ -142,6 +146,8 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
         check_limits(self)
         checking.whole("summary_tokens", self.summary_tokens, 1)
         checking.share("summarize_oldest_percent", self.summarize_oldest_percent)
+        check_keep(self.interaction_keep, self.triggers)
+        checking.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the next summary covers."""
@@ -164,7 +170,8 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
     def _blocks(self, snapshot: Snapshot) -> list[list[Group]]:
         """What may leave, by interaction: all but the newest one. A preamble leaves only before an interaction."""
         newest = snapshot.interactions[-1].turn if snapshot.interactions else 0
-        blocks = [block for block in by_interaction(loose(snapshot)) if block[0].turn != newest]
+        groups = outside(snapshot, self.interaction_keep, self.recent_tokens)
+        blocks = [block for block in by_interaction(groups) if block[0].turn != newest]
         return blocks if any(block[0].turn for block in blocks) else []
 
 
