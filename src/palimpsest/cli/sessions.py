@@ -260,6 +260,8 @@ def figures_of(chat: Session) -> dict[str, Any]:
     """Return a session in numbers as JSON values."""
     import msgspec
 
-    stats = msgspec.to_builtins(chat.stats())
+    found = chat.stats()
+    stats = msgspec.to_builtins(found)
     stats["usage"] = stats["usage"] or "never recorded"
+    stats["spent"] = msgspec.structs.asdict(found.spent) if found.spent.calls else "nothing on summaries"
     return {"session": chat.id, "counter": chat.options.counter.name, **stats}
