@@ -6,7 +6,7 @@ time, not of counts, not of what is in memory. That is what keeps the prefix of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -143,6 +143,17 @@ class Group:
         self.messages = 0
         self.pending = False
         self.pinned = False
+
+
+def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
+    """Return the groups, oldest first, by the interaction that they are of; a preamble is one, too."""
+    found: list[list[Group]] = []
+    for group in groups:
+        if found and found[-1][0].turn == group.turn:
+            found[-1].append(group)
+        else:
+            found.append([group])
+    return found
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import RENDERER, Clamp, Cut
 from palimpsest.notes import shown_text
-from palimpsest.window import Group, Meter, clamp_text, fill
+from palimpsest.window import Group, Meter, by_interaction, clamp_text, fill
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
 OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
@@ -157,7 +157,7 @@ class _Ladder:
         given = self.given
         if not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        interactions = _interactions(self.groups)
+        interactions = by_interaction(self.groups)
         over = False
         for age, interaction in enumerate(reversed(interactions)):
             whole = not given.partial or not _is_first(interaction, given.groups)
@@ -281,7 +281,7 @@ class _Ladder:
     def open_humans(self) -> list[Group]:
         """Human messages of the trailing interactions without a final answer, newest first."""
         found: list[Group] = []
-        for interaction in reversed(_interactions(self.groups)):
+        for interaction in reversed(by_interaction(self.groups)):
             items = interaction[-1].items
             final = items[-1].entry if items else None
             if final is not None and final.kind == "message" and final.role == "assistant":
@@ -309,17 +309,6 @@ def _level(costs: Sequence[int], free: int) -> int:
             return share
         free -= cost
     return max(costs, default=0)
-
-
-def _interactions(groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups by interaction, oldest first; the preamble, where it is there, comes first."""
-    found: list[list[Group]] = []
-    for group in groups:
-        if found and found[-1][0].turn == group.turn:
-            found[-1].append(group)
-        else:
-            found.append([group])
-    return found
 
 
 def _is_first(interaction: Sequence[Group], groups: Sequence[Group]) -> bool:

@@ -17,7 +17,6 @@ from palimpsest.compaction.evict import described
 from palimpsest.compaction.mask import mask_step, masked, superseded, superseded_step, watermark
 from palimpsest.compaction.selecting import (
     archived,
-    by_interaction,
     cost,
     count,
     has_news,
@@ -27,7 +26,7 @@ from palimpsest.compaction.selecting import (
     spans_of,
 )
 from palimpsest.compaction.summarize import Proportional, covering, total
-from palimpsest.window import Group
+from palimpsest.window import Group, by_interaction
 
 
 class Ladder(Proportional, frozen=True, kw_only=True):

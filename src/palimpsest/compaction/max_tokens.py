@@ -13,7 +13,7 @@ from palimpsest.conditions import Condition, ConditionFailed, parse
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import Head
-from palimpsest.window import Group, Meter, message_values, without
+from palimpsest.window import Group, Meter, by_interaction, message_values, without
 
 CUTS = ("exact", "low_water")
 GAPS = ("stop", "skip")
@@ -110,12 +110,7 @@ def sift(
     rules = list(rules)
     if not rules:
         return []
-    interactions: list[list[Group]] = []
-    for group in groups:
-        if interactions and interactions[-1][0].turn == group.turn:
-            interactions[-1].append(group)
-        else:
-            interactions.append([group])
+    interactions = by_interaction(groups)
     facts = {
         "id": session,
         "message_count": head.entries,

@@ -78,17 +78,6 @@ def outside(snapshot: Snapshot, keep: int, tokens: int | None) -> list[Group]:
     return older(snapshot, recent(snapshot, keep=keep, tokens=tokens)) if keep else loose(snapshot)
 
 
-def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups, oldest first, by the interaction that they are of."""
-    found: list[list[Group]] = []
-    for group in groups:
-        if found and found[-1][0].turn == group.turn:
-            found[-1].append(group)
-        else:
-            found.append([group])
-    return found
-
-
 def has_news(snapshot: Snapshot) -> bool:
     """Whether anything was appended since the strategy ran last."""
     return any(group.entries[-1].seq >= snapshot.seen for group in snapshot.groups)

@@ -15,7 +15,6 @@ from palimpsest.compaction.base import Summarizing, check_keep, check_limits, lo
 from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.selecting import (
     archived,
-    by_interaction,
     cost,
     count,
     has_news,
@@ -27,7 +26,7 @@ from palimpsest.compaction.selecting import (
     spans_of,
 )
 from palimpsest.summary import Summary
-from palimpsest.window import Group
+from palimpsest.window import Group, by_interaction
 
 SHARE = 0.25
 """Share of the session's tokens that summaries take at most."""
