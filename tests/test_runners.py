@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from palimpsest.errors import Closed
-from palimpsest.runners import Inline, Runner, Suspended, drive
+from palimpsest.runners import Inline, Runner, drive
+from palimpsest.threads import Suspended
 from runs import WORLDS, Complete, inline, threaded
 
 PATIENCE = 30.0

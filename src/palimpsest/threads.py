@@ -1,0 +1,78 @@
+"""Threads beside the caller's: one for a function of somebody else, one with an event loop. No store, no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from palimpsest.errors import PalimpsestError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Start a function in a daemon thread of its own, with the caller's context variables."""
+    from concurrent.futures import Future
+    from contextvars import copy_context
+    from threading import Thread
+
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # nobody can cancel it from here on
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome = context.run(function, *arguments)
+        except StopIteration as end:  # no future holds one
+            future.set_exception(RuntimeError(f"the function raised {end!r}"))
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
+
+    Thread(target=work, name="palimpsest-outside", daemon=True).start()
+    return future
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own. Drivers bind to a loop, so it lives as long as its owner."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._gone = apart(self._run)
+
+    def _run(self) -> None:
+        import asyncio
+
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left at the end
+            runner.run(self._end.wait())
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run it. To cancel the future cancels the coroutine, and waits for nothing."""
+        import asyncio
+
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 (the public one raises where there is none)
+            raise Suspended("a synchronous call came from this memory's own event loop; use AsyncMemory there")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self, timeout: float) -> None:
+        """Cancel everything and wait for the end of the thread, at most so many seconds."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        try:
+            self._gone.result(timeout)
+        except TimeoutError:
+            import logging
+
+            logging.getLogger("palimpsest").warning("an event loop did not end within %g seconds", timeout)
+
+
+class Suspended(PalimpsestError, RuntimeError):
+    """A coroutine of a synchronous memory waited for an event loop that is not there, or is its own."""
+
+    def __init__(self, why: str = "the store suspended inside a synchronous call; use AsyncMemory with this store"):
+        super().__init__(why)
