@@ -1,66 +1,82 @@
-"""What of a long conversation is still in reach at its end: a summary made without a model, beside truncation.
+"""What of a long conversation is still in reach: sessions that compact themselves, beside truncation.
 
-    PALIMPSEST_DATA=... python bench/retention.py [--budgets 2000 4000 8000] [--json] [--gate]
+    PALIMPSEST_DATA=... python bench/retention.py [--budgets 2000 4000 8000] [--every 1] [--long-term ladder]
+                                                  [--json] [--gate]
 
 The data are the ten conversations of LoCoMo (Maharana et al., ACL 2024), which are not part of this project: without
-`PALIMPSEST_DATA` there is nothing to measure. A question is answerable when every turn that answers it is retained:
-verbatim in the window, or by at least 60 % of its names, numbers and dates in the summary. A turn that has none of
-those is retained only verbatim. Shares are over all questions that have such turns (1,982).
+`PALIMPSEST_DATA` there is nothing to measure. Each is added to a session of its own, turn by turn (one speaker is the
+user, the other the assistant), and a context is asked for after every turn. No model is asked: the summaries are those
+that a session without a summarizer makes.
 
-A turn is one message, `Speaker: text [image: caption]`; it costs its o200k tokens and 4.
+A question is in reach when every turn that answers it is retained: verbatim in the context's messages, or by at least
+60 % of its names, numbers and dates in the text of the summary that the context shows. A turn that has none of those is
+retained only verbatim. `at the end` are all questions (1,982) after the last turn; `on the way` is the mean over all
+turns of the share of those questions whose evidence has been said by then.
 
     truncation  the newest turns that fill the budget
-    summary     a window that is cut to its low water when it has grown to its high water, and a summary of at most a
-                quarter of the budget, into which each cut folds what it takes out
+    sessions    `max_tokens=budget, long_term="ladder"`, or what --long-term says (a name or JSON)
 
-Names, numbers and dates are defined here and not by what is measured: words with a digit; words with a capital that do
-not begin a sentence; months and days of the week. The two speakers' own names, which every turn has, do not count.
+A turn is one message, `Speaker: text [image: caption]`; truncation counts its o200k tokens and 4, a session what the
+whole request costs. Names, numbers and dates are defined here and not by what is measured: words with a digit; words
+with a capital that do not begin a sentence; months and days of the week. The two speakers' own names, which every turn
+has, do not count.
+
+The same run counts what may never happen: a context or an active set over the budget, a turn that is not there by its
+id or, where it is covered, by `expand`, and what `verify()` finds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from palimpsest.entries import Entry
-from palimpsest.summarizing import Recipe, Source
-from palimpsest.summarizing.heuristic import heuristic
-from palimpsest.summary import Summary
+from palimpsest import Context, Memory, Session
 from palimpsest.tokens import encoding
 
 BUDGETS = (2_000, 4_000, 8_000)
 TARGETS = {2_000: 0.28, 4_000: 0.35, 8_000: 0.40}
-"""Shares of questions, each well above what truncation keeps."""
+"""Shares of questions in reach at the end, each well above what truncation keeps."""
 
-LOW_WATER, HIGH_WATER, SUMMARY_SHARE, MESSAGE = 0.36, 0.75, 0.25, 4
+MESSAGE = 4
 KEPT = 0.6
+NEVER = ("contexts over the budget", "active sets over the budget", "turns not found by id", "not in expand", "faults")
+"""What is counted and has to be 0."""
 
 count = encoding("o200k_base").count
 
 
 class Turn(NamedTuple):
-    """One message of a conversation: its id in the data, its text as a session gets it, what it mentions, its cost."""
+    """One message of a conversation: id in the data, role and text as a session gets them, what it mentions, cost."""
 
     id: str
+    role: str
     text: str
     terms: frozenset[str]
     tokens: int
 
 
+class Question(NamedTuple):
+    """The turns that answer a question, and the place of the last of them: before that nobody can ask."""
+
+    evidence: frozenset[str]
+    said: int
+
+
 class Conversation(NamedTuple):
-    """The turns of a conversation, and for each of its questions the ids of the turns that answer it."""
+    """The turns of a conversation and its questions."""
 
     name: str
     turns: list[Turn]
-    questions: list[frozenset[str]]
+    questions: list[Question]
 
 
 # --- the data
@@ -70,20 +86,22 @@ def conversations(path: Path) -> Iterator[Conversation]:
     """Yield the conversations of the file."""
     for sample in json.loads(path.read_text(encoding="utf-8")):
         talk = sample["conversation"]
-        speakers = {talk["speaker_a"], talk["speaker_b"]}
+        speakers = {talk["speaker_a"]: "user", talk["speaker_b"]: "assistant"}
         sittings = sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key))
         turns = [_turn(turn, speakers) for number in sittings for turn in talk[f"session_{number}"]]
-        known = {turn.id for turn in turns}
-        questions = (_evidence(question["evidence"]) & known for question in sample["qa"])
-        yield Conversation(sample["sample_id"], turns, [evidence for evidence in questions if evidence])
+        places = {turn.id: place for place, turn in enumerate(turns)}
+        found = (_evidence(question["evidence"]) & places.keys() for question in sample["qa"])
+        questions = [Question(evidence, max(map(places.__getitem__, evidence))) for evidence in found if evidence]
+        yield Conversation(sample["sample_id"], turns, questions)
 
 
-def _turn(turn: dict[str, str], speakers: set[str]) -> Turn:
-    said = turn["text"]
+def _turn(turn: dict[str, str], speakers: dict[str, str]) -> Turn:
+    said, speaker = turn["text"], turn["speaker"]
     if turn.get("blip_caption"):
         said += f" [image: {turn['blip_caption']}]"
-    text = f"{turn['speaker']}: {said}"
-    return Turn(turn["dia_id"], text, frozenset(terms_of(said) - speakers), count(text) + MESSAGE)
+    text = f"{speaker}: {said}"
+    terms = frozenset(terms_of(said) - speakers.keys())
+    return Turn(turn["dia_id"], speakers[speaker], text, terms, count(text) + MESSAGE)
 
 
 def _evidence(given: Sequence[str]) -> frozenset[str]:
@@ -126,53 +144,125 @@ def mentions(summary: str, terms: frozenset[str]) -> bool:
 
 def truncation(turns: Sequence[Turn], budget: int) -> set[str]:
     """Return the ids of the newest turns that fill the budget."""
-    return {turn.id for turn in turns[_newest(turns, budget) :]}
-
-
-def _newest(turns: Sequence[Turn], room: float) -> int:
     start = len(turns)
-    while start and (room := room - turns[start - 1].tokens) >= 0:
+    while start and (budget := budget - turns[start - 1].tokens) >= 0:
         start -= 1
-    return start
+    return {turn.id for turn in turns[start:]}
 
 
-def summarised(turns: Sequence[Turn], budget: int) -> tuple[set[str], str]:
-    """Return the ids of the turns that are retained at the end, and the summary."""
-    start, used = 0, 0
-    summary: Summary | None = None
-    for end, turn in enumerate(turns, 1):
-        used += turn.tokens
-        if used > HIGH_WATER * budget:
-            cut = start + _newest(turns[start:end], LOW_WATER * budget)
-            summary = folded(turns, start, cut, summary, budget)
-            start, used = cut, sum(turn.tokens for turn in turns[cut:end])
-    text = summary.text if summary is not None else ""
-    return {turn.id for i, turn in enumerate(turns) if i >= start or mentions(text, turn.terms)}, text
+class Kept:
+    """What a context holds of the turns said so far, by its own messages."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = turns
+        self._told, self._mentioned = "", set[str]()
+
+    def by(self, context: Context, said: int) -> set[str]:
+        """Return the ids of the turns that the context retains, of the first `said`."""
+        texts = [message["content"] for message in context.messages]
+        first = said
+        while texts and first and texts[-1] == self._turns[first - 1].text:
+            texts.pop()
+            first -= 1
+        told = "\n".join(map(_inside, texts))
+        if told != self._told:
+            self._told = told
+            self._mentioned = {turn.id for turn in self._turns if mentions(told, turn.terms)}
+        return {turn.id for turn in self._turns[first:said]} | self._mentioned
 
 
-def folded(turns: Sequence[Turn], start: int, cut: int, previous: Summary | None, budget: int) -> Summary:
-    """Return the summary that takes in the turns from `start` to `cut`, too."""
-    entries = [
-        Entry(seq=i + 1, role="assistant" if i % 2 else "user", content=turns[i].text) for i in range(start, cut)
-    ]
-    new = sum(turn.tokens for turn in turns[start:cut])
-    everything = new + (previous.source_tokens if previous else 0)
-    most = int(SUMMARY_SHARE * budget)
-    target = min(max(120, math.ceil(0.3 * everything)), most)
-    recipe = Recipe(target=target, most=most, source_tokens=new + (previous.tokens if previous else 0))
-    draft = heuristic(Source(entries=entries, previous=(previous,) if previous else ()), recipe, count)
-    tokens = count(draft.text)
-    assert tokens <= most, f"{tokens} tokens where {most} are allowed"
-    covers = ((1, cut),)
-    return Summary(
-        id="",
-        text=draft.text,
-        covers=covers,
-        items=draft.items,
-        tokens=tokens,
-        source_tokens=everything,
-        method="heuristic",
-    )
+def _inside(message: str) -> str:
+    """The text of a summary in the message that shows it: between the lines of its fence, which hold numbers, too."""
+    return message.partition("\n\n")[2].rpartition("\n")[0] if message.startswith("<summary ") else ""
+
+
+class Share:
+    """Shares of questions in reach: at the end, and on the way there."""
+
+    def __init__(self) -> None:
+        self.asked = self.held = self.points = 0
+        self.shares = 0.0
+
+    def note(self, questions: Sequence[Question], kept: set[str], *, at_end: bool) -> None:
+        """Count the questions of one point, of one conversation."""
+        held = sum(question.evidence <= kept for question in questions)
+        self.points, self.shares = self.points + 1, self.shares + held / len(questions)
+        if at_end:
+            self.asked, self.held = self.asked + len(questions), self.held + held
+
+    @property
+    def end(self) -> float:
+        """Of all questions."""
+        return self.held / self.asked
+
+    @property
+    def way(self) -> float:
+        """The mean over the points."""
+        return self.shares / self.points
+
+
+class Tally:
+    """What all conversations have come to under one budget."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.ours, self.truncated = Share(), Share()
+        self.turns = self.compactions = self.calls = self.tokens = 0
+        self.seconds = 0.0
+        self.never: Counter[str] = Counter()
+
+    def row(self, talks: int) -> dict[str, Any]:
+        """The figures."""
+        return {
+            "budget": self.budget,
+            "end": {"truncation": self.truncated.end, "sessions": self.ours.end},
+            "way": {"truncation": self.truncated.way, "sessions": self.ours.way},
+            "compactions": self.compactions,
+            "calls": self.calls,
+            "summary_tokens": self.tokens / talks,
+            "ms_a_turn": self.seconds / self.turns * 1e3,
+            "never": {name: self.never[name] for name in NEVER},
+        }
+
+
+def replay(talk: Conversation, memory: Memory, options: dict[str, Any], every: int, tally: Tally) -> None:
+    """Have a conversation in a session, and note at every so many turns what is in reach."""
+    budget, session, made = tally.budget, memory.session(talk.name, max_tokens=tally.budget, **options), ""
+    kept = Kept(talk.turns)
+    for said, turn in enumerate(talk.turns, 1):
+        began = time.perf_counter()
+        add = session.add_user_message if turn.role == "user" else session.add_assistant_message
+        add(turn.text)
+        context = session.context()
+        tally.seconds += time.perf_counter() - began
+        tally.turns += 1
+        tally.never["contexts over the budget"] += context.tokens > budget
+        if context.summaries and context.summaries[-1].id != made:
+            made = context.summaries[-1].id
+            tally.never["active sets over the budget"] += session.stats().active_tokens > budget
+        at_end = said == len(talk.turns)
+        questions = [question for question in talk.questions if question.said < said]
+        if questions and (at_end or said % every == 0):
+            tally.ours.note(questions, kept.by(context, said), at_end=at_end)
+            tally.truncated.note(questions, truncation(talk.turns[:said], budget), at_end=at_end)
+    prove(talk, session, tally)
+
+
+def prove(talk: Conversation, session: Session, tally: Tally) -> None:
+    """Look for every turn, by its id and in what the summaries cover, and add up what the summaries are."""
+    entries = session.entries()
+    for turn, entry in zip(talk.turns, entries, strict=True):
+        tally.never["turns not found by id"] += session.entry(entry.id).text != turn.text
+    summaries = session.summaries()
+    expanded = {entry.seq: entry.text for summary in summaries for entry in session.expand(summary)}
+    for first, last in (where for summary in summaries for where in summary.covers):
+        for seq in range(first, last + 1):
+            tally.never["not in expand"] += expanded.get(seq) != talk.turns[seq - 1].text
+    proof, stats = session.verify(), session.stats()
+    tally.never["faults"] += len(proof.problems) + (proof.covered != len(expanded)) + (proof.total != len(talk.turns))
+    tally.compactions += proof.versions
+    tally.calls += stats.spent.calls
+    tally.tokens += sum(summary.tokens for summary in summaries)
 
 
 # --- the table
@@ -182,6 +272,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Print the table; with --gate exit 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
+    parser.add_argument("--every", type=int, default=1, help="look at every so many turns (default 1)")
+    parser.add_argument("--long-term", default="ladder", help="a strategy's name, or JSON (default ladder)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--gate", action="store_true")
     given = parser.parse_args(arguments)
@@ -190,34 +282,59 @@ def main(arguments: Iterable[str] | None = None) -> int:
         return 0
     began = time.perf_counter()
     data = list(conversations(Path(os.environ["PALIMPSEST_DATA"]) / "locomo" / "locomo10.json"))
-    rows = [measured(data, budget) for budget in given.budgets]
-    met = all(row["summary"] >= TARGETS.get(int(row["budget"]), 0) for row in rows)
+    long_term = json.loads(given.long_term) if given.long_term.startswith(("{", "[")) else given.long_term
+    rows = [measured(data, budget, {"long_term": long_term}, given.every) for budget in given.budgets]
+    met = all(map(is_met, rows))
     if given.json:
         print(json.dumps({"rows": rows, "met": met}))
-        return 0 if met or not given.gate else 1
-    questions = sum(len(talk.questions) for talk in data)
-    print(f"{len(data)} conversations, {questions} questions, {time.perf_counter() - began:.0f} s")
-    print(f"{'budget':>8}{'truncation':>12}{'summary':>9}{'target':>9}{'summary tokens':>16}")
-    for row in rows:
-        target = TARGETS.get(int(row["budget"]))
-        shares = f"{row['truncation']:12.1%}{row['summary']:9.1%}{'' if target is None else format(target, '.1%'):>9}"
-        print(f"{row['budget']:8,}{shares}{row['tokens']:16,.0f}")
-    print("targets met" if met else "a target is MISSED")
+    else:
+        questions = sum(len(talk.questions) for talk in data)
+        print(f"{len(data)} conversations, {questions} questions, {time.perf_counter() - began:.0f} s\n")
+        show(rows)
+        print("\ntargets met" if met else "\na target is MISSED")
     return 0 if met or not given.gate else 1
 
 
-def measured(data: Sequence[Conversation], budget: int) -> dict[str, float]:
-    """Return the shares of questions whose every turn is retained, and how long the summaries are."""
-    truncated = ours = total = tokens = 0
-    for talk in data:
-        newest = truncation(talk.turns, budget)
-        kept, summary = summarised(talk.turns, budget)
-        total += len(talk.questions)
-        truncated += sum(evidence <= newest for evidence in talk.questions)
-        ours += sum(evidence <= kept for evidence in talk.questions)
-        tokens += count(summary)
-    row = {"truncation": truncated / total, "summary": ours / total, "tokens": tokens / len(data)}
-    return {"budget": budget, **row}
+def measured(data: Sequence[Conversation], budget: int, options: dict[str, Any], every: int) -> dict[str, Any]:
+    """Replay every conversation under one budget and return the figures."""
+    tally = Tally(budget)
+    with (
+        tempfile.TemporaryDirectory(prefix="palimpsest-bench-") as folder,
+        Memory.open(Path(folder) / "retention.db", synchronous="NORMAL") as memory,
+    ):
+        for number, talk in enumerate(data, 1):
+            replay(talk, memory, options, every, tally)
+            progress(f"budget {budget:,}: {number} of {len(data)} conversations")
+    progress("")
+    return tally.row(len(data))
+
+
+def progress(text: str) -> None:
+    """Say how far it is, where a terminal looks."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def is_met(row: dict[str, Any]) -> bool:
+    """Whether a row has what it has to: no less than truncation, the target, and nothing of what may never happen."""
+    enough = all(row[when]["sessions"] >= row[when]["truncation"] for when in ("end", "way"))
+    target = row["end"]["sessions"] >= TARGETS.get(row["budget"], 0)
+    return enough and target and not any(row["never"].values())
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the figures, a line for each budget."""
+    shares = f"{'truncation':>12}{'sessions':>10}"
+    print(f"{'':8}{'at the end':^32}{'on the way':^22}{'compac-':>9}{'model':>7}{'summary':>9}{'ms a':>6}")
+    print(f"{'budget':>8}{shares}{'target':>10}{shares}{'tions':>9}{'calls':>7}{'tokens':>9}{'turn':>6}")
+    for row in rows:
+        end, way = (f"{row[when]['truncation']:12.1%}{row[when]['sessions']:10.1%}" for when in ("end", "way"))
+        target = f"{TARGETS[row['budget']]:10.1%}" if row["budget"] in TARGETS else " " * 10
+        cost = f"{row['compactions']:9,}{row['calls']:7,}{row['summary_tokens']:9,.0f}{row['ms_a_turn']:6.1f}"
+        print(f"{row['budget']:8,}{end}{target}{way}{cost}")
+    print()
+    for name in NEVER:
+        print(f"{name:28}{sum(row['never'][name] for row in rows)}")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,10 @@ def _chat_texts(request: dict[str, Any]) -> list[str]:
     for message in request["messages"]:
         content = message.get("content")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
-        found += [part["text"] if part["type"] == "text" else json.dumps(part, ensure_ascii=False) for part in parts]
+        found += [
+            part["text"] if part["type"] == "text" else json.dumps(part, ensure_ascii=False, separators=(",", ":"))
+            for part in parts
+        ]
         for call in message.get("tool_calls") or ():
             body = call[call["type"]]
             found += [body["name"], body.get("arguments", body.get("input"))]

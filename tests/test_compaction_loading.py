@@ -45,9 +45,9 @@ def test_strategies_are_objects_names_mappings_or_a_list() -> None:
 
 
 def test_a_name_alone_has_the_usual_rules() -> None:
-    """Flushing strategies run at 0.8 of the limits, the summarizer at 20 interactions or 20,000 tokens."""
+    """Flushing strategies run at 0.8 of the limits, the ladder at all of them, the summarizer at 20 interactions."""
     assert one("fifo") == SimpleFifo(triggers=Triggers(threshold=0.8))
-    assert one("ladder").triggers == Triggers(threshold=0.8)
+    assert one("ladder").triggers == Triggers(threshold=1.0)
     usual = Triggers(interaction_threshold_qty=20, interaction_threshold_tokens=20_000)
     assert one("cod-summarizer").triggers == one({"strategy": "summarizer", "min_entries": 2}).triggers == usual
 

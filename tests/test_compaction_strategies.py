@@ -441,7 +441,7 @@ def test_without_summaries_the_ladder_evicts() -> None:
     plan = Ladder(summarize=False).plan(before)
 
     assert not Ladder(summarize=False).summarizes
-    assert plan.evict == ((1, 8),)
+    assert plan.evict == ((1, 6),)
     assert [found.name for found in plan.steps] == ["evict"]
 
 
@@ -471,6 +471,17 @@ def test_by_hand_below_low_water_the_ladder_halves() -> None:
 
         assert after.tokens == 50
         assert strategy.plan(after) == Plan(reason="nothing_to_compact")
+
+
+def test_below_low_water_the_ladder_covers_what_cuts_have_evicted() -> None:
+    """Where a cut was first nothing more leaves: a summary of what it has evicted is all that is missing."""
+    before = snapshot(turns(6, 50, 50), max_tokens=1_000, archived=range(1, 9))
+
+    plan = Ladder(summary_floor=20).plan(before)
+
+    assert plan.cover == ((1, 8),)
+    assert left(before, plan) == [9, 10, 11, 12]
+    assert Ladder(summary_floor=20).plan(applied(before, plan)).reason == "nothing_to_compact"
 
 
 @pytest.mark.parametrize(

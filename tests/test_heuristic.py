@@ -235,6 +235,26 @@ def test_what_may_be_no_name_comes_last_also_later():
     assert "Bananas" not in two.text
 
 
+def test_what_mentions_only_what_all_mention_is_not_quoted():
+    """However much room there is, greetings by name are left out; the name itself and what is rare are told."""
+    greetings = [f"Well said number {'abcdefgh'[i]}, dear Melanie!" for i in range(8)]
+
+    text = told(talk(*greetings[:7], "We saw Melanie play in Lisbon.", greetings[7])).text
+
+    assert "- assistant: We saw Melanie play in Lisbon." in text
+    assert text.count("dear Melanie!") == 2  # the user's first message and his last
+    assert not missing(text, ["Melanie", "Lisbon"])
+
+
+def test_names_stand_before_what_was_said():
+    """Where a context has no room for all of it the end is left out, and that is what says least for its length."""
+    long = "Going to Lisbon, Porto, Coimbra " + "and so on " * 30
+
+    text = told(talk("hello", long, "bye", "We met Ann Lee in Oslo.")).text
+
+    assert 0 < text.index("Mentioned: Lisbon, Porto, Coimbra\n") < text.index("Said:\n- assistant: We met")
+
+
 def test_a_model_text_without_room_is_cut_at_a_sentence_and_its_names_stay():
     """What is cut off of it still counts as mentioned."""
     model = Summary(id="s", text="One two three. " * 20 + "See ORD-1234.", covers=((1, 2),), method="plain")

@@ -1,5 +1,4 @@
-"""Promise 5, for any log, any strategy and any budget: compaction loses nothing, and what it leaves fits and is valid.
-Promise 5, for any log, any strategy and any budget: compaction loses nothing, and what it leaves fits and is valid."""
+"""Promise 5, for any log, any strategy and any budget: compaction loses nothing, and what it leaves fits and is valid."""
 
 from __future__ import annotations
 
@@ -58,12 +57,11 @@ def filled(memory: Memory, clock: FakeClock, log: list[Operation], budget: dict[
 
 
 @given(logs(), logs(8), st.sampled_from(STRATEGIES), budgets, summarizers)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_nothing_is_lost(
     log: list[Operation], more: list[Operation], strategy: dict[str, Any], budget: dict[str, Any], answer: object
 ) -> None:
-    """Whatever a strategy does: every entry in one state, groups whole, coverage complete, contexts within the limit.
-    Whatever a strategy does: every entry in one state, groups whole, coverage complete, contexts within the limit."""
+    """Whatever a strategy does: every entry in one state, groups whole, coverage complete, contexts within the limit."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, answer)
@@ -87,7 +85,7 @@ def test_nothing_is_lost(
 
 
 @given(logs(), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_compacting_twice_changes_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
@@ -105,7 +103,7 @@ def test_compacting_twice_changes_nothing(
 
 
 @given(logs(), st.sampled_from([one for one in STRATEGIES if one["strategy"] in ("summarizer", "hybrid_summary")]))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dict[str, Any]) -> None:
     """After `restore` active set and context are as they were; the log never changed."""
     clock = FakeClock()
@@ -124,7 +122,7 @@ def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dic
 
 
 @given(logs(8), st.lists(logs(3), max_size=4), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_contexts_are_stable_between_compactions(
     log: list[Operation], parts: list[list[Operation]], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
@@ -148,7 +146,7 @@ def test_contexts_are_stable_between_compactions(
 
 
 @given(logs(), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 def test_a_dry_run_tells_and_changes_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:

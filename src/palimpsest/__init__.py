@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from palimpsest.compaction.summarize import HybridSummary as HybridSummary
     from palimpsest.compaction.summarize import Summarize as Summarize
     from palimpsest.compaction.triggers import Triggers as Triggers
-    from palimpsest.compactor import CompactionResult as CompactionResult
     from palimpsest.conditions import ConditionFailed as ConditionFailed
     from palimpsest.context import Context as Context
     from palimpsest.context import LeftOut as LeftOut
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from palimpsest.memory import AsyncMemory as AsyncMemory
     from palimpsest.memory import Memory as Memory
     from palimpsest.options import PalimpsestWarning as PalimpsestWarning
+    from palimpsest.outcome import CompactionResult as CompactionResult
     from palimpsest.reading import Interaction as Interaction
     from palimpsest.reading import Stats as Stats
     from palimpsest.session import AsyncSession as AsyncSession
@@ -79,7 +79,7 @@ _HOMES = {
     "BudgetImpossible": "errors",
     "CallableSummarizer": "summarizers.callables",
     "Closed": "errors",
-    "CompactionResult": "compactor",
+    "CompactionResult": "outcome",
     "ConditionFailed": "conditions",
     "ConfigError": "errors",
     "Conflict": "errors",

@@ -17,9 +17,10 @@ from palimpsest.timeline import Timeline
 
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
-    from palimpsest.compactor import CompactionResult, Compactor
+    from palimpsest.compactor import Compactor
     from palimpsest.context import Context
     from palimpsest.memory import AsyncMemory
+    from palimpsest.outcome import CompactionResult
     from palimpsest.stores import Appended, Store
     from palimpsest.survey import Surveyor
     from palimpsest.verifying import Verification
@@ -32,6 +33,7 @@ class Compacting(Timeline):
     def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
         super().__init__(memory, options, store)
         self._last: Context | None = None
+        self._room: int | None = None
         self._watched: Watch | None = None
 
     # --- by hand
@@ -54,17 +56,20 @@ class Compacting(Timeline):
 
         Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
         """
-        from palimpsest.compactor import below_threshold
+        from palimpsest.compaction import checking
+        from palimpsest.outcome import below_threshold
 
+        checking.switch("dry_run", dry_run)
+        checking.switch("force", force)
         if not dry_run:
             self._may_write()
         chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
+        survey = await compactor.survey(chosen, dry_run=dry_run)
         if threshold is not None or not force:
-            survey = await compactor.survey(chosen)
             decision = await self._watch.decision(chosen, survey, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, survey, decision)
-        result = await compactor.run(chosen, decision, dry_run=dry_run)
+        result = await compactor.run(chosen, decision, survey=survey, dry_run=dry_run)
         if not dry_run:
             await self._watch.tell(compactor, result)
         return result
@@ -73,8 +78,7 @@ class Compacting(Timeline):
     def _surveyor(self) -> Surveyor:
         from palimpsest.survey import Surveyor
 
-        last = self._last.budget if self._last is not None else None
-        return Surveyor(self._store, self._options, room=last.room if last is not None else None)
+        return Surveyor(self._store, self._options, room=self._room)
 
     def _compactor(self) -> Compactor:
         from palimpsest.compactor import Compactor
@@ -101,7 +105,7 @@ class Compacting(Timeline):
 
     async def _appended(self, done: Appended) -> None:
         if self._options.long_term and done.added:
-            await self._watch.appended(done, in_turn=self._lease is not None or self._buffer is not None)
+            await self._watch.appended(done, in_turn=self._in_turn)
 
     # --- what is covered
 
@@ -110,6 +114,8 @@ class Compacting(Timeline):
 
         One whose text went with an erasure is in the history, `withdrawn` and without words.
         """
+        if not isinstance(history, bool):
+            raise ConfigError("history", history, "True or False")
         if not history:
             surveyor = self._surveyor
             return await surveyor.summaries(await surveyor.state(await self._reader.head()))
@@ -166,13 +172,14 @@ class Compacting(Timeline):
         return await verify(self._store, self._options, self._memory.clock())
 
     async def _find(self, summary: Summary | str | None) -> Summary:
-        if isinstance(summary, Summary):
-            return summary
-        found = await self.summaries(history=summary is not None)
+        id = summary.id if isinstance(summary, Summary) else summary
+        if id is not None and not isinstance(id, str):
+            raise ConfigError("summary", id, "a Summary, its id, or None for the newest")
+        found = await self.summaries(history=id is not None)
         for made in reversed(found):
-            if summary is None or made.id == summary:
+            if id is None or made.id == id:
                 return made
-        raise EntryNotFound(self.id, summary or "summary")
+        raise EntryNotFound(self.id, "summary" if id is None else id)
 
     async def _rebuild(self, lost: Sequence[Summary]) -> None:
         """Make summaries anew of what an erasure has left of the entries that these covered."""

@@ -16,6 +16,7 @@ from palimpsest.budget import Budget, Fixed, measure
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.log import Clamp, Cut, Head
+from palimpsest.notes import sendable
 from palimpsest.summary import Summary
 from palimpsest.window import Group, Item, Meter, Window, fill
 
@@ -256,7 +257,7 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
 
 def _scrubbed(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return sendable(value)
     if isinstance(value, dict):
         return {key: _scrubbed(inner) for key, inner in value.items()}
     return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value
@@ -297,7 +298,7 @@ def _report(
         interactions=len(turns),
         first_seq=window.groups[0].seq if window.groups else 0,
         last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,
-        pinned=tuple(seq for seq in cut.pins if seq < cut.start),
+        pinned=tuple(sorted({*cut.pins}.intersection(entry.seq for group in head for entry in group.entries))),
         summaries=tuple(summary.id for summary, _ in summaries),
         anchors=cut.anchors,
         masked=tuple(item.entry.seq for item in forms.get("masked", ())),

@@ -17,10 +17,10 @@ from palimpsest.writing import Content
 
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
-    from palimpsest.compactor import CompactionResult
     from palimpsest.context import Context
     from palimpsest.export import Sink
     from palimpsest.options import Options
+    from palimpsest.outcome import CompactionResult
     from palimpsest.past import When
     from palimpsest.reading import Interaction, Stats
     from palimpsest.summary import Summary

@@ -10,13 +10,13 @@ from palimpsest import spans
 from palimpsest.compaction import Plan, Strategy
 from palimpsest.entries import Entry, new_ids
 from palimpsest.errors import SummarizerFailed
-from palimpsest.notes import counted_texts, standing
+from palimpsest.notes import counted_texts, sendable, standing
 from palimpsest.options import Options
 from palimpsest.privacy import PrivacyPolicy
 from palimpsest.summarizers import Summarizer
 from palimpsest.summarizing import Draft, Passes, Recipe, Rejected, Source
 from palimpsest.summary import Spent, Summary, SummaryItem
-from palimpsest.survey import Survey, Surveyor
+from palimpsest.survey import Survey, Surveyor, expired
 
 IMPORTANT = 0.8
 """The importance from which on what an entry identifies may be in no summary left out."""
@@ -129,7 +129,8 @@ class Folder:
             if not base or made.source_tokens - base[0].source_tokens > REBUILD_TOKENS:
                 return None
         covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
-        entries = [entry for entry in await self._surveyor.read(covered) if not entry.erased]
+        now = self._clock()
+        entries = [one for one in await self._surveyor.read(covered) if not one.erased and not expired(one, now)]
         return entries, base
 
     def _summary(
@@ -147,9 +148,7 @@ class Folder:
         """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
         text = self._admitted(draft.text)
         known = {item.text for item in draft.items if item.pinned}
-        kept = [
-            SummaryItem(kind="fact", text=identifier, pinned=True) for identifier in pinned if identifier not in known
-        ]
+        kept = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in known]
         items = tuple(msgspec.structs.replace(item, text=self._admitted(item.text)) for item in (*draft.items, *kept))
         counter = self._options.counter
         entries = survey.within(plan.cover)
@@ -183,7 +182,7 @@ class Folder:
 
     def _admitted(self, text: str) -> str:
         (entry,) = self._privacy.admit([Entry(kind="summary", role="user", content=text)])
-        return entry.text
+        return sendable(entry.text)
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:

@@ -75,7 +75,7 @@ class Gatherer:
         return found
 
     def _group(self, summary: Summary, shown: Standing) -> Group:
-        same = summary.counter == self._meter.counter.name
+        same = shown.counter == self._meter.counter.name
         tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
         entry = standing(summary, shown.characters, tokens)
         group = Group(0, 0, [entry])
@@ -83,8 +83,13 @@ class Gatherer:
         group.cost, group.messages = group.items[0].cost, 1
         return group
 
-    async def standing(self, revisions: Sequence[int], limit: int | None) -> tuple[Standing, ...]:
-        """Return how a cut shows these summaries in at most `limit` tokens (None: whole), the newest first served."""
+    async def standing(
+        self, revisions: Sequence[int], limit: int | None, most: int | None = None
+    ) -> tuple[Standing, ...]:
+        """Return how a cut shows these summaries: at most `most`, in at most `limit` tokens (None: whole).
+
+        The newest is served first.
+        """
         shown: list[Standing] = []
         left = limit
         for revision in reversed(revisions):
@@ -92,7 +97,7 @@ class Gatherer:
             if made is None or made.withdrawn:
                 continue
             one = self._within(made, left)
-            if one is None:
+            if one is None or (most is not None and len(shown) >= most):
                 break
             shown.append(one)
             if left is not None:
@@ -101,18 +106,23 @@ class Gatherer:
 
     def _within(self, summary: Summary, limit: int | None) -> Standing | None:
         """As much of a summary as `limit` tokens hold, up to the end of a sentence; None where that is nothing."""
-        whole = Standing(summary.revision, -1, self._shown_tokens(summary, -1))
+
+        def shown(characters: int) -> Standing:
+            tokens = self._shown_tokens(summary, characters)
+            return Standing(summary.revision, characters, tokens, self._meter.counter.name)
+
+        whole = shown(-1)
         if limit is None or self._group(summary, whole).cost <= limit:
             return whole
-        low, high = 0, len(summary.text)
+        low, high = 0, len(summary.text) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            part = Standing(summary.revision, middle, self._shown_tokens(summary, middle))
-            low, high = (middle, high) if self._group(summary, part).cost <= limit else (low, middle - 1)
-        characters = sentence_end(summary.text, low)
-        if not characters:
-            return None
-        return Standing(summary.revision, characters, self._shown_tokens(summary, characters))
+            low, high = (middle, high) if self._group(summary, shown(middle)).cost <= limit else (low, middle - 1)
+        for characters in sentence_ends(summary.text, low):  # a shorter text may, by a token, cost more
+            part = shown(characters)
+            if self._group(summary, part).cost <= limit:
+                return part
+        return shown(low) if low else None
 
     def _shown_tokens(self, summary: Summary, characters: int) -> int:
         counter = self._meter.counter
@@ -143,23 +153,24 @@ class Gatherer:
             for entry in fetched:
                 found[entry.seq] = entry
                 if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
-                    found.update({other.seq: other for other in await self._whole_group(head, entry)})
+                    group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
+                    found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
-        return look(members, cut, self._meter, now=now, newest=newest)
-
-    async def _whole_group(self, head: Head, entry: Entry) -> list[Entry]:
-        members: list[Entry] = []
-        for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
-            near = await self._store.read(
-                self._key, after=first - 1, before=last + 1, limit=CHUNK, counter=self._meter.counter.name
-            )
-            members += [other for other in near if other.group == entry.group]
-            if near and near[-1].group != entry.group:
-                break
-        return members
+        waiting = head.group or (head.tail if head.reasoning else 0)
+        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
 
 
-def sentence_end(text: str, limit: int) -> int:
-    """Return where the last sentence or line within `limit` characters ends; `limit` itself where none does."""
-    ends = [found.end() for found in _SENTENCE.finditer(text, 0, limit)]
-    return ends[-1] if ends else limit
+async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
+    """Return the group of this entry, whole, with counts; what was rewound is not in it."""
+    members: list[Entry] = []
+    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
+        near = await store.read(key, after=first - 1, before=last + 1, limit=CHUNK, counter=counter)
+        members += [other for other in near if other.group == entry.group]
+        if near and near[-1].group != entry.group:
+            break
+    return members
+
+
+def sentence_ends(text: str, limit: int) -> list[int]:
+    """Return where sentences and lines within the first `limit` characters end, the last first."""
+    return [found.end() for found in _SENTENCE.finditer(text, 0, limit)][::-1]

@@ -55,11 +55,15 @@ class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all)."""
+    """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all).
+
+    `tokens` is what that costs by the counter of this name.
+    """
 
     revision: int
     characters: int
     tokens: int
+    counter: str = ""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +93,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     factor: float = 0.0
     renderer: int = RENDERER
     reason: str = ""
+
+    def passed(self, seqs: Iterable[int]) -> set[int]:
+        """Those of these places that it does not show where they stand: what is pinned there comes first."""
+        return {seq for seq in seqs if seq < self.start or spans.within(self.skipped, seq)}
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,7 +190,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. A rewind goes back
     to what was open in `back`, whose `rewound` says what is hidden from then on. `compaction` is the state after a
     compaction, or after an erasure that took summaries along; with `spare` an erasure leaves the current summaries
-    alone, though it takes what they are from. `attempts` is what is remembered of compactions from
+    alone, though it takes what they are from; `also` are places that were erased before, of which no summary is to tell
+    any more. `attempts` is what is remembered of compactions from
     then on. `detail` goes into the record: the window before and after, the trigger.
     """
 
@@ -195,6 +204,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     compaction: Compaction | None = None
     spare: bool = False
+    also: tuple[Span, ...] = ()
     attempts: Attempts | None = None
     back: Head | None = None
     detail: dict[str, Any] = {}

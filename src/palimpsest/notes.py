@@ -62,6 +62,15 @@ def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str
     return "\n".join(piece for piece in (text[:head], marker, end) if piece)
 
 
+def sendable(text: str) -> str:
+    """Return the text with U+FFFD for lone surrogates, which no provider takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def fenced(tag: str, text: str, **attributes: str | None) -> str:
     """Return `text` between `<tag …>` and `</tag>`; an end tag inside the text is defused."""
     inner = re.sub(rf"<(?=/?\s*{tag}\b)", "&lt;", text, flags=re.IGNORECASE) if tag in text.lower() else text

@@ -104,12 +104,15 @@ class Reader:
         start = max(cut.start if cut else 1, head.first_seq)
         counter = self._options.counter.name
         entries: list[Entry] = []
-        for first, last in spans.visible(spans.union(state.inactive, head.rewound), start - 1, head.next_seq):
+        inactive = spans.minus(state.inactive, spans.of(head.pinned))
+        for first, last in spans.visible(spans.union(inactive, head.rewound), start - 1, head.next_seq):
             entries += await self._store.read(self._options.key, after=first - 1, before=last + 1, counter=counter)
         if cut is not None:
-            ahead = [seq for seq in {*cut.pins, *cut.anchors} if seq < start]
+            there = {entry.seq for entry in entries}
+            ahead = {*cut.pins, *cut.anchors} - there
             if ahead:
-                entries = await self._store.fetch(self._options.key, ahead, counter=counter) + entries
+                entries += await self._store.fetch(self._options.key, ahead, counter=counter)
+                entries.sort(key=lambda entry: entry.seq)
         gone = set(spans.members(cut.gone if cut else ()))
         return [
             entry

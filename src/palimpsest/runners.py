@@ -211,11 +211,11 @@ class Threaded:
         return await self.run(self._driven, start)
 
     def _driven(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._here.inside = True
+        before, self._here.inside = getattr(self._here, "inside", False), True
         try:
             return drive(start())
         finally:
-            self._here.inside = False
+            self._here.inside = before
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         import asyncio

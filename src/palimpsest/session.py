@@ -17,8 +17,8 @@ from palimpsest.log import Change, Head, Usage
 from palimpsest.writing import Gathered, store_of
 
 if TYPE_CHECKING:
-    from palimpsest.compactor import CompactionResult
     from palimpsest.context import Context
+    from palimpsest.outcome import CompactionResult
     from palimpsest.reading import Interaction, Stats
 
 
@@ -59,15 +59,19 @@ class AsyncSession(Compacting):
 
         Evicted, masked and clamped entries come back whole. Raises EntryNotFound.
         """
-        numbered = isinstance(id, int) or (isinstance(id, str) and id.isdecimal())
-        seqs, ids = ((int(id),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
-        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
-        if not found:
-            raise EntryNotFound(self.id, id)
+        found = await self._found(id)
         if self._options.tracks_accesses and self._store.writable and not self._options.readonly:
             from palimpsest.survey import accessed
 
-            await accessed(self._store, self._options, found[0])
+            await accessed(self._store, self._options, found)
+        return found
+
+    async def _found(self, id: object) -> Entry:
+        numbered = (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal())
+        seqs, ids = ((int(str(id)),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
+        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+        if not found:
+            raise EntryNotFound(self.id, id)
         return found[0]
 
     async def active_entries(self) -> list[Entry]:
@@ -121,7 +125,8 @@ class AsyncSession(Compacting):
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
-        compacts = bool(self._options.long_term) and at is None and not dry_run and not self._options.readonly
+        own = at is None and view in (None, self._options.view)
+        compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
         if compacts and self._options.before_turn:
             await self._watch.turn_ended()
         assembly = Assembly(
@@ -132,13 +137,16 @@ class AsyncSession(Compacting):
             yields=compacts and self._options.auto_compact == "inline",
         )
         context = await self._memory.runner.whole(assembly.context)
+        given = (max_tokens, max_messages)
+        if own and given == (None, None) and context.budget is not None:
+            self._room = context.budget.room
         if assembly.overflow is not None:
-            self._last = context
             await self._watch.overflowed(*assembly.overflow)
             assembly = Assembly(self._store, self._options, call, self._memory.clock())
             context = await self._memory.runner.whole(assembly.context)
         await self._tell(assembly, context)
-        self._last = context
+        if at is None:
+            self._last = context
         cut = assembly.changed.detail if assembly.changed is not None else {}
         if compacts and cut.get("evicted") and self._options.auto_compact == "background" and context.budget:
             await self._watch.overflowed(cut["tokens_before"], context.budget.room)
@@ -146,7 +154,7 @@ class AsyncSession(Compacting):
 
     async def _tell(self, assembly: Any, context: Context) -> None:
         observers, wait = self._memory.observers, self._memory.runner.wait
-        for text, failure in assembly.failures.items():
+        for text, failure in assembly.viewer.failures.items():
             if self._memory.first_failure(self.id, text):
                 await observers.emit("condition:error", self.id, {"condition": text, "error": failure}, wait)
         if assembly.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
@@ -178,6 +186,8 @@ class AsyncSession(Compacting):
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(name, value, "a whole number of at least 0")
+        if context is not None and not hasattr(context, "counted"):
+            raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         self._may_write()
         head = await self._reader.head()
         before = head.usage or Usage(input_tokens=0)
@@ -188,6 +198,7 @@ class AsyncSession(Compacting):
             cached_tokens=cached_tokens,
             counted=sent.counted if sent is not None else 0,
             epoch=head.epoch,
+            stale=sent is not None and sent.revision < head.compaction,
             calls=before.calls + 1,
             total_input=before.total_input + input_tokens,
             total_output=before.total_output + output_tokens,
@@ -209,7 +220,7 @@ class AsyncSession(Compacting):
 
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
         self._may_write()
-        seqs = tuple([(await self.entry(id)).seq for id in ids])
+        seqs = tuple([(await self._found(id)).seq for id in ids])
         head = await self._reader.head() if seqs and not unpin else Head()
         for seq in seqs:
             if spans.within(head.rewound, seq):
@@ -226,9 +237,13 @@ class AsyncSession(Compacting):
         them does not exist; one that is erased already is left as it is.
         """
         self._may_write()
+        if not isinstance(ids, str | int | Iterable):
+            raise ConfigError("ids", ids, "ids of entries, or their numbers")
+        if not isinstance(reason, str):
+            raise ConfigError("reason", reason, "text")
         wanted = [ids] if isinstance(ids, str | int) else list(ids)
         head = await self._reader.head()
-        found = [await self.entry(id) for id in wanted]
+        found = [await self._found(id) for id in wanted]
         seqs = tuple(sorted({entry.seq for entry in found if not entry.erased}))
         if not seqs:
             return 0
@@ -259,6 +274,7 @@ class AsyncSession(Compacting):
             await self._store.compact(self._options.key, change, expect_revision=head.revision)
         except Conflict:  # somebody added meanwhile: that goes, too, and is counted
             return await self.clear()
+        self._last = None
         await self._memory.observers.emit(
             "session:cleared", self.id, {"entries": head.entries}, self._memory.runner.wait
         )
@@ -274,21 +290,27 @@ class AsyncSession(Compacting):
         after the other. That is advice: plain adds never wait, and after 5 seconds neither does this. With
         `atomic` the adds are gathered and committed together when the block ends, or dropped when it raises.
         """
-        if self._buffer is not None or self._lease is not None:
+        if not isinstance(atomic, bool):
+            raise ConfigError("atomic", atomic, "True or False")
+        if self._in_turn:
             raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
-        self._added = 0
+        self._added, self._in_turn = 0, True
         if atomic:
             self._buffer = Gathered()
         else:
             from palimpsest.lease import TURN_SECONDS, Lease
 
             self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
-            await self._lease.take()
         try:
+            if self._lease is not None:
+                await self._lease.take()
             yield self
             await self.end_turn()
+        except BaseException:
+            self._forget()
+            raise
         finally:
-            self._buffer = None
+            self._buffer, self._in_turn = None, False
             await self._release()
 
     async def end_turn(self) -> TurnEnd:
@@ -302,15 +324,19 @@ class AsyncSession(Compacting):
         if buffer is not None and buffer.entries:
             await self._commit(buffer.entries, given_ids=buffer.given_ids)
         await self._release()
-        done = await self._watch.turn_ended() if self._options.long_term else ()
-        if self._options.persistence == "flush" and not self._options.archive:
-            await self._flush()
+        flushes = self._options.persistence == "flush" and not self._options.archive
+        done = await self._watch.turn_ended(self._flush if flushes else None)
         end = TurnEnd(self._added, (await self._reader.head()).open_calls, done)
-        if self._options.persistence == "ephemeral":
-            self._store = store_of(self._memory, self._options)
+        self._forget()
         await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
         self._added = 0
         return end
+
+    def _forget(self) -> None:
+        """Let go of what an EPHEMERAL session has added."""
+        if self._options.persistence == "ephemeral":
+            self._store = store_of(self._memory, self._options)
+            self._last = self._watched = None
 
     async def _release(self) -> None:
         lease, self._lease = self._lease, None

@@ -10,6 +10,7 @@ from palimpsest import spans
 from palimpsest.compaction import Interaction, Snapshot
 from palimpsest.entries import Entry
 from palimpsest.formats import find_format
+from palimpsest.gather import whole_group
 from palimpsest.log import Head
 from palimpsest.options import Options
 from palimpsest.spans import Span
@@ -21,7 +22,10 @@ BATCH = 512
 """Entries read at once."""
 
 ACCESSES = "palimpsest:accesses"
-"""The name under which a store keeps, like a count of tokens, when an entry was accessed last."""
+"""The name under which a store keeps, like a count of tokens, when an entry was fetched last."""
+
+FETCHES = "palimpsest:fetches"
+"""The name under which it keeps how often an entry was fetched; their sum is what of the access clock is no append."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -59,22 +63,27 @@ class Surveyor:
     async def _recorded(self, revision: int) -> Compaction:
         return await compaction_of(self._store, self._options.key, revision)
 
-    def evicted(self, head: Head, state: Compaction) -> tuple[Span, ...]:
-        """Return what cuts of the session's view have evicted since its last compaction."""
+    async def evicted(self, head: Head, state: Compaction) -> tuple[Span, ...]:
+        """Return what cuts of the session's view have evicted since its last compaction: nothing that is pinned, or of
+        a group in which something is."""
         cut = head.views.get(self._options.view)
-        if cut is None or cut.compaction != head.compaction:
+        if cut is None or cut.compaction != head.compaction or cut.start <= head.first_seq:
             return ()
-        shown = [*spans.of((*cut.pins, *cut.anchors, *head.pinned)), *head.rewound]
-        before = [(head.first_seq, cut.start - 1)] if cut.start > head.first_seq else []
-        return spans.minus(before, [*state.inactive, *shown])
+        shown = {*cut.pins, *cut.anchors, *head.pinned}
+        passed = [seq for seq in head.pinned if seq < cut.start]
+        for entry in await self._store.fetch(self._options.key, passed) if passed else ():
+            if not entry.is_human and entry.role != "system":
+                group = await whole_group(self._store, self._options.key, head, entry, self._options.counter.name)
+                shown.update(other.seq for other in group)
+        return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 
-    async def survey(self, head: Head, now: int, *, archive: bool, strategy: str = "") -> Survey:
+    async def survey(self, head: Head, now: int, *, archive: bool, strategy: str = "", stores: bool = True) -> Survey:
         """Return the session as it is; `archive` says that what cuts have evicted is read, too.
 
-        `strategy` is the one whose last run the snapshot knows of.
+        `strategy` is the one whose last run the snapshot knows of. With `stores` counts made on the way are kept.
         """
         state = await self.state(head)
-        archived = self.evicted(head, state)
+        archived = await self.evicted(head, state)
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
         meter.exact = True
         hidden = [*state.inactive, *head.rewound, *archived]
@@ -91,11 +100,12 @@ class Surveyor:
             max_messages=self._options.limits.max_messages,
             mask=max(state.mask, cut.mask if (cut := head.views.get(self._options.view)) else 0),
             seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
+            tried=head.attempts.tried if head.attempts else 0,
             now=now,
             accessed=accessed,
             clock=clock,
         )
-        if meter.counted and self._store.writable:
+        if stores and meter.counted and self._store.writable:
             await self._store.count(self._options.key, self._options.counter.name, meter.counted)
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Survey(head, state, snapshot, archived, entries)
@@ -110,8 +120,7 @@ class Surveyor:
         return None if limit is None else int((limit - reserve) / options.default_factor())
 
     async def ancestors(self, summary: Summary, steps: int) -> list[Summary]:
-        """Return the version that `summary` goes back to after so many steps; nothing where there is none with words.
-        Return the version that `summary` goes back to after so many steps; nothing where there is none with words."""
+        """Return the version that `summary` goes back to after so many steps; nothing where none has words."""
         for _ in range(steps):
             if len(summary.parents) != 1:
                 return []
@@ -148,7 +157,7 @@ class Surveyor:
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
         found: list[tuple[int, list[Group]]] = []
         for group in groups:
-            group.entries = [entry for entry in group.entries if not entry.erased and not _expired(entry, now)]
+            group.entries = [entry for entry in group.entries if not entry.erased and not expired(entry, now)]
             if not group.entries:
                 continue
             group.pending = group.seq in open_groups
@@ -166,33 +175,54 @@ class Surveyor:
 
     async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
         """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
-        if not active:
-            return {}, head.next_seq - 1
-        stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=ACCESSES)
-        fetched = {entry.seq: entry.tokens for entry in stamped if entry.tokens is not None}
-        times = sorted(fetched.values())
+        stamps: list[tuple[int, int, int]] = []
+        name = _named_of(ACCESSES, self._options)
+        if active and (await self._store.tally(self._options.key, name))[0]:
+            stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=name)
+            stamps = sorted((*_unpacked(entry.tokens), entry.seq) for entry in stamped if entry.tokens is not None)
         accessed: dict[int, int] = {}
         done = 0
         by_id = {entry.id: entry.seq for entry in active}
         for entry in active:
-            while done < len(times) and times[done] - done - 1 < entry.seq:
+            while done < len(stamps) and stamps[done][1] <= entry.seq:
                 done += 1  # so many fetches came before this entry was appended
             accessed[entry.seq] = entry.seq + done
         for entry in active:
             if entry.kind == "tool_result":
                 for seq in _named(entry.text, by_id):
                     accessed[seq] = max(accessed[seq], accessed[entry.seq])
-        for seq, time in fetched.items():
+        for i, (_, next_seq, seq) in enumerate(stamps):
             if seq in accessed:
-                accessed[seq] = max(accessed[seq], time)
-        return accessed, head.next_seq - 1 + len(times)
+                accessed[seq] = max(accessed[seq], next_seq + i)
+        return accessed, head.next_seq - 1 + len(stamps)
 
 
 async def accessed(store: Store, options: Options, entry: Entry) -> None:
     """Remember that an entry was fetched: best effort, as a count is."""
-    head = await store.head(options.key) or Head()
-    stamped, _ = await store.tally(options.key, ACCESSES)
-    await store.count(options.key, ACCESSES, {entry.seq: head.next_seq + stamped})
+    head, fetches = await store.head(options.key) or Head(), _named_of(FETCHES, options)
+    _, before = await store.tally(options.key, fetches)
+    (own,) = await store.fetch(options.key, [entry.seq], counter=fetches) or [entry]
+    await store.count(options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
+    await store.count(options.key, _named_of(ACCESSES, options), {entry.seq: before << 32 | head.next_seq})
+
+
+async def inherited(store: Store, options: Options, branch: Options) -> None:
+    """Let a new branch know of what was fetched in the session that it branches off."""
+    for name in (FETCHES, ACCESSES):
+        found = await store.read(branch.key, counter=_named_of(name, options))
+        counts = {entry.seq: entry.tokens for entry in found if entry.tokens is not None}
+        if counts:
+            await store.count(branch.key, _named_of(name, branch), counts)
+
+
+def _named_of(name: str, options: Options) -> str:
+    """The name of a session's own figures: those of entries that branches share are shared by name."""
+    return f"{name}:{options.key.session}"
+
+
+def _unpacked(stamp: int) -> tuple[int, int]:
+    """Of an access how many fetches there were before it, and the `next_seq` of then."""
+    return stamp >> 32, stamp & (2**32 - 1)
 
 
 def _named(text: str, ids: Mapping[str, int]) -> list[int]:
@@ -203,7 +233,8 @@ def _named(text: str, ids: Mapping[str, int]) -> list[int]:
     return [ids[id] for id in found if id in ids]
 
 
-def _expired(entry: Entry, now: int) -> bool:
+def expired(entry: Entry, now: int) -> bool:
+    """Whether the entry has expired at `now` (microseconds since 1970)."""
     return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
 
 

@@ -68,6 +68,10 @@ class Timeline(Writer):
             except Conflict:
                 if await self._store.head(options.key) is not None:
                     raise
+        if self._options.tracks_accesses:
+            from palimpsest.survey import inherited
+
+            await inherited(self._store, self._options, options)
         facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
         await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
         return type(self)(self._memory, options, self._store)

@@ -6,8 +6,9 @@ few additions, for as long as they leave no trigger within reach.
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -20,14 +21,36 @@ from palimpsest.options import Options
 from palimpsest.window import Meter
 
 if TYPE_CHECKING:
-    from palimpsest.compactor import CompactionResult, Compactor
+    from palimpsest.compactor import Compactor
     from palimpsest.memory import AsyncMemory
+    from palimpsest.outcome import CompactionResult
     from palimpsest.stores import Appended
     from palimpsest.survey import Survey
 
 
+class _Known(NamedTuple):
+    """What the last look left: how far every rule is from firing, at a revision that was written at `updated`."""
+
+    revision: int
+    updated: int
+    margins: dict[str, Margin]
+
+
+class _Due:
+    """A look that waits in the background: one is enough for all that asked for it before it began."""
+
+    def __init__(self) -> None:
+        self.completed, self.since = False, 0
+        self.then: Callable[[], Awaitable[object]] | None = None
+
+    def add(self, completed: bool, since: int, then: Callable[[], Awaitable[object]] | None) -> None:
+        """Ask for what one more caller wants looked at."""
+        self.completed |= completed
+        self.since, self.then = self.since or since, self.then or then
+
+
 class Watch:
-    """Watches one session, as one session object sees it."""
+    """Watches one session, as one session object sees it, from whatever thread or task that is used."""
 
     def __init__(
         self,
@@ -38,10 +61,11 @@ class Watch:
     ) -> None:
         self._memory, self._options, self._compactor = memory, options, compactor
         self._prompt_tokens = prompt_tokens
-        self._margins: dict[str, Margin] = {}
-        self._margins_at = 0
+        self._known: _Known | None = None
         self._new_results = True
         self._skipped: tuple[str, str] | None = None
+        self._waiting: _Due | None = None
+        self._lock = allocate_lock()
 
     # --- when to look
 
@@ -49,11 +73,18 @@ class Watch:
         """Look at the triggers after an append, where one may hold."""
         completed = not in_turn and completes(done.head, done.entries)
         if self._options.auto_compact != "off" and not self._is_quiet(done, completed):
-            await self._when_due(completed)
+            first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
+            await self._when_due(completed, first)
 
-    async def turn_ended(self) -> tuple[CompactionResult, ...]:
-        """Look at all triggers at the end of a run of the model, and return what that led to."""
-        return await self._when_due(completed=True) if self._options.auto_compact != "off" else ()
+    async def turn_ended(self, then: Callable[[], Awaitable[object]] | None = None) -> tuple[CompactionResult, ...]:
+        """Look at all triggers at the end of a run of the model, and return what that led to; `then` comes after."""
+        watches = self._options.long_term and self._options.auto_compact != "off"
+        if watches and self._options.auto_compact == "background":
+            return await self._when_due(completed=True, then=then)
+        done = await self._when_due(completed=True) if watches else ()
+        if then is not None:
+            await then()
+        return done
 
     async def overflowed(self, tokens: int, room: int) -> None:
         """Have what a context would have to evict summarised: so many tokens are more than the room for them."""
@@ -69,19 +100,22 @@ class Watch:
 
     def _is_quiet(self, done: Appended, completed: bool) -> bool:
         """Whether no trigger can hold after this append, by what is known since the last look."""
-        if not self._margins or done.head.revision != self._margins_at + 1:
+        known = self._known
+        self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
+        if known is None or done.head.revision != known.revision + 1:
             return False
         meter, entries = self._meter(), done.entries
         human = sum(entry.is_human for entry in entries)
         used = (sum(map(meter.cost, entries)), len(entries), len(entries), human + completed)
-        self._margins = {name: one.spent(*used) for name, one in self._margins.items()}
-        self._margins_at = done.head.revision
-        self._new_results |= any(entry.kind == "tool_result" for entry in entries)
+        margins = {name: one.spent(*used) for name, one in known.margins.items()}
+        self._known = _Known(done.head.revision, done.head.updated, margins)
+        idle = (done.head.updated - known.updated) / 1e6
+        input_tokens = self._input_tokens(done.head)
         for strategy in self._options.long_term:
             triggers = strategy.triggers
-            if not self._margins[strategy.name].open or (completed and self._new_results and triggers.watches_tools):
+            if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
                 return False
-            if triggers.idle_seconds or triggers.heeds(self._input_tokens(done.head)):
+            if completed and ((self._new_results and triggers.watches_tools) or triggers.heeds(input_tokens)):
                 return False
         return True
 
@@ -90,8 +124,27 @@ class Watch:
 
     # --- looking, and acting on it
 
-    async def _when_due(self, completed: bool) -> tuple[CompactionResult, ...]:
-        return await self._guarded(lambda: self._look(completed))
+    async def _when_due(
+        self, completed: bool, since: int = 0, then: Callable[[], Awaitable[object]] | None = None
+    ) -> tuple[CompactionResult, ...]:
+        """Look now, or in the background, because of an append at `since` (a `seq`; 0: of none); then do `then`."""
+        with self._lock:
+            due, waits = self._waiting or _Due(), self._waiting is not None
+            due.add(completed, since, then)
+            if self._options.auto_compact == "background":
+                self._waiting = due
+        if waits:
+            return ()
+
+        async def work() -> list[CompactionResult]:
+            with self._lock:
+                self._waiting = None
+            results = await self._look(due.completed, due.since)
+            if due.then is not None:
+                await due.then()
+            return results
+
+        return await self._guarded(work)
 
     async def _guarded(self, work: Callable[[], Awaitable[list[CompactionResult]]]) -> tuple[CompactionResult, ...]:
         """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something."""
@@ -113,25 +166,25 @@ class Watch:
         await job()
         return tuple(found)
 
-    async def _look(self, completed: bool) -> list[CompactionResult]:
+    async def _look(self, completed: bool, since: int) -> list[CompactionResult]:
         results: list[CompactionResult] = []
-        margins = {}
+        margins: dict[str, Margin] = {}
+        head = Head()
         if completed:
             self._new_results = False
         for strategy in self._options.long_term:
             survey = await self._compactor().survey(strategy)
-            decision = await self.decision(strategy, survey, completed=completed)
+            decision = await self.decision(strategy, survey, completed=completed, since=since)
             if decision.fired:
                 results.append(await self._run(strategy, decision, survey))
                 if results[-1].done and not self._options.runs_all:
                     break
             else:
                 margins[strategy.name] = margin(strategy.triggers, survey.snapshot)
-                at = survey.head.revision
-        if len(margins) == len(self._options.long_term):
-            self._margins, self._margins_at = margins, at
-        else:
-            self._margins = {}
+                head = survey.head
+        self._new_results |= any(not result.done for result in results)  # what fired in vain is looked at again
+        whole = len(margins) == len(self._options.long_term)
+        self._known = _Known(head.revision, head.updated, margins) if whole else None
         return results
 
     async def _run(
@@ -143,27 +196,34 @@ class Watch:
         return result
 
     async def decision(
-        self, strategy: Strategy, survey: Survey, *, threshold: float | None = None, completed: bool = True
+        self,
+        strategy: Strategy,
+        survey: Survey,
+        *,
+        threshold: float | None = None,
+        completed: bool = True,
+        since: int = 0,
     ) -> TriggerDecision:
         """Return whether the strategy's triggers hold; with `threshold`, whether that share of the limits is reached.
-        Return whether the strategy's triggers hold; with `threshold`, whether that share of the limits is reached."""
+
+        Time since the last activity is counted up to now, or up to the append at `since` (a `seq`).
+        """
         head, failures = survey.head, dict[str, str]()
-        triggers = strategy.triggers
+        snapshot, triggers = survey.snapshot, strategy.triggers
         if threshold is not None:
             tokens, messages = triggers.max_tokens, triggers.max_messages
             triggers = Triggers(threshold=threshold, max_tokens=tokens, max_messages=messages)
+            snapshot = msgspec.structs.replace(snapshot, tried=0)  # who asks for it is not to be kept waiting
         meter = self._meter()
         meter.exact = True
-        # A trigger that has fired is quiet until something is new, whatever came of it.
-        tried = head.attempts.tried if head.attempts is not None and threshold is None else 0
         activity = Activity(
-            snapshot=msgspec.structs.replace(survey.snapshot, seen=max(survey.snapshot.seen, tried)),
+            snapshot=snapshot,
             meter=meter,
             session=self._options.key.session,
             entries=head.entries,
             turns=head.turns,
             input_tokens=self._input_tokens(head),
-            idle=max(self._memory.clock() - head.updated, 0) / 1e6,
+            idle=_idle(survey, since) if since else max(self._memory.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
         found = decide(triggers, activity, failures)
@@ -183,7 +243,7 @@ class Watch:
 
     async def tell(self, compactor: Compactor, result: CompactionResult) -> None:
         """Tell observers what a compaction did, or why it did nothing: the same reason in a row only once."""
-        self._margins = {}
+        self._known = None
         facts: dict[str, Any] = {"strategy": result.strategy, "result": result}
         if result.reason is not None:
             failed = result.reason in ("failed", "empty", "no_gain")
@@ -194,15 +254,15 @@ class Watch:
             return
         self._skipped = None
         assert compactor.committed is not None, "what is done was committed"
-        plan, survey = compactor.committed
+        job = compactor.committed
         facts |= {"tokens_saved": result.tokens_saved}
         if result.summary is not None:
-            covered = [entry.id for entry in survey.within(plan.cover)]
+            covered = [entry.id for entry in job.survey.within(job.plan.cover)]
             made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
             await self._emit("compressed", {**facts, **made, "method": result.summary.method})
-        for event, where in (("evicted", plan.evict), ("erased", plan.erase)):
-            if where:
-                seqs = tuple(entry.seq for entry in survey.within(where))
+        evicted = tuple(entry.seq for entry in job.survey.within(job.plan.evict))
+        for event, seqs in (("evicted", evicted), ("erased", job.doomed)):
+            if seqs:
                 await self._emit(event, {**facts, "seqs": seqs, "reason": result.strategy})
 
     async def _emit(self, event: Any, facts: dict[str, Any]) -> None:
@@ -213,3 +273,9 @@ def completes(head: Head, entries: Sequence[Entry]) -> bool:
     """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
     last = entries[-1]
     return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning)
+
+
+def _idle(survey: Survey, since: int) -> float:
+    """Seconds that went by before the append at `since`, as far as what was read goes back."""
+    first, before = survey.entries.get(since), [seq for seq in survey.entries if seq < since]
+    return max(first.at - survey.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0

@@ -174,10 +174,12 @@ def look(
     now: float,
     conditions: Sequence[Rule] = (),
     newest: dict[str, int] | None = None,
+    open_group: int | None = None,
 ) -> Window:
     """Show `entries` (ascending) under `cut`. `now` is in microseconds since 1970.
 
     `newest` are the named contexts shown before these entries, by `seq`; those of the entries are added to it.
+    `open_group` is the one that may wait for results (0: none; default: that of the last entry).
     """
     groups: list[Group] = []
     pending: list[Group] = []
@@ -188,7 +190,7 @@ def look(
     newest = {} if newest is None else newest
     pins = frozenset(cut.pins)
     special = pins.union(gone, clamps)
-    last = entries[-1].group if entries else 0
+    last = open_group if open_group is not None else entries[-1].group if entries else 0
     i, count = 0, len(entries)
     while i < count:
         entry = entries[i]

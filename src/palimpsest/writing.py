@@ -34,6 +34,7 @@ class Writer:
         self._store = store or store_of(memory, options)
         self._buffer: Gathered | None = None
         self._lease: Lease | None = None
+        self._in_turn = False
         self._added = 0
 
     @property

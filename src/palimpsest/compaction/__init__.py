@@ -70,7 +70,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted tokens.
     `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an entry
     that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
-    session's `next_seq` of when the strategy that looks ran last (0: it never did).
+    session's `next_seq` of when the strategy that looks ran last (0: it never did), `tried` that of when a compaction
+    has failed since (0: none has).
     """
 
     interactions: Sequence[Interaction]
@@ -84,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     clock: int = 0
     now: int = 0
     seen: int = 0
+    tried: int = 0
 
     @property
     def groups(self) -> list[Group]:

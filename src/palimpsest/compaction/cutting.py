@@ -249,18 +249,19 @@ class _Ladder:
             self.start = min(cut.start, self.start)
         if not over and not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        gone = [span for span in cut.gone if span[1] >= self.start]
+        gone = [span for span in cut.gone if span[1] >= self.start or span[0] in given.pinned]
         gone.extend((group.seq, group.entries[-1].seq) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
         for happened, rung in ((evicted, "evict"), (clamps, "clamp")):
             if happened and rung not in self.rungs:
                 self.rungs.append(rung)
+        passed = msgspec.structs.replace(cut, start=self.start).passed(given.pinned)  # even where they say nothing
         new = msgspec.structs.replace(
             cut,
             start=self.start,
             mask=self.mask,
-            pins=tuple(sorted(entry.seq for group in self.pins for entry in group.entries)),
+            pins=tuple(sorted({*passed, *(entry.seq for group in self.pins for entry in group.entries)})),
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
             gone=tuple(sorted(gone)),

@@ -34,14 +34,15 @@ class Ladder(Proportional, frozen=True, kw_only=True):
 
     The newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`, and what is
     open. `summarize` off goes from masking straight to eviction. `low_water` is a share of `max_tokens` and
-    `max_messages`, which stand in for the session's limits where given; without a limit, or below low water already, it
-    is half of the present tokens, where anything is new since the last run.
+    `max_messages`, which stand in for the session's limits where given; a summary counts. Below low water what cuts
+    have evicted is summarised, as far as there is room. Where that is nothing, or there is no limit, it is half of the
+    present tokens, if anything is new since the last run.
     """
 
     interaction_keep: int = 1
     recent_tokens: int | None = None
     summarize: bool = True
-    low_water: float = 0.36
+    low_water: float = 0.6  # with less, long talks keep less than plain truncation keeps (`bench/retention.py`)
     max_tokens: int | None = None
     max_messages: int | None = None
     name: str = "ladder"
@@ -62,10 +63,22 @@ class Ladder(Proportional, frozen=True, kw_only=True):
         """Return what each rung does."""
         target = low(self, snapshot)
         if target.holds(snapshot.tokens, snapshot.messages):
+            if self.summarize and (plan := self._of_archive(snapshot, target)):
+                return plan
             if not has_news(snapshot):
                 return Plan(reason="nothing_to_compact")
             target = Room(snapshot.tokens // 2, None)
         return _Climb(self, snapshot, target).plan()
+
+    def _of_archive(self, snapshot: Snapshot, target: Room) -> Plan | None:
+        """Cover what cuts have evicted already, where a summary of it fits below low water, and take nothing else."""
+        before, folded = archived(snapshot), snapshot.summaries
+        size = self.anchored(snapshot, cost(before))
+        tokens, messages = snapshot.tokens - total(folded) + size, snapshot.messages - len(folded) + 1
+        if target.tokens is None or not before or size < 1 or not target.holds(tokens, messages):
+            return None
+        why, most = "what cuts have evicted is summarised", self.max_summary_tokens or 0
+        return covering((), before, folded, size, why, most=most)
 
 
 class _Climb:

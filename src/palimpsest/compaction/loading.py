@@ -57,7 +57,8 @@ FULL = {"threshold": 0.8}
 
 USUAL: dict[str, dict[str, Any]] = {
     "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000},
-    **dict.fromkeys((*FLUSHES, "ladder", "mask_results", "superseded_contexts"), FULL),
+    **dict.fromkeys((*FLUSHES, "mask_results", "superseded_contexts"), FULL),
+    "ladder": {"threshold": 1.0},  # earlier only gives room away: a context that would evict asks for it first
 }
 """The rules of a strategy that is given by name, or natively without any rule. What erases never runs unasked."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import Summarizing
+from palimpsest.compaction.selecting import archived, cost, count, spans_of
 from palimpsest.spans import Span
 
 
@@ -17,13 +18,11 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the new summary covers."""
-        groups = [group for interaction in snapshot.archived for group in interaction.groups]
-        groups = [group for group in groups if spans.within(self.where, group.entries[0].seq)]
-        size = min(self.summary_tokens, sum(group.cost for group in groups) - 1)
+        groups = [group for group in archived(snapshot) if spans.within(self.where, group.entries[0].seq)]
+        size = min(self.summary_tokens, cost(groups) - 1)
         if not groups:
             return Plan(reason="nothing_to_compact")
         if size < 1:
             return Plan(reason="no_gain")
-        step = Step("summarize", len(groups), 0, "what an erasure has left of it")
-        covered = spans.of(entry.seq for group in groups for entry in group.entries)
-        return Plan(cover=covered, summary_tokens=size, steps=(step,))
+        step = Step("summarize", count(groups), 0, "what an erasure has left of it")
+        return Plan(cover=spans_of(groups), summary_tokens=size, steps=(step,))

@@ -61,6 +61,11 @@ def _of_interactions(triggers: Triggers, activity: Activity, failures: dict[str,
         yield Reading("interaction_threshold_tokens", measured(counted, snapshot.seen, tokens), tokens, ">", awake)
 
 
+def _is_awake(snapshot: Snapshot) -> bool:
+    """Whether a rule about tools may fire: it tells itself what is new, but for a run that has failed."""
+    return not snapshot.tried or _completed_since(snapshot)
+
+
 def _of_tools(triggers: Triggers, activity: Activity) -> Iterator[Reading]:
     failed = {"error", "denied"} if triggers.denied_is_error else {"error"}
     for rule, statuses in (("on_tools_success_threshold", {"success"}), ("on_tools_error_threshold", failed)):
@@ -71,7 +76,7 @@ def _of_tools(triggers: Triggers, activity: Activity) -> Iterator[Reading]:
                 for name, status in _results(activity)
                 if name and status in statuses and any(_matches(pattern, name) for pattern in patterns)
             ]
-            yield Reading(rule, len(found), 1, ">=", awake=True)
+            yield Reading(rule, len(found), 1, ">=", awake=_is_awake(activity.snapshot))
 
 
 def of_active_set(triggers: Triggers, snapshot: Snapshot) -> Iterator[Reading]:
@@ -97,17 +102,22 @@ def of_active_set(triggers: Triggers, snapshot: Snapshot) -> Iterator[Reading]:
 # --- what is new, and what was kept
 
 
+def _since_when(snapshot: Snapshot) -> int:
+    """From where on something is new to a rule that has fired: the last run, or the last that failed."""
+    return max(snapshot.seen, snapshot.tried)
+
+
 def _completed_since(snapshot: Snapshot) -> bool:
-    """Whether an interaction has completed since the strategy ran last."""
-    return not snapshot.seen or any(_ended(i) >= snapshot.seen for i in completed(snapshot))
+    """Whether an interaction has completed since the strategy ran last, or has failed."""
+    since = _since_when(snapshot)
+    return not since or any(_ended(i) >= since for i in completed(snapshot))
 
 
 def _new_group(snapshot: Snapshot, *, anywhere: bool) -> bool:
     """Whether a group that may leave is new; `anywhere` takes those of open interactions, too."""
-    if not snapshot.seen:
-        return True
-    return any(
-        group.entries[-1].seq >= snapshot.seen and is_free(group, snapshot)
+    since = _since_when(snapshot)
+    return not since or any(
+        group.entries[-1].seq >= since and is_free(group, snapshot)
         for interaction in snapshot.interactions
         if anywhere or not interaction.open
         for group in interaction.groups

@@ -97,7 +97,7 @@ class Summarize(Proportional, frozen=True, kw_only=True):
             keep=self.interaction_keep,
             entries=self.recent_entries,
             tokens=self.recent_tokens,
-            minimum=self.min_entries,
+            minimum=self.min_entries if has_news(snapshot) else 0,  # what the last run has left is not cut closer
         )
         leaving = older(snapshot, window, with_open=self.recent_entries is not None)
         covered = [*archived(snapshot), *leaving]

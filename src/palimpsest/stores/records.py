@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.log import Change, Head, Record, forgotten
 
 T = TypeVar("T")
@@ -22,7 +23,8 @@ def erasing(change: Change, records: Iterable[Record], head: Head) -> tuple[Chan
 
     `records` are, oldest first, those of the session that carry a compaction; others may be among them.
     """
-    changed, state = forgotten(records, head, change.seqs, spare=change.spare)
+    gone = [*change.seqs, *spans.members(change.also)]
+    changed, state = forgotten(records, head, gone, spare=change.spare)
     return (change if state is None else msgspec.structs.replace(change, compaction=state)), changed
 
 

@@ -6,6 +6,7 @@ What there is no room for is left out by its weight: rarely mentioned and old th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -26,7 +27,7 @@ from palimpsest.summarizing.gleaning import (
     outcome,
     weight,
 )
-from palimpsest.summarizing.guards import cut, most_that_fit, pinned_of
+from palimpsest.summarizing.guards import cut, pinned_of
 from palimpsest.summarizing.identifiers import missing, terms
 from palimpsest.summary import SummaryItem
 
@@ -38,8 +39,17 @@ _NOTES_SHARE = 0.35
 _EARLIER_SHARE = 0.75
 """Of the length that the text of a model's summary may take while there is something new to tell."""
 
+_CHARACTERS = 5
+"""Of items, for one token of the text that tells them: more than they take in most, for some stand in it already."""
+
+_GUESSES = 6
+"""How often the end of the room is guessed before the search goes on by halves."""
+
 _TOOLS = 40
 """Tools that are named at most."""
+
+_RARE = 0.3
+"""What a quoted sentence mentions, each mention being worth 1 / places: one of three places, or several of more."""
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,16 +63,21 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     pinned: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """What was there before, the documented lines, the sections, and last what is mentioned nowhere above."""
+        """What was there before, the documented lines, what is mentioned in no section, the sections.
+
+        Names and numbers stand before what was said: a context that has no room for all of it leaves out the end.
+        """
         blocks = [self.earlier] if self.earlier else []
         if self.heading:
             blocks.append("\n".join((HEADING, *self.head)))
+        sections = []
         for title, belongs in _SECTIONS:
             if items := sorted(filter(belongs, self.notes), key=lambda item: item.sources[:1]):
-                blocks.append("\n".join((title, *(f"- {_told(item)}" for item in items))))
-        above = "\n".join(blocks)
-        named = _listed(above, self.mentions, self.pinned)
-        return f"{above}\nMentioned: {named}".lstrip("\n") if named else above
+                sections.append("\n".join((title, *(f"- {_told(item)}" for item in items))))
+        named = _listed("\n".join((*blocks, *sections)), self.mentions, self.pinned)
+        if named:
+            blocks.append(f"Mentioned: {named}")
+        return "\n".join((*blocks, *sections))
 
 
 def heuristic(source: Source, recipe: Recipe, count: Count) -> Draft:
@@ -130,12 +145,36 @@ def _filled(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
 
 
 def _longest(parts: _Parts, field: str, items: Sequence[SummaryItem], room: int, count: Count) -> int:
-    """Return how many of the items there is room for in a field of the parts."""
+    """Return how many of the items there is room for in a field of the parts.
 
-    def fits(number: int) -> bool:
-        return count(msgspec.structs.replace(parts, **{field: tuple(items[:number])}).text()) <= room
+    For every number that is tried a text is made and counted. So the first is a guess that is seldom far behind the
+    end of the room, and the next are where the ones before let expect it.
+    """
 
-    return most_that_fit(len(items), fits)
+    def tokens(number: int) -> int:
+        return count(msgspec.structs.replace(parts, **{field: tuple(items[:number])}).text())
+
+    low, high, least, most = 0, len(items) + 1, tokens(0), 0
+    if least > room:
+        return 0
+    lengths = accumulate(len(item.text) for item in items)
+    number = 1 + sum(length <= _CHARACTERS * (room - least) for length in lengths)
+    tries = 0
+    while low + 1 < high:
+        number = min(max(number, low + 1), high - 1)
+        made = tokens(number)
+        if made <= room:
+            low, least = number, made
+        else:
+            high, most = number, made
+        tries += 1
+        if not most:
+            number = 2 * low
+        elif tries < _GUESSES:
+            number = low + (room - least) * (high - low) // (most - least)
+        else:
+            number = (low + high) // 2
+    return low
 
 
 def _by_weight(found: Found, parts: _Parts) -> list[SummaryItem]:
@@ -153,12 +192,17 @@ def _rank(item: SummaryItem) -> tuple[float, int]:
 
 
 def _telling(found: Found) -> list[SummaryItem]:
-    """Return sentences by what they mention: what few others mention counts most, and shortness."""
+    """Return sentences by what they mention: what few others mention counts most, and shortness.
+
+    Those that mention only what everything mentions are left out: greetings, for the most part.
+    """
     ranked: dict[str, tuple[float, int, SummaryItem]] = {}
     for item, inside in found.sentences:
         mentions = [found.mentioned[term] for term in dict.fromkeys(inside) if term in found.mentioned]
-        value = sum(1 / max(len(mention.sources), 1) for mention in mentions) / (1 + len(item.text) / 160)
-        ranked.setdefault(item.text, (-value, -max(item.sources, default=0), item))
+        rare = sum(1 / max(len(mention.sources), 1) for mention in mentions)
+        if rare >= _RARE or not inside:
+            value = rare / (1 + len(item.text) / 160)
+            ranked.setdefault(item.text, (-value, -max(item.sources, default=0), item))
     return [item for _, _, item in sorted(ranked.values(), key=lambda rank: rank[:2])]
 
 

@@ -76,8 +76,9 @@ class Changes(SideFiles):
 
     def _change(self, at: Place, key: SessionKey, log: Log, change: Change) -> Head:
         before = log.head or Head()
-        if change.kind == "erase" and change.seqs and before.next_seq > min(change.seqs):
-            return self._erase(at, key, log, change, before)
+        first = min([*change.seqs, *(low for low, _ in change.also)], default=before.next_seq)
+        if change.kind == "erase" and first < before.next_seq:
+            return self._erase(at, key, log, change, before, first)
         head, record = apply(before, change, self._clock())
         if change.kind == "clear" and log.header is not None:
             self._clear(at, key, log, head, record)
@@ -92,8 +93,8 @@ class Changes(SideFiles):
             file.write(write_line("clear", head.revision, head.next_seq, head.updated, record=record, head=head))
         self._contents(at).drop(at.name, gone)
 
-    def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, before: Head) -> Head:
-        begin = log.find(min(change.seqs))[0]  # what was made from an entry stands behind it
+    def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, before: Head, first: int) -> Head:
+        begin = log.find(first)[0]  # what was made from an entry stands behind it
         change, changed = erasing(change, log.compactions(begin), before)
         head, record = apply(before, change, self._clock())
         drop_counts(at, list(change.seqs))

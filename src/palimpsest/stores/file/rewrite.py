@@ -27,7 +27,7 @@ def write_erased(log: Log, file: BinaryIO, begin: int, seqs: set[int], changed: 
     are copied as they are. Raises StoreCorrupt where a later one is damaged: it may hold what is to be erased.
     """
     dropped: set[str] = set()
-    last = max(seqs)
+    last = max(seqs, default=0)
     copy(log, file, log.start, begin)
     for line in log.sound_lines(begin):
         if line.seq > last and line.revision not in changed and (bare := log.without_head(line)) is not None:

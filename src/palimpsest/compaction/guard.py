@@ -1,0 +1,108 @@
+"""Checking a plan before it is carried out: a strategy of a user's own may answer with anything. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from palimpsest import spans
+from palimpsest.compaction import Plan, Snapshot, Strategy
+from palimpsest.compaction.selecting import is_free
+from palimpsest.errors import ConfigError
+from palimpsest.spans import Span
+from palimpsest.window import Group
+
+_TAKING = ("cover", "evict", "erase")
+
+
+def planned(strategy: Strategy, snapshot: Snapshot) -> Plan:
+    """Return what the strategy plans. Raises ConfigError, naming it, where it raises, or plans what may not be done."""
+    where = f"strategy {strategy.name}"
+    try:
+        plan = strategy.plan(snapshot)
+    except Exception as fault:  # the boundary to a user's code: whatever it raises, nothing has happened yet
+        raise ConfigError(f"{where}: plan", repr(fault), "a Plan, for every snapshot") from fault
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"{where}: plan", plan, "a Plan")
+    for field, allowed in _faults(strategy, plan, snapshot):
+        raise ConfigError(f"{where}: plan.{field}", getattr(plan, field), allowed)
+    return plan
+
+
+def _faults(strategy: Strategy, plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield which fields of a plan hold what may not be done, and what they may hold."""
+    for field in _TAKING:
+        if not _are_spans(getattr(plan, field)):
+            yield field, "pairs of first and last seq, ascending and apart from each other"
+    yield from _of_figures(plan, snapshot)
+    if (plan.cover or plan.fold) and not strategy.summarizes:
+        yield "cover" if plan.cover else "fold", "nothing: its `summarizes` is false"
+    if plan.erase and not strategy.erases:
+        yield "erase", "nothing: its `erases` is false"
+    if plan.erase and (plan.cover or plan.fold or plan.evict or plan.mask):
+        yield "erase", "nothing beside what is covered, evicted or masked"
+    if spans.common(plan.cover, plan.evict):
+        yield "evict", "nothing that is covered, too"
+    yield from _of_groups(plan, snapshot)
+
+
+def _are_spans(where: object) -> bool:
+    if not isinstance(where, tuple | list):
+        return False
+    pairs: list[Span] = []
+    for pair in where:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_whole, pair)):
+            return False
+        pairs.append((pair[0], pair[1]))
+    return spans.astray(pairs, 1, 2**63) is None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    current = [summary.revision for summary in snapshot.summaries]
+    fold = plan.fold
+    if not isinstance(fold, tuple | list) or len(set(fold)) != len(fold) or not set(fold) <= set(current):
+        yield "fold", f"revisions of current summaries, each once: {current}"
+    for field, least in (("summary_tokens", int(bool(plan.cover or fold))), ("summary_most", 0)):
+        if not _is_whole(getattr(plan, field)) or getattr(plan, field) < least:
+            yield field, f"a whole number of at least {least}"
+    newest = snapshot.groups[-1].seq if snapshot.groups else 0
+    if not _is_whole(plan.mask) or not 0 <= plan.mask <= newest:
+        yield "mask", f"a seq up to that of the newest active group, {newest}"
+
+
+def _of_groups(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield what takes something that is not there, may not leave, or is half of a group."""
+    last = snapshot.interactions[-1] if snapshot.interactions else None
+    asked = last.turn if last is not None and last.open else 0
+    active = [group for group in snapshot.groups if is_free(group, snapshot) and (not asked or group.seq != asked)]
+    archive = [group for i in snapshot.archived for group in i.groups if is_free(group, snapshot)]
+    covered = spans.minus(spans.union(*(made.covers for made in snapshot.summaries)), spans.of(snapshot.pinned))
+    for field, groups, others in (
+        ("evict", active, ()),
+        ("cover", [*archive, *active], ()),
+        ("erase", [*archive, *active], covered),
+    ):
+        taken: tuple[Span, ...] = getattr(plan, field)
+        if not taken:
+            continue
+        whole = _within(groups, taken)
+        if whole is None:
+            yield field, "whole groups: an entry of one leaves with all the others"
+        elif spans.minus(taken, spans.union(whole, others)):
+            kind = "active groups" if field == "evict" else "groups that are active, or in the archive uncovered,"
+            yield field, f"{kind} that are neither pinned, nor of the system, nor open"
+
+
+def _within(groups: Iterable[Group], taken: Iterable[Span]) -> tuple[Span, ...] | None:
+    """Where the groups lie that are taken; None where one is taken in part."""
+    wanted, found = set(spans.members(taken)), list[int]()
+    for group in groups:
+        seqs = {entry.seq for entry in group.entries}
+        if seqs & wanted:
+            if not seqs <= wanted:
+                return None
+            found += seqs
+    return spans.of(found)

@@ -1,0 +1,689 @@
+"""Compacted sessions and their past: branches, rewinds, erasure, exports, other views, reopening."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import run
+from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, Memory, Neuralyzer, Session
+from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.entries import moment
+from palimpsest.testing import FakeClock
+from talks import Listener, Scripted, filler, talk, words
+
+KEEP = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 5}
+
+
+@pytest.fixture
+def chat(memory: Memory) -> Session:
+    """A system message and six interactions of 100 tokens, the first five of which are covered."""
+    session = memory.session("chat", counter=words)
+    session.add_system_message("be kind")
+    talk(session, *[100] * 6)
+    assert session.compact(KEEP).covered == 10
+    return session
+
+
+def shown(session: Session, **call: Any) -> str:
+    return "\n".join(str(message["content"]) for message in session.context(**call).messages)
+
+
+def seqs(session: Session) -> list[int]:
+    return [entry.seq for entry in session.active_entries()]
+
+
+def whole(session: Session) -> None:
+    """Assert that a session verifies, and that each current summary expands to what it covers."""
+    proof = session.verify()
+    assert proof.ok, proof.problems
+    found = [entry.seq for made in session.summaries() for entry in session.expand(made)]
+    assert len(found) == len(set(found))
+    assert proof.covered == sum(not entry.erased for made in session.summaries() for entry in session.expand(made))
+
+
+# --- branches
+
+
+def test_a_branch_has_what_was_compacted_then(chat: Session) -> None:
+    """A branch from before a compaction knows nothing of it; one from after has the same summary and context."""
+    revision = chat.stats().revision
+    before, after = chat.fork(at=revision - 1), chat.fork(at=revision)
+
+    assert before.summaries() == []
+    assert seqs(before) == list(range(1, 14))
+    assert after.summaries() == chat.summaries()
+    assert after.context().messages == chat.context().messages
+    whole(before)
+    whole(after)
+
+
+def test_a_compaction_in_a_branch_leaves_the_parent_alone(chat: Session) -> None:
+    """What a branch compacts, restores, masks or evicts is its own, in either direction."""
+    branch = chat.fork("branch")
+    context, entries = chat.context().messages, chat.entries()
+
+    talk(branch, 100, 100, start=6)
+    assert branch.compact(KEEP).done
+    branch.compact("simple_fifo")
+    assert chat.context().messages == context
+    assert chat.entries() == entries
+    assert len(chat.summaries(history=True)) == 1
+
+    newest = branch.summaries()
+    chat.restore()
+    assert branch.summaries() == newest
+    assert chat.verify().covered == 0
+    whole(chat)
+    whole(branch)
+
+
+def test_an_erasure_reaches_the_summaries_of_every_branch(chat: Session) -> None:
+    """Erasing what is covered takes its words from summaries of all branches; here it is made anew at once."""
+    secret = chat.add_user_message("the password is swordfish")
+    chat.add_assistant_message("noted")
+    chat.compact({**KEEP, "interaction_keep": 0})
+    branch, other = chat.fork("branch"), chat.fork("other", at=chat.stats().revision - 1)
+    other.compact({**KEEP, "interaction_keep": 0})
+
+    branch.erase([secret.id])
+
+    for session in (chat, branch, other):
+        assert not any("swordfish" in made.text for made in session.summaries(history=True))
+        assert "swordfish" not in shown(session)
+        assert "swordfish" not in json.dumps(session.export())
+        whole(session)
+    assert len(branch.summaries()) == 1
+    done = chat.compact(KEEP)
+    assert done.done
+    assert "swordfish" not in shown(chat)
+    whole(chat)
+
+
+def test_a_fork_of_the_access_clock(tmp_path: Path) -> None:
+    """Fetches are remembered by the session: after it is opened again, and in its branches, which then go their way."""
+    options: dict[str, Any] = {"counter": words, "max_messages": 4, "long_term": "lru", "auto_compact": "off"}
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("s", **options)
+        said = [session.add_assistant_message(f"m{i}") for i in range(1, 5)]
+        for i in (0, 1, 0, 1, 0, 2):  # the newest fetches are those of m3, m1, m2
+            session.entry(said[i].id)
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("s", **options)
+        branch = session.fork("branch")
+        branch.entry(said[3].id)
+        session.compact("lru")
+        branch.compact("lru")
+        assert [entry.text for entry in session.active_entries()] == ["m1", "m3"]
+        assert [entry.text for entry in branch.active_entries()] == ["m3", "m4"]
+
+
+def test_what_is_added_later_is_fresher_than_what_was_fetched_often(memory: Memory) -> None:
+    """However often one entry was fetched, an entry appended after that was accessed later."""
+    session = memory.session("s", counter=words, max_messages=4, long_term="lru", auto_compact="off")
+    first = session.add_assistant_message("m1")
+    for _ in range(10):
+        session.entry(first.id)
+    for text in ("m2", "m3", "m4"):
+        session.add_assistant_message(text)
+    session.compact("lru")
+    assert [entry.text for entry in session.active_entries()] == ["m3", "m4"]
+
+
+def test_reading_writes_nothing(tmp_path: Path) -> None:
+    """Fetching by id and planning in a readonly session, and every dry run, leave each byte of the store."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        talk(memory.session("s"), *[60] * 6)
+
+    def held() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    before = held()
+    with Memory.open(tmp_path / "log.db") as memory:
+        reader = memory.session("s", max_messages=4, long_term="lru", readonly=True)
+        reader.entry(3)
+        assert reader.compact(dry_run=True).evicted > 0
+        assert reader.context().tokens > 0
+        writer = memory.session("s", max_messages=4, long_term="lru", auto_compact="off")
+        assert writer.compact("summarizer", dry_run=True).covered == 12
+        assert writer.compact(dry_run=True, threshold=0.5).evicted > 0
+    assert held() == before
+
+
+# --- back and forth
+
+
+def test_a_rewind_takes_a_compaction_back_and_brings_it_again(chat: Session) -> None:
+    """Before the compaction everything is active again; a rewind to behind it gives the same contexts as then."""
+    compacted = chat.context()
+    talk(chat, 100, start=6)
+    later = chat.context()
+    chat.compact({"strategy": "simple_fifo", "max_messages": 4})
+    revision = chat.stats().revision
+
+    chat.rewind(13)
+    assert chat.summaries() == []
+    assert seqs(chat) == list(range(1, 14))
+    whole(chat)
+    chat.rewind(later.revision)
+    assert chat.context().messages == later.messages
+    assert seqs(chat) == [1, 12, 13, 14, 15]
+    whole(chat)
+    chat.rewind(compacted.revision)
+    assert chat.context().messages == compacted.messages
+    chat.rewind(revision)
+    assert chat.verify().evicted > 0
+    whole(chat)
+
+
+def test_a_rewind_into_what_is_covered(chat: Session) -> None:
+    """Behind an entry in the middle of what is covered, what was before it is active, the rest is taken back."""
+    chat.rewind(chat.entries()[6])
+    assert seqs(chat) == list(range(1, 8))
+    assert chat.verify().rewound == 6
+    talk(chat, 100, 100, start=6)
+    assert chat.compact(KEEP).summary.covers == ((2, 7), (14, 15))
+    whole(chat)
+
+
+def test_every_context_of_a_long_history_is_found_again(memory: Memory, clock: FakeClock) -> None:
+    """`context(at=…)` gives what was given at each revision: compactions, masks, evictions, restores, pins, cuts."""
+    session = memory.session("s", counter=words, max_tokens=700)
+    given: dict[int, Any] = {}
+
+    def note() -> None:
+        ctx = session.context()
+        given[ctx.revision] = ctx.messages
+
+    for i in range(6):
+        talk(session, 100, 100, start=2 * i)
+        note()
+        call = session.add_tool_call("look", {"i": i})
+        session.add_tool_result("look", filler(40) + "x" * 200, call_id=call.call_id)
+        session.add_assistant_message("seen")
+        note()
+        steps: list[Callable[[], object]] = [
+            lambda: session.compact(KEEP),
+            lambda: session.compact({"strategy": "mask_results", "interaction_keep": 0}),
+            lambda: session.pin(3),
+            session.restore,
+            lambda: session.compact("simple_fifo"),
+            lambda: session.compact({**KEEP, "summaries": "chain"}),
+        ]
+        steps[i]()
+        note()
+        clock.advance(60)
+    assert len(given) >= 15
+    for revision, messages in given.items():
+        assert session.context(at=revision).messages == messages, revision
+    whole(session)
+
+
+# --- erasing, and what comes of it
+
+
+@pytest.mark.parametrize("which", ["covered", "evicted", "pinned", "kept"])
+def test_erasing_leaves_a_session_whole(memory: Memory, which: str) -> None:
+    """Whatever state an entry is in, it can be erased: no context or summary has its words, the rest is as it was."""
+    session = memory.session("s", counter=words, max_messages=20)
+    said = [session.add_user_message(f"swordfish{i} {filler(20)}") for i in range(1)]
+    session.add_assistant_message("ok")
+    talk(session, *[50] * 5)
+    if which == "pinned":
+        session.pin(said[0].id)
+    if which == "evicted":
+        session.compact({"strategy": "simple_fifo", "low_water": 0.3})
+        assert session.verify().evicted
+    elif which != "kept":
+        session.compact(KEEP)
+    assert which != "pinned" or "swordfish0" in session.context().messages[0]["content"]
+
+    assert session.erase([said[0].id]) == 1
+
+    assert "swordfish0" not in shown(session)
+    assert not any("swordfish0" in made.text for made in session.summaries(history=True))
+    whole(session)
+    assert session.verify().erased == 1
+    if which == "covered":
+        assert len(session.summaries()) == 1
+        assert session.restore() == 9
+        whole(session)
+
+
+def test_a_pinned_entry_of_a_lost_summary_is_not_covered_again(chat: Session) -> None:
+    """An entry that was pinned while covered stays out of the summary that an erasure makes anew."""
+    chat.pin(5)
+    chat.erase([2])
+    (made,) = chat.summaries()
+    assert 5 not in {entry.seq for entry in chat.expand(made)}
+    assert chat.context().messages[1]["content"].startswith("a1 ")
+    whole(chat)
+
+
+def test_erasing_all_that_is_covered_withdraws_the_summary(chat: Session) -> None:
+    """Where nothing is left of what a summary covered it is withdrawn: there is no text, and nothing to restore."""
+    made = chat.summaries()[0]
+    chat.erase([entry.id for entry in chat.expand()])
+    assert chat.summaries() == []
+    assert [(one.withdrawn, one.text) for one in chat.summaries(history=True)] == [(True, "")]
+    assert all(entry.erased for entry in chat.expand(made.id))
+    with pytest.raises(ConfigError, match="current"):
+        chat.restore(made)
+    whole(chat)
+
+
+def test_what_expires_while_covered_is_swept_with_its_words(memory: Memory, clock: FakeClock) -> None:
+    """A sweep of an expired entry that is covered takes the summary along; the next one is made without it."""
+    session = memory.session("s", counter=words)
+    session.add_user_message("swordfish for an hour " + filler(30), expires_at=moment(clock.now) + timedelta(hours=1))
+    session.add_assistant_message("ok")
+    talk(session, *[60] * 4)
+    session.compact(KEEP)
+    clock.advance(7200)
+    assert memory.sweep() == 1
+
+    assert not any("swordfish" in made.text for made in session.summaries(history=True))
+    whole(session)
+    assert session.compact(KEEP).done
+    assert len(session.expand()) == 7
+    whole(session)
+
+
+def test_a_neuralyzer_takes_summaries_along_and_says_so(chat: Session) -> None:
+    """Its figures count what was covered, too, in a dry run as in the real one, and events name all of it."""
+    heard = Listener().to(chat._core._memory, "erased")  # type: ignore[arg-type]
+    forget = {"strategy": "neuralyzer", "interaction_keep": 1}
+    planned = chat.compact(forget, dry_run=True)
+
+    done = chat.compact(forget)
+
+    assert (planned.erased, planned.tokens_after) == (done.erased, done.tokens_after)
+    assert done.erased == 10
+    assert done.tokens_after == chat.stats().active_tokens == 102
+    assert heard.facts("erased")[0]["seqs"] == tuple(range(2, 12))
+    assert chat.summaries() == []
+    assert chat.verify().erased == 10
+    whole(chat)
+
+
+def test_a_neuralyzer_takes_along_what_a_flush_has_left(memory: Memory) -> None:
+    """Of entries that a FLUSH has destroyed only the summary tells; a neuralyzer takes that, too."""
+    block = {**KEEP, "interaction_threshold_qty": 2}
+    session = memory.session(
+        "s", counter=words, persistence="flush", archive=False, long_term=block, summarizer=Scripted("swordfish it was")
+    )
+    with session.turn():
+        talk(session, 50, 50)
+    assert "swordfish" in shown(session)
+
+    done = session.compact({"strategy": "neuralyzer", "interaction_keep": 1})
+
+    assert done.done
+    assert "swordfish" not in shown(session)
+    assert "swordfish" not in json.dumps(session.export())
+    assert session.compact({"strategy": "neuralyzer", "interaction_keep": 1}).reason == "nothing_to_compact"
+    whole(session)
+
+
+@pytest.mark.parametrize("what", ["delete", "clear", "replace"])
+@pytest.mark.parametrize("answer", ["too late.", RuntimeError("down")])
+def test_what_ends_a_session_is_not_undone_by_a_compaction(
+    memory: Memory, clock: FakeClock, what: str, answer: Any
+) -> None:
+    """A session that was deleted, cleared or replaced while its summarizer ran stays so, whatever comes of that."""
+    talk(memory.session("other", counter=words), 30)
+    export = {**memory.session("other").export(), "session_id": "s"}
+
+    def late(prompt: str) -> str:
+        clock.advance(1)
+        if what == "delete":
+            memory.delete_session("s")
+        elif what == "clear":
+            memory.session("s").clear()
+        else:
+            memory.import_session(export, on_conflict="replace")
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    session = memory.session("s", counter=words, summarizer=late)
+    talk(session, *[100] * 3)
+
+    done = session.compact({**KEEP, "interaction_keep": 0})
+
+    assert done.reason is not None
+    assert session.summaries(history=True) == []
+    assert len(session.entries()) == (2 if what == "replace" else 0)
+    assert ("s" in [info.session for info in memory.sessions()]) is (what != "delete")
+    whole(session)
+
+
+def test_a_session_deleted_and_begun_anew_gets_no_summary_of_the_old(memory: Memory, clock: FakeClock) -> None:
+    """A session of the same id that was begun while a summarizer ran is another one."""
+    asked = []
+
+    def late(prompt: str) -> str:
+        if not asked:
+            memory.delete_session("s")
+            clock.advance(1)
+            talk(memory.session("s", counter=words), 5, 5, 5)
+        asked.append(prompt)
+        return "of it."
+
+    session = memory.session("s", counter=words, summarizer=late)
+    talk(session, *[100] * 3)
+
+    done = session.compact({**KEEP, "interaction_keep": 0})
+
+    assert done.reason or (done.summary is not None and done.summary.source_tokens == 15)
+    whole(session)
+
+
+class Pinning:
+    """A neuralyzer that is slow to plan: meanwhile somebody pins an entry, once."""
+
+    name, summarizes, erases, style, triggers = "pinning", False, True, Style(), Triggers()
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.planned = session, 0
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        plan = Neuralyzer().plan(snapshot)
+        if not self.planned:
+            self.session.pin(1)
+        self.planned += 1
+        return plan
+
+
+def test_a_pin_saves_from_being_erased(memory: Memory) -> None:
+    """An entry that is pinned between a neuralyzer's plan and its commit stays."""
+    session = memory.session("s", counter=words)
+    talk(session, *[50] * 3)
+    strategy = Pinning(session)
+
+    done = session.compact(strategy)
+
+    assert done.erased == 5
+    assert session.context().messages[0]["content"].startswith("q0")
+    whole(session)
+
+
+# --- pins, open calls, late results
+
+
+def test_pinning_brings_back_what_the_context_has_left(memory: Memory) -> None:
+    """A covered, evicted or cut entry that is pinned is in the next context and among the active; then it may go."""
+    for how in ("covered", "evicted", "cut"):
+        session = memory.session(how, counter=words, max_tokens=500)
+        for i in range(8):
+            talk(session, 100, start=i)
+            if how == "cut":
+                session.context()
+        if how == "covered":
+            session.compact(KEEP)
+        elif how == "evicted":
+            session.compact("simple_fifo")
+        before = session.context()
+        assert "q1 " not in "".join(message["content"] for message in before.messages[-4:])
+
+        session.pin(3)
+        ctx = session.context()
+
+        assert ctx.messages[0]["content"].startswith("q1 ")
+        assert ctx.epoch != before.epoch
+        assert ctx.tokens <= 500
+        assert 3 in seqs(session)
+        assert session.context().epoch == ctx.epoch
+        session.unpin(3)
+        talk(session, *[100] * 5, start=8)
+        assert not session.context().messages[0]["content"].startswith("q1 ")
+        whole(session)
+
+
+def test_an_expired_pin_costs_no_cut_after_the_first(memory: Memory, clock: FakeClock) -> None:
+    """A pinned entry that has expired leaves once; contexts after that go on from each other."""
+    session = memory.session("s", counter=words, max_tokens=500)
+    session.add_user_message("for an hour", pinned=True, expires_at=moment(clock.now) + timedelta(hours=1))
+    session.add_assistant_message("ok")
+    for i in range(8):
+        talk(session, 100, start=i)
+        session.context()
+    session.compact(KEEP)
+    assert "for an hour" in shown(session)
+    clock.advance(7200)
+    gone = session.context()
+    assert "for an hour" not in shown(session)
+    talk(session, 10, start=9)
+    assert session.context().epoch == gone.epoch
+
+
+def test_a_pin_inside_what_is_covered_stays_in_the_log_order(memory: Memory) -> None:
+    """System and pinned entries inside a covered span come before the summary, in their order, and are active."""
+    session = memory.session("s", counter=words)
+    session.add_system_message("first rule")
+    talk(session, 100)
+    session.add_system_message("second rule")
+    talk(session, 100, start=1)
+    session.pin(6)
+    talk(session, 100, start=2)
+
+    session.compact(KEEP)
+
+    contents = [message["content"] for message in session.context().messages]
+    assert [content.split(" ")[0] for content in contents] == ["first", "second", "a1", "<summary", "q2", "a2"]
+    assert seqs(session) == [1, 4, 6, 7, 8]
+    whole(session)
+
+
+def test_open_calls_stay_and_late_results_of_covered_calls_are_data(memory: Memory) -> None:
+    """A group that waits for results is not covered; a result that comes after its call was covered is plain data."""
+    session = memory.session("s", counter=words)
+    session.add_user_message("look twice")
+    one, two = (session.add_tool_call("look", {"n": n}, call_id=f"c{n}") for n in (1, 2))
+    session.add_tool_result("look", "first", call_id=one.call_id)
+    talk(session, *[100] * 4)
+    done = session.compact({**KEEP, "interaction_keep": 0})
+    assert done.done
+    assert {2, 3, 4}.isdisjoint(entry.seq for entry in session.expand())
+
+    session.add_tool_result("look", "second, late", call_id=two.call_id)
+    session.add_assistant_message("now I know")
+    whole(session)
+    assert session.compact({**KEEP, "interaction_keep": 0}).done
+    assert session.context().messages
+    whole(session)
+
+
+def test_an_open_interaction_of_many_calls_is_covered_but_for_its_question(memory: Memory) -> None:
+    """Where entries are counted, old steps of one long open interaction leave in whole groups; the question stays."""
+    session = memory.session("s", counter=words, max_tokens=600)
+    question = session.add_user_message("do all of it")
+    for i in range(60):
+        calls = [session.add_tool_call("work", {"i": i, "k": k}, call_id=f"c{i}.{k}") for k in range(2)]
+        for call in reversed(calls):
+            session.add_tool_result("work", filler(15), call_id=call.call_id)
+        if i % 20 == 19:
+            assert session.compact({**KEEP, "interaction_keep": 0, "recent_entries": 8, "min_entries": 5}).done
+            assert session.context().tokens <= 600
+            assert question.seq in seqs(session)
+            whole(session)
+    assert session.restore() > 200
+    whole(session)
+
+
+# --- restoring
+
+
+def test_a_summary_of_another_session_is_not_restored(memory: Memory) -> None:
+    """A summary object of another session names nothing here, whatever its revision."""
+    one, other = memory.session("one", counter=words), memory.session("other", counter=words)
+    for session, keep in ((one, 1), (other, 3)):
+        talk(session, *[100] * 5)
+        session.compact({**KEEP, "interaction_keep": keep})
+    made = other.summaries()[0]
+
+    for act in (one.restore, one.expand):
+        with pytest.raises(EntryNotFound, match=made.id):
+            act(made)
+    whole(one)
+
+
+def test_one_of_a_chain_is_restored_alone(memory: Memory) -> None:
+    """Of several current summaries each brings back its own entries, and the others stay where they are."""
+    session = memory.session("s", counter=words)
+    for i in range(3):
+        talk(session, 100, 100, start=2 * i)
+        session.compact({**KEEP, "summaries": "chain", "interaction_keep": 0})
+    first, second, third = session.summaries()
+
+    assert session.restore(second.id) == 4
+    assert session.summaries() == [first, third]
+    assert seqs(session) == [5, 6, 7, 8]
+    whole(session)
+    assert session.compact({**KEEP, "interaction_keep": 0}).done
+    assert len(session.summaries()) == 1
+    assert len(session.expand()) == 12
+    whole(session)
+
+
+# --- exports and other processes
+
+
+@pytest.mark.parametrize("mode", ["error", "replace", "merge"])
+def test_an_export_of_a_compacted_session_comes_back(memory: Memory, chat: Session, mode: Any) -> None:
+    """Into a new session in every mode, and over a session as its mode says; contexts, summaries and proofs agree."""
+    chat.context()
+    chat.pin(4)
+    data = json.loads(json.dumps(chat.export()))
+
+    copy = memory.session(memory.import_session(data, session_id="copy", on_conflict=mode), counter=words)
+    assert copy.context().messages == chat.context().messages
+    assert copy.summaries() == chat.summaries()
+    whole(copy)
+    assert copy.restore() == 10
+    whole(copy)
+
+    talk(copy, 100, start=6)
+    copy.compact(KEEP)
+    if mode == "error":
+        with pytest.raises(Conflict):
+            memory.import_session(data, session_id="copy", on_conflict=mode)
+        assert copy.summaries()[0].entries == 11
+    else:
+        memory.import_session(data, session_id="copy", on_conflict=mode)
+        assert len(copy.entries()) == (13 if mode == "replace" else 15)
+        assert copy.summaries()[0].entries == (10 if mode == "replace" else 11)
+    assert copy.context().messages
+    whole(copy)
+
+
+def test_an_export_with_compactions_is_stable(memory: Memory, chat: Session) -> None:
+    """Export, import, export gives the same but for the time of the export."""
+    chat.context()
+    talk(chat, 100, start=6)
+    chat.compact({**KEEP, "summaries": "chain"})
+    first = chat.export()
+    memory.import_session(first, session_id="copy")
+    second = memory.session("copy").export()
+    for one in (first, second):
+        one.update(exported_at="", session_id="")
+    assert first == second
+
+
+def test_history_tells_compactions(chat: Session) -> None:
+    """Every compaction and restore is one record with its reason and figures, between the additions."""
+    chat.context()
+    chat.restore()
+    chat.compact({"strategy": "simple_fifo", "max_messages": 4})
+    told = [(record.kind, record.reason) for record in chat.history() if record.kind != "add"]
+    assert told == [("compact", "compaction"), ("cut", "compaction"), ("compact", "restore"), ("compact", "compaction")]
+    (first, *_) = [record for record in chat.history() if record.kind == "compact"]
+    assert first.detail["covered"] == 10
+    assert first.detail["tokens_after"] < first.detail["tokens_before"]
+
+
+def test_the_command_line_tells_compactions(here: Path) -> None:
+    """`history` and `diff` of a compacted session name what happened, in words and as JSON."""
+    with Memory.open(here / "chats.db") as memory:
+        session = memory.session("chat", counter=words)
+        talk(session, *[100] * 4)
+        session.context()
+        session.compact(KEEP)
+        session.context()
+        session.restore()
+    done = run("history", "chat")
+    assert done.exit_code == 0, done.output
+    assert "compact" in done.output
+    assert run("history", "chat", "--json").exit_code == 0
+    diff = run("diff", "chat", "8", "9")
+    assert diff.exit_code == 0, diff.output
+
+
+def test_clearing_a_compacted_session_leaves_nothing(tmp_path: Path) -> None:
+    """After `clear` no summary is there, no byte of it in the store, and the session goes on."""
+    path = tmp_path / "log.db"
+    with Memory.open(path) as memory:
+        session = memory.session("s", counter=words, summarizer=Scripted("swordfish was caught."))
+        talk(session, *[100] * 4)
+        session.compact(KEEP)
+        session.context()
+        session.clear()
+        assert session.summaries(history=True) == []
+        assert session.context().messages == []
+        talk(session, *[100] * 3, start=4)
+        assert session.compact({**KEEP, "summary_floor": 6}).done
+        whole(session)
+        memory.delete_session("s")
+        assert session.summaries(history=True) == []
+    assert b"swordfish" not in path.read_bytes()
+
+
+def test_what_cannot_fit_says_so_with_a_summary_too(chat: Session, memory: Memory) -> None:
+    """Where what must be sent is too much, the summary gives way first, and only then the figures are told."""
+    chat.add_user_message(filler(300))
+    tight = memory.session("chat", counter=words, max_tokens=305)
+    ctx = tight.context()
+    assert ctx.summaries == []
+    assert ctx.tokens <= 305
+    with pytest.raises(BudgetImpossible):
+        memory.session("chat", counter=words, max_tokens=290).context()
+
+
+def test_a_pin_that_says_nothing_costs_one_cut(memory: Memory) -> None:
+    """A pinned entry without content is shown by no context, and makes none of them cut anew."""
+    session = memory.session("s", counter=words, max_tokens=300)
+    session.add_user_message("", pinned=True)
+    for i in range(6):
+        talk(session, 100, start=i)
+        session.context()
+    assert session.context().epoch == session.context().epoch
+    session.compact(KEEP)
+    assert session.context().epoch == session.context().epoch
+    session.pin(2)
+    assert session.context().epoch == session.context().epoch
+    assert session.context().report.pinned == (2,)
+
+
+def test_a_group_that_a_cut_has_passed_is_not_split_by_a_pin(memory: Memory) -> None:
+    """Where one member of an evicted group is pinned, none of the group is covered."""
+    session = memory.session("s", counter=words, max_tokens=200)
+    session.add_user_message("look")
+    call = session.add_tool_call("look", {"n": 1})
+    session.add_tool_result("look", filler(30), call_id=call.call_id)
+    session.add_assistant_message("seen")
+    for i in range(6):
+        talk(session, 60, start=i)
+        session.context()
+    session.pin(call.id)
+
+    assert session.compact(KEEP).done
+
+    assert {2, 3}.isdisjoint(entry.seq for entry in session.expand())
+    assert [message["role"] for message in session.context().messages[:2]] == ["assistant", "tool"]
+    whole(session)

@@ -1,0 +1,470 @@
+"""When a session compacts by itself, who may make it, and what a turn leaves: through the public interface."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError, EntryNotFound, Memory, Session
+from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.testing import FakeClock
+from talks import Listener, Scripted, filler, talk, use_tool, words
+
+
+def summarizing(**options: Any) -> dict[str, Any]:
+    triggers = {key: options.pop(key) for key in list(options) if key in Triggers.__struct_fields__}
+    return {"strategy": "summarizer", "cod_max_loops": 0, "summary_floor": 5, "triggers": triggers, **options}
+
+
+def texts(session: Session) -> str:
+    return "\n".join(str(message.get("content")) for message in session.context().messages)
+
+
+# --- which strategy, and when
+
+
+def test_the_first_that_fires_runs_and_all_run_on_request(memory: Memory) -> None:
+    """Of two strategies that are due the first runs; with "all" each runs on what the one before left."""
+    both = [
+        {"strategy": "mask_results", "interaction_keep": 0, "interaction_threshold_qty": 3},
+        summarizing(interaction_threshold_qty=3, interaction_keep=1),
+    ]
+    for run, events in (("first", []), ("all", ["compressed"])):
+        heard = Listener().to(memory, "compressed")
+        session = memory.session(run, counter=words, long_term=both, long_term_run=run)
+        for _ in range(3):
+            use_tool(session, "look", "success", filler(100) + " " + "x" * 200)
+        assert heard.names() == events
+        assert "old result left out" in texts(session) or run == "all"
+        assert session.verify().ok
+
+
+def test_a_rule_that_failed_is_looked_at_again_with_the_next_entry(memory: Memory) -> None:
+    """After a summarizer has failed a rule of tokens fires again as soon as something is new, not a budget later."""
+    session = memory.session(
+        "s",
+        counter=words,
+        summarizer=Scripted(RuntimeError("down"), "fine."),
+        long_term=summarizing(max_active_tokens=300),
+    )
+    talk(session, 200, 200)
+    assert session.summaries() == []
+
+    talk(session, 20, start=2)
+
+    assert [made.text for made in session.summaries()] == ["fine."]
+
+
+def test_a_tool_that_fired_in_vain_fires_again(memory: Memory) -> None:
+    """A result whose compaction failed still counts when the next interaction completes, and only once."""
+    asked = Scripted(RuntimeError("down"), "fine.")
+    session = memory.session(
+        "s", counter=words, summarizer=asked, long_term=summarizing(on_tools_success_threshold=["close_*"])
+    )
+    talk(session, 100)
+    use_tool(session, "close_ticket", "success")
+    assert asked.calls == 1
+    talk(session, 100, start=1)
+    assert asked.calls == 2
+    talk(session, 100, start=2)
+    assert asked.calls == 2
+
+
+def test_input_tokens_of_an_outdated_context_say_nothing(memory: Memory) -> None:
+    """Usage reported for a context from before a compaction is kept in the account and fires nothing."""
+    session = memory.session("s", counter=words, long_term=summarizing(input_tokens_threshold=100))
+    talk(session, 60)
+    sent = session.context()
+    session.compact()
+    assert len(session.summaries(history=True)) == 1
+
+    usage = session.record_usage(5000, context=sent)
+    talk(session, 60, start=1)
+
+    assert usage.stale
+    assert usage.total_input == 5000
+    assert len(session.summaries(history=True)) == 1
+    session.record_usage(5000, context=session.context())
+    talk(session, 60, start=2)
+    assert len(session.summaries(history=True)) == 2
+
+
+def test_without_usage_the_last_context_counts(memory: Memory) -> None:
+    """Where no usage was ever reported, the exact count of the last context is what the rule sees."""
+    session = memory.session("s", counter=words, long_term=summarizing(input_tokens_threshold=100))
+    talk(session, 101)
+    assert session.summaries() == []
+    assert session.context(max_tokens=None).tokens == 101
+    talk(session, 10, start=1)
+    assert len(session.summaries()) == 1
+    talk(session, 10, start=2)
+    assert len(session.summaries(history=True)) == 1
+
+
+def test_who_comes_back_after_a_while_finds_it_summarised(memory: Memory, clock: FakeClock) -> None:
+    """`idle_seconds` fires with the first entry after the pause, whether or not the session was opened anew."""
+    for name in ("same object", "new object"):
+        session = memory.session(name, counter=words, long_term=summarizing(idle_seconds=3600))
+        talk(session, 100, 100)
+        clock.advance(3599)
+        talk(session, 100, start=2)
+        assert session.summaries() == []
+        clock.advance(3600)
+        if name == "new object":
+            session = memory.session(name, counter=words, long_term=summarizing(idle_seconds=3600))
+        session.add_user_message("I am back")
+        assert [made.entries for made in session.summaries()] == [6]
+        assert [entry.text for entry in session.active_entries()] == ["I am back"]
+
+
+def test_before_turn_looks_before_each_context(memory: Memory) -> None:
+    """With `before_turn` a context is given of what is left, where another writer has made a rule hold."""
+    session = memory.session("s", counter=words, long_term=summarizing(interaction_threshold_qty=3), before_turn=True)
+    talk(memory.session("s", counter=words), *[50] * 3)
+    assert session.summaries() == []
+    assert len(session.context().summaries) == 1
+
+
+@pytest.mark.parametrize("how", ["one batch", "a turn", "an atomic turn", "one by one"])
+def test_an_interaction_completes_however_it_is_added(memory: Memory, how: str) -> None:
+    """Call, result and answer complete an interaction in one batch, in several appends, and in turns of either kind."""
+    rules = summarizing(interaction_threshold_qty=2, on_tools_success_threshold=["never"])
+    session = memory.session("s", counter=words, long_term=rules)
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": filler(40)},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": filler(40)},
+        {"role": "assistant", "content": filler(40)},
+    ]
+    for number in range(2):
+        assert session.summaries() == [], number
+        if "turn" in how:
+            with session.turn(atomic=how == "an atomic turn"):
+                for message in messages:
+                    session.add(message)
+                assert session.summaries() == []
+        else:
+            for batch in [messages] if how == "one batch" else [[one] for one in messages]:
+                session.add(batch)
+    assert [made.entries for made in session.summaries()] == [8]
+
+
+def test_a_turn_tells_what_its_end_has_led_to(memory: Memory) -> None:
+    """What an atomic turn has gathered is compacted at its end, and `end_turn` tells of it."""
+    session = memory.session("s", counter=words, long_term=summarizing(interaction_threshold_qty=2))
+    with session.turn(atomic=True):
+        talk(session, 50, 50)
+        end = session.end_turn()
+    assert end.added == 4
+    assert [result.done for result in end.compactions] == [True]
+
+
+def test_what_another_writer_adds_hides_no_trigger(memory: Memory) -> None:
+    """A session object that has just looked sees at its next append what others have added meanwhile."""
+    one = memory.session("s", counter=words, long_term=summarizing(max_entries=10))
+    other = memory.session("s", counter=words)
+    talk(one, 10, 10)
+    talk(other, *[10] * 3, start=2)
+    assert one.summaries() == []
+    one.add_user_message("now there are eleven")
+    assert len(one.summaries()) == 1
+
+
+@pytest.mark.parametrize("what", ["restore", "erase", "rewind", "clear"])
+def test_triggers_see_what_a_change_has_left(memory: Memory, what: str) -> None:
+    """After a restore, erasure, rewind or clear the rules look at what is there then."""
+    session = memory.session("s", counter=words, long_term=summarizing(max_entries=10))
+    talk(session, *[20] * 5)
+    session.add_user_message("eleven")
+    assert session.verify().covered > 0
+    if what == "restore":
+        session.restore()
+        assert session.verify().covered == 0
+        session.add_assistant_message("twelve")
+        assert session.verify().covered > 0
+        return
+    if what == "erase":
+        session.erase([1, 2])
+    elif what == "rewind":
+        session.rewind(4)
+    else:
+        session.clear()
+    heard = Listener().to(memory, "compressed")
+    active = len(session.active_entries())
+    while active <= 10:
+        assert heard.names() == []
+        talk(session, 20)
+        active += 2
+    assert heard.names() == ["compressed"]
+    assert session.verify().ok
+
+
+def test_a_condition_that_fails_is_told_once(memory: Memory) -> None:
+    """A condition that cannot be evaluated counts its interaction and is told once for a session, not at every look."""
+    heard = Listener().to(memory, "condition:error")
+    rules = summarizing(interaction_threshold_qty=3, interaction_conditions=["message.metadata['n'] > 3"])
+    session = memory.session("s", counter=words, long_term=rules)
+    talk(session, *[50] * 3)
+    assert len(heard.heard) == 1
+    assert len(session.summaries()) == 1
+
+
+def test_background_looks_do_not_pile_up(memory: Memory) -> None:
+    """Appends that come while one compaction runs in the background ask for one more look, and all is covered."""
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> str:
+        begun.set()
+        release.wait(30)
+        return "slowly."
+
+    session = memory.session(
+        "s",
+        counter=words,
+        summarizer=slow,
+        auto_compact="background",
+        long_term=summarizing(interaction_threshold_qty=2, interaction_keep=1),
+    )
+    talk(session, 100, 100)
+    assert begun.wait(30)
+    talk(session, *[100] * 20, start=2)
+    assert len(session._core._memory.runner._jobs) <= 1
+    release.set()
+    memory.close()
+
+
+def test_an_append_never_fails_by_a_look_in_another_thread(memory: Memory) -> None:
+    """Threads that share one session object add while compactions run in the background: none of them fails."""
+    session = memory.session(
+        "s", counter=words, auto_compact="background", long_term=summarizing(max_entries=6, interaction_keep=1)
+    )
+    faults: list[BaseException] = []
+
+    def work(start: int) -> None:
+        try:
+            talk(session, *[30] * 12, start=start)
+        except BaseException as fault:  # noqa: BLE001 (told by the main thread)
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len(session.entries()) == 96
+
+
+# --- turns and persistence
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("auto", ["inline", "background"])
+def test_a_flush_destroys_what_its_turn_has_replaced(tmp_path: Path, atomic: bool, auto: Any) -> None:
+    """However a turn is held and wherever its end is compacted: what was replaced is found nowhere afterwards."""
+    path = tmp_path / "s.db"
+    with Memory.open(path) as memory:
+        session = memory.session(
+            "s",
+            counter=words,
+            persistence="flush",
+            archive=False,
+            auto_compact=auto,
+            summarizer=Scripted("kept in short."),
+            long_term=summarizing(interaction_threshold_qty=2, interaction_keep=1),
+        )
+        with session.turn(atomic=atomic):
+            session.add_user_message(f"the swordfish {filler(50)}")
+            session.add_assistant_message("noted")
+            talk(session, 50)
+    with Memory.open(path) as memory:
+        session = memory.session("s", counter=words)
+        assert session.verify().ok
+        assert "kept in short." in texts(session)
+        assert [entry.erased for entry in session.entries()] == [True, True, False, False]
+    assert b"swordfish" not in path.read_bytes()
+
+
+def test_a_turn_that_fails_flushes_nothing(memory: Memory) -> None:
+    """A turn that raises destroys and compacts nothing; what was added in it is there, unless it was atomic."""
+    rules = summarizing(interaction_threshold_qty=2)
+    for atomic, there in ((False, 4), (True, 0)):
+        session = memory.session(f"{atomic}", counter=words, persistence="flush", archive=False, long_term=rules)
+
+        def fail(session: Session, atomic: bool) -> None:
+            with session.turn(atomic=atomic):
+                talk(session, 50, 50)
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            fail(session, atomic)
+        assert len(session.entries()) == there
+        assert session.summaries() == []
+        with session.turn(atomic=atomic):
+            talk(session, 50, start=2)
+        assert len(session.entries()) == there + 2
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_ephemeral_turn_leaves_nothing(memory: Memory, atomic: bool, fails: bool) -> None:
+    """What an EPHEMERAL session has added, compacted and forked is gone at the turn's end, also where it raised."""
+    talk(memory.session("s", counter=words), 50)
+    guest = memory.session(
+        "s", counter=words, persistence="ephemeral", long_term=summarizing(interaction_threshold_qty=2)
+    )
+
+    def hold() -> None:
+        with guest.turn(atomic=atomic):
+            talk(guest, 50, 50, start=1)
+            if not atomic:
+                assert len(guest.fork("branch").entries()) == 6
+                guest.compact("summarizer")
+            if fails:
+                raise InterruptedError
+
+    if fails:
+        with pytest.raises(InterruptedError):
+            hold()
+    else:
+        hold()
+
+    assert len(guest.entries()) == 2
+    assert guest.summaries() == []
+    assert [info.session for info in memory.sessions()] == ["s"]
+    with guest.turn():
+        talk(guest, 50, start=1)
+        assert len(guest.entries()) == 4
+
+
+# --- a strategy of a user's own
+
+
+class Mine:
+    """A strategy that plans what it is told."""
+
+    name, summarizes, erases, style = "mine", True, True, Style()
+    triggers = Triggers(interaction_threshold_qty=2)
+
+    def __init__(self, plan: Any) -> None:
+        self.answer = plan
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+class Reader(Mine):
+    """One that says that it neither covers nor erases."""
+
+    summarizes = erases = False
+
+
+REFUSED: dict[str, tuple[str, Any]] = {
+    "raises": ("plan", ValueError("boom")),
+    "nothing": ("plan", None),
+    "overlapping": ("cover", Plan(cover=((2, 3), (3, 4)), summary_tokens=5)),
+    "descending": ("evict", Plan(evict=((7, 7), (2, 3)))),
+    "no pairs": ("cover", Plan(cover="x", summary_tokens=5)),  # type: ignore[arg-type]
+    "half a group": ("cover", Plan(cover=((5, 5),), summary_tokens=5)),
+    "beyond the end": ("cover", Plan(cover=((100, 102),), summary_tokens=5)),
+    "the system's": ("evict", Plan(evict=((1, 2),))),
+    "pinned": ("evict", Plan(evict=((9, 9),))),
+    "the open question": ("cover", Plan(cover=((10, 10),), summary_tokens=5)),
+    "twice": ("evict", Plan(cover=((2, 3),), summary_tokens=5, evict=((3, 3),))),
+    "no such summary": ("fold", Plan(fold=(7,), summary_tokens=5)),
+    "no length": ("summary_tokens", Plan(cover=((2, 3),))),
+    "a length of text": ("summary_tokens", Plan(cover=((2, 3),), summary_tokens="9")),  # type: ignore[arg-type]
+    "a mask beyond the end": ("mask", Plan(mask=99)),
+    "erased and masked": ("erase", Plan(erase=((2, 3),), mask=3)),
+}
+
+
+@pytest.fixture
+def mixed(memory: Memory) -> Session:
+    """A system message, three interactions, one of them with a tool, a pin, and an open question."""
+    session = memory.session("s", counter=words)
+    session.add_system_message("be kind")
+    talk(session, 100)
+    use_tool(session, "look", "success")
+    talk(session, 100, start=1)
+    session.pin(9)
+    session.add_user_message("and now?")
+    return session
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_plan_that_may_not_be_done_is_refused(mixed: Session, fault: str) -> None:
+    """A strategy that raises, or plans halves, pins, overlaps or what is not there, is named; nothing has changed."""
+    field, answer = REFUSED[fault]
+    before = {**mixed.export(), "exported_at": ""}
+
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match=rf"strategy mine: plan.*{field if field != 'plan' else ''}"):
+            mixed.compact(Mine(answer), dry_run=dry_run)
+
+    assert {**mixed.export(), "exported_at": ""} == before
+
+
+@pytest.mark.parametrize("plan", [Plan(cover=((2, 3),), summary_tokens=5), Plan(erase=((2, 3),))])
+def test_a_plan_does_only_what_its_strategy_says(mixed: Session, plan: Plan) -> None:
+    """One that says that it does not summarise, or erase, may not."""
+    with pytest.raises(ConfigError, match="strategy mine"):
+        mixed.compact(Reader(plan))
+
+
+def test_a_good_plan_of_a_users_own_is_done(mixed: Session) -> None:
+    """What whole, loose groups a strategy names is covered, evicted, masked, or erased with all that is older."""
+    done = mixed.compact(Mine(Plan(cover=((2, 3),), summary_tokens=40, evict=((4, 7),))))
+    assert (done.covered, done.evicted) == (2, 4)
+    erased = mixed.compact(Mine(Plan(erase=((2, 3), (8, 8)))))
+    assert (erased.erased, erased.tokens_after) == (7, mixed.stats().active_tokens)
+    assert [entry.seq for entry in mixed.active_entries()] == [1, 9, 10]
+    assert mixed.summaries() == []
+    assert mixed.verify().ok
+
+
+def test_a_strategy_that_plans_badly_by_itself_is_paused(memory: Memory) -> None:
+    """By trigger a bad plan is a failure like any other: it is told, no add fails, and after three it is left alone."""
+    heard = Listener().to(memory, "compaction:failed", "compaction:skipped")
+    session = memory.session("s", counter=words, long_term=Mine(ValueError("boom")))
+    talk(session, *[10] * 8)
+    assert [facts["reason"] for _, facts in heard.heard] == ["failed", "failed", "failed", "paused"]
+    assert "boom" in heard.facts("compaction:failed")[0]["why"]
+    assert len(session.entries()) == 16
+
+
+# --- bad input
+
+
+def test_wrong_types_are_named(mixed: Session) -> None:
+    """Whatever a verb is given that it cannot take it names, and nothing has changed."""
+    before = {**mixed.export(), "exported_at": ""}
+    given: Any
+    for name, act in {
+        "dry_run": lambda: mixed.compact(dry_run="yes"),
+        "force": lambda: mixed.compact(force=1),
+        "threshold": lambda: mixed.compact(threshold="half"),
+        "strategy": lambda: mixed.compact(5),
+        "history": lambda: mixed.summaries(history="all"),
+        "summary": lambda: mixed.restore(5),
+        "ids": lambda: mixed.erase(None),
+        "reason": lambda: mixed.erase([1], reason=5),
+        "atomic": lambda: mixed.turn(atomic="yes").__enter__(),
+        "context": lambda: mixed.record_usage(5, context="sent"),
+        "view": lambda: mixed.context(view=5),
+    }.items():
+        with pytest.raises(ConfigError, match=name):
+            act()
+    for given in (None, 3.5, True, "nobody", 99, -1):
+        with pytest.raises(EntryNotFound):
+            mixed.entry(given)
+    with pytest.raises(EntryNotFound):
+        mixed.expand("nobody")
+    assert {**mixed.export(), "exported_at": ""} == before
