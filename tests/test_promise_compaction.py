@@ -1,4 +1,4 @@
-"""Promise 5, for any log, any strategy and any budget: compaction loses nothing, and what it leaves fits and is valid."""
+"""Promise 5, for any log, strategy and budget: compaction loses nothing, and what it leaves fits and is valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def filled(memory: Memory, clock: FakeClock, log: list[Operation], budget: dict[
 def test_nothing_is_lost(
     log: list[Operation], more: list[Operation], strategy: dict[str, Any], budget: dict[str, Any], answer: object
 ) -> None:
-    """Whatever a strategy does: every entry in one state, groups whole, coverage complete, contexts within the limit."""
+    """Whatever a strategy does: entries in one state each, groups whole, coverage complete, contexts within limits."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, answer)

@@ -150,7 +150,7 @@ class Options:
             warnings.warn(text, PalimpsestWarning, stacklevel=5)
 
     def chosen(self, strategy: Any) -> Strategy:
-        """The strategy that a call names, as an object, a mapping or a name; None: the session's first, or the ladder."""
+        """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
         from palimpsest.compaction.loading import load
 
         if strategy is None and self.long_term:
