@@ -34,9 +34,9 @@ class Ladder(Proportional, frozen=True, kw_only=True):
 
     The newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`, and what is
     open. `summarize` off goes from masking straight to eviction. `low_water` is a share of `max_tokens` and
-    `max_messages`, which stand in for the session's limits where given; a summary counts. Below low water what cuts
-    have evicted is summarised, as far as there is room. Where that is nothing, or there is no limit, it is half of the
-    present tokens, if anything is new since the last run.
+    `max_messages`, which stand in for the session's limits where given; a summary counts. Below low water, where
+    anything is new since the last run, what cuts have evicted is summarised, as far as there is room; where that is
+    nothing, or there is no limit, low water is half of the present tokens.
     """
 
     interaction_keep: int = 1
@@ -63,10 +63,10 @@ class Ladder(Proportional, frozen=True, kw_only=True):
         """Return what each rung does."""
         target = low(self, snapshot)
         if target.holds(snapshot.tokens, snapshot.messages):
-            if self.summarize and (plan := self._of_archive(snapshot, target)):
-                return plan
             if not has_news(snapshot):
                 return Plan(reason="nothing_to_compact")
+            if self.summarize and (plan := self._of_archive(snapshot, target)):
+                return plan
             target = Room(snapshot.tokens // 2, None)
         return _Climb(self, snapshot, target).plan()
 
