@@ -23,9 +23,9 @@ from typing import Any
 from measure import SESSION, Figure, alternate, arguments, memory_folder, over_runs, report, scratch, store
 from workload import Turn, history, some
 
-import palimpsest.stores.sqlite.rows as backend
 from palimpsest import Ladder, Memory, Summarize, Triggers
 from palimpsest.facade import Session
+from palimpsest.survey import Surveyor
 from palimpsest.tokens import encoding
 
 BUDGET = 8_000
@@ -54,19 +54,19 @@ SAID = "What was agreed before, in the words of a model, which are as many as it
 
 
 @contextmanager
-def reading() -> Iterator[list[int]]:
-    """Note every entry that is decoded from a row meanwhile, by its size."""
-    unpack, sizes = backend.unpack, list[int]()
+def looking() -> Iterator[list[Surveyor]]:
+    """Note every survey of a session meanwhile: each reads the whole active set."""
+    survey, surveys = Surveyor.survey, list[Surveyor]()
 
-    def unpacking(body: bytes, *rest: Any) -> Any:
-        sizes.append(len(body))
-        return unpack(body, *rest)
+    def surveying(surveyor: Surveyor, *given: Any, **more: Any) -> Any:
+        surveys.append(surveyor)
+        return survey(surveyor, *given, **more)
 
-    backend.unpack = unpacking
+    Surveyor.survey = surveying  # type: ignore[assignment,method-assign]
     try:
-        yield sizes
+        yield surveys
     finally:
-        backend.unpack = unpack
+        Surveyor.survey = survey  # type: ignore[method-assign]
 
 
 def talk(count: int) -> list[Turn]:
@@ -81,27 +81,19 @@ def talk(count: int) -> list[Turn]:
 
 
 def appends(folder: Path, turns: Sequence[Turn], budget: int) -> dict[str, float]:
-    """Append the same turns to a session that a ladder watches and to one without: times, looks, rows read."""
-    count("")  # what the vocabulary costs is in `first`
-    looks = 0
+    """Append the same turns to a session that a ladder watches and to one without: times, and how often it looks."""
+    count("a word")  # loads the vocabulary, which `first` counts
     with (
         scratch(folder) as own,
         Memory.open(own / "plain.db") as one,
         Memory.open(own / "watched.db") as other,
-        reading() as rows,
+        looking() as looks,
     ):
         plain = one.session(SESSION, max_tokens=budget)
         watched = other.session(SESSION, max_tokens=budget, long_term="ladder")
-
-        def add(turn: Turn) -> None:
-            nonlocal looks
-            before = len(rows)
-            watched.add(turn)
-            looks += len(rows) > before
-
-        times = side_by_side(plain.add, add, turns)
+        times = side_by_side(plain.add, watched.add, turns)
         assert watched.summaries(history=True) == [], "it never fires"
-    return {**times, "looks": looks, "rows": len(rows) / len(turns)}
+    return {**times, "looks": len(looks)}
 
 
 def side_by_side(
@@ -129,12 +121,18 @@ def first(folder: Path, strategy: str) -> float:
 
 def conversing(folder: Path, turns: Sequence[Turn]) -> dict[str, float]:
     """Add turns and ask for a context after each, to a session that summarises without a model and to one that cuts."""
-    with scratch(folder) as own, Memory.open(own / "plain.db") as one, Memory.open(own / "ladder.db") as other:
+    with (
+        scratch(folder) as own,
+        Memory.open(own / "plain.db") as one,
+        Memory.open(own / "ladder.db") as other,
+        looking() as looks,
+    ):
         plain = one.session(SESSION, max_tokens=BUDGET)
         ladder = other.session(SESSION, max_tokens=BUDGET, long_term="ladder")
         times = side_by_side(lambda turn: converse(plain, turn), lambda turn: converse(ladder, turn), turns)
-        assert ladder.verify().ok
-        return {**times, "compactions": ladder.verify().versions, "cuts": plain.stats().cuts}
+        proof, cuts = ladder.verify(), plain.stats().cuts
+        assert proof.ok
+    return {**times, "compactions": proof.versions, "cuts": cuts, "looks": len(looks)}
 
 
 def converse(session: Session, turn: Turn) -> Turn:
@@ -189,11 +187,10 @@ def showing(folder: Path, length: int, calls: int) -> dict[str, float]:
 
 def calls(turns: Sequence[Turn]) -> dict[str, float]:
     """Count a summarizer's calls for a conversation, and those of the design that asks whenever the window is full."""
-    asked = 0
+    prompts: list[str] = []
 
-    def summarizer(_: str) -> str:
-        nonlocal asked
-        asked += 1
+    def summarizer(prompt: str) -> str:
+        prompts.append(prompt)
         return SAID
 
     with Memory.open("memory://") as memory:
@@ -201,7 +198,7 @@ def calls(turns: Sequence[Turn]) -> dict[str, float]:
         session = memory.session(SESSION, max_tokens=BUDGET, long_term=once, summarizer=summarizer)
         entries = sum(len(converse(session, turn)) for turn in turns)
         assert session.verify().ok
-        assert session.stats().spent.calls == asked
+        assert session.stats().spent.calls == len(prompts)
     others, window = 0, list[int]()
     for turn in turns:
         window.append(tokens_of(turn))
@@ -209,7 +206,7 @@ def calls(turns: Sequence[Turn]) -> dict[str, float]:
             others += 1
             while count(SAID) + sum(window) > BUDGET:
                 window.pop(0)
-    return {"calls": asked / entries * ENTRIES, "others": others / entries * ENTRIES}
+    return {"calls": len(prompts) / entries * ENTRIES, "others": others / entries * ENTRIES}
 
 
 def tokens_of(turn: Turn) -> int:
@@ -246,10 +243,10 @@ def main() -> int:
 
     figures = []
     for part, what in parts.items():
-        looks = f"{m[f'{part} looks']:.0f} looks, {m[f'{part} rows']:.1f} rows a turn"
         figures += [
             Figure(f"watched appends, {what}", m[f"{part} median"], 1.3, times(part)),
-            Figure("  all of them together", m[f"{part} sum"], None, looks),
+            Figure("  all of them together", m[f"{part} sum"], None, "what is seldom included"),
+            Figure("  looks at the active set", m[f"{part} looks"], 4, "counted"),
         ]
     kinds = f"{m['turn compactions']:.0f} compactions / {m['turn cuts']:.0f} cuts"
     others = f"{n['others']:.0f} where each full turn asks"
@@ -257,6 +254,7 @@ def main() -> int:
         Figure("first append of a process", m["first watched"], None, f"ms; {m['first plain']:.1f} ms if not watched"),
         Figure(f"turn and context, {given.turns:,} times", m["turn median"], None, times("turn")),
         Figure("  all of them together", m["turn sum"], None, kinds),
+        Figure("  looks at the active set", m["turn looks"], None, "counted"),
         Figure(f"compacting {m['compact entries']:,.0f} entries at once", m["compact ms"], None, "ms"),
         Figure("  for each of them", m["compact us"], None, f"us, {m['compact contexts']:.1f} times a context"),
         *(
