@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from datetime import UTC, datetime
@@ -160,7 +161,7 @@ def test_a_run_of_an_agent_comes_in(memory: Memory, pai: Any, tmp_path: Any) -> 
     def look(at: int) -> str:
         return f"looked at {at}"
 
-    run = agent.run_sync("What is there?")
+    run = asyncio.run(agent.run("What is there?"))  # `run_sync` leaves a loop behind, which nobody closes
     (tmp_path / "history.json").write_bytes(run.all_messages_json())
 
     report = memory.import_file(tmp_path / "history.json")
