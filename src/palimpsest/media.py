@@ -7,9 +7,12 @@ places, return None for what they cannot tell, and never raise.
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from binascii import Error
 from math import ceil, floor, sqrt
 from typing import Final
 
+from palimpsest.entries import Audio, Entry, File, Image
 from palimpsest.models import Area, ImageRule, Model, Patches, Tiles
 
 GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
@@ -261,3 +264,30 @@ def _mp3_frame_seconds(data: bytes, place: int) -> float | None:
 
 _PDF_PAGE: Final = re.compile(rb"/Type\s{0,16}/Page(?![A-Za-z])")
 _PDF_LINEAR: Final = re.compile(rb"/Linearized[^>]{0,400}?/N\s{1,16}(\d{1,7})")
+
+
+def media_tokens(entry: Entry, model: Model | None) -> int:
+    """What the entry's images, sound and documents cost, by the provider's published formulas."""
+    total = 0
+    for part in entry.content:
+        if isinstance(part, Image):
+            total += image_tokens(model, *_size(part.source), part.detail)
+        elif isinstance(part, Audio):
+            sound = _decoded(part.data)
+            total += audio_tokens(audio_seconds(sound, part.format), len(sound))
+        elif isinstance(part, File):
+            document = _decoded(part.data or "")
+            total += file_tokens(len(document), pdf_pages(document))
+    return total
+
+
+def _size(source: str) -> tuple[int | None, int | None]:
+    return (image_size(_decoded(source)) if source.startswith("data:") else None) or (None, None)
+
+
+def _decoded(data: str) -> bytes:
+    """The bytes of a `data:` address or of plain base64; empty where it is neither."""
+    try:
+        return b64decode(data[data.find(",") + 1 :] if data.startswith("data:") else data)
+    except (Error, ValueError):
+        return b""

@@ -16,7 +16,7 @@ from palimpsest.options import Options
 from palimpsest.spans import Span
 from palimpsest.stores import Store, compaction_of
 from palimpsest.summary import Compaction, Summary
-from palimpsest.window import Group, Meter, fill
+from palimpsest.window import Group, Meter, by_group, fill
 
 BATCH = 512
 """Entries read at once."""
@@ -148,12 +148,7 @@ class Surveyor:
     def _interactions(
         self, entries: Sequence[Entry], head: Head, state: Compaction, meter: Meter, now: int, *, ended: bool
     ) -> tuple[Interaction, ...]:
-        groups: list[Group] = []
-        for entry in entries:
-            if groups and groups[-1].seq == entry.group:
-                groups[-1].entries.append(entry)
-            else:
-                groups.append(Group(entry.group, entry.turn, [entry]))
+        groups = by_group(entries)
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
         found: list[tuple[int, list[Group]]] = []
         for group in groups:

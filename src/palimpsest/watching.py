@@ -17,8 +17,9 @@ from palimpsest.compaction.triggers import Activity, Margin, Triggers, decide, m
 from palimpsest.entries import Entry
 from palimpsest.formats import find_format
 from palimpsest.log import Head
+from palimpsest.logs import log_failure
 from palimpsest.options import Options
-from palimpsest.window import Meter
+from palimpsest.window import Meter, most
 
 if TYPE_CHECKING:
     from palimpsest.compactor import Compactor
@@ -106,7 +107,9 @@ class Watch:
             return False
         meter, entries = self._meter(), done.entries
         human = sum(entry.is_human for entry in entries)
-        used = (sum(map(meter.cost, entries)), len(entries), len(entries), human + completed)
+        calls = sum(entry.kind == "tool_call" for entry in entries)  # each may be shown with a stand-in for its result
+        tokens = sum(most(entry, meter) for entry in entries)
+        used = (tokens, len(entries), len(entries) + calls, human + completed)
         margins = {name: one.spent(*used) for name, one in known.margins.items()}
         self._known = _Known(done.head.revision, done.head.updated, margins)
         idle = (done.head.updated - known.updated) / 1e6
@@ -148,16 +151,14 @@ class Watch:
 
     async def _guarded(self, work: Callable[[], Awaitable[list[CompactionResult]]]) -> tuple[CompactionResult, ...]:
         """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something."""
-        import logging
-
         found: list[CompactionResult] = []
 
         async def job() -> None:
             try:
                 found.extend(await work())
-            except Exception as fault:  # the boundary: what was appended is appended
-                logging.getLogger("palimpsest").exception("compacting session %s failed", self._options.key.session)
-                facts = {"strategy": None, "reason": "failed", "why": str(fault)}
+            except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
+                log_failure(self._memory.runner.told, fault, "compacting session %s failed", self._options.key.session)
+                facts = {"strategy": None, "reason": "failed", "why": self._memory.privacy.told(str(fault))}
                 await self._emit("compaction:failed", facts)
 
         if self._options.auto_compact == "background":
@@ -229,7 +230,8 @@ class Watch:
         found = decide(triggers, activity, failures)
         for text, failure in failures.items():
             if self._memory.first_failure(self._options.key.session, text):
-                await self._emit("condition:error", {"condition": text, "error": failure})
+                told = self._memory.privacy.told
+                await self._emit("condition:error", {"condition": told(text), "error": told(failure)})
         return found
 
     def _input_tokens(self, head: Head) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from palimpsest.entries import Audio, Entry, File, Image
+from palimpsest.entries import Entry
 from palimpsest.formats import Format, Shown
 from palimpsest.log import Clamp, Cut
 from palimpsest.notes import (
@@ -64,6 +64,8 @@ class Meter:
             if tokens is None:
                 tokens = self._measure(entry)
         if type(entry.content) is not str and has_media(entry):
+            from palimpsest.media import media_tokens
+
             tokens += media_tokens(entry, self.model)
         return tokens + self.overhead(entry)
 
@@ -90,40 +92,6 @@ def _nothing(_: Entry) -> int:
     return 0
 
 
-def media_tokens(entry: Entry, model: Model | None) -> int:
-    """What the entry's images, sound and documents cost, by the provider's published formulas."""
-    from palimpsest import media  # only where there are any
-
-    total = 0
-    for part in entry.content:
-        if isinstance(part, Image):
-            total += media.image_tokens(model, *_size(part.source), part.detail)
-        elif isinstance(part, Audio):
-            sound = _decoded(part.data)
-            total += media.audio_tokens(media.audio_seconds(sound, part.format), len(sound))
-        elif isinstance(part, File):
-            document = _decoded(part.data or "")
-            total += media.file_tokens(len(document), media.pdf_pages(document))
-    return total
-
-
-def _size(source: str) -> tuple[int | None, int | None]:
-    from palimpsest import media
-
-    return (media.image_size(_decoded(source)) if source.startswith("data:") else None) or (None, None)
-
-
-def _decoded(data: str) -> bytes:
-    """The bytes of a `data:` address or of plain base64; empty where it is neither."""
-    from base64 import b64decode
-    from binascii import Error
-
-    try:
-        return b64decode(data[data.find(",") + 1 :] if data.startswith("data:") else data)
-    except (Error, ValueError):
-        return b""
-
-
 class Item(Shown, frozen=True, gc=False):
     """One entry of a group as it is shown, with its cost; `form` says how."""
 
@@ -143,6 +111,17 @@ class Group:
         self.messages = 0
         self.pending = False
         self.pinned = False
+
+
+def by_group(entries: Iterable[Entry]) -> list[Group]:
+    """Entries in log order as groups, by the links that they have."""
+    groups: list[Group] = []
+    for entry in entries:
+        if groups and groups[-1].seq == entry.group:
+            groups[-1].entries.append(entry)
+        else:
+            groups.append(Group(entry.group, entry.turn, [entry]))
+    return groups
 
 
 def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
@@ -265,15 +244,24 @@ def fill(
             items.append(Item(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
         call = next(entry for entry in members if entry.seq == seq)
-        stand_in = Entry(
-            kind="tool_result", role="tool", content=NO_RESULT, answers=seq, name=call.name, call_id=call.call_id
-        )
-        cost = meter.note(stand_in, NO_RESULT, NO_RESULT_TOKENS)
-        items.append(Item(stand_in, cost=cost, form="placeholder"))
+        items.append(stand_in(call, meter))
     group.items = items
     group.cost = sum([item.cost for item in items])
     spoken = bool(calls)
     group.messages = spoken + sum([item.entry.kind not in ("tool_call", "message") or not spoken for item in items])
+
+
+def stand_in(call: Entry, meter: Meter) -> Item:
+    """What is shown as the result of a call that was never answered."""
+    result = Entry(
+        kind="tool_result", role="tool", content=NO_RESULT, answers=call.seq, name=call.name, call_id=call.call_id
+    )
+    return Item(result, cost=meter.note(result, NO_RESULT, NO_RESULT_TOKENS), form="placeholder")
+
+
+def most(entry: Entry, meter: Meter) -> int:
+    """Tokens of an entry shown as it is, a call with what stands in for its result while there is none."""
+    return meter.cost(entry) + (stand_in(entry, meter).cost if entry.kind == "tool_call" else 0)
 
 
 def _is_plain(entry: Entry) -> bool:
