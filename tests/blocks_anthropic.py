@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import strategies_anthropic
+from palimpsest import Memory
 from palimpsest.context import Context
-from palimpsest.memory import Memory
 
 Message = dict[str, Any]
 

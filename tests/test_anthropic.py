@@ -28,12 +28,12 @@ from blocks_anthropic import (
     assistant,
     user,
 )
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import File, Image, Opaque, Reasoning, Text
 from palimpsest.errors import BudgetImpossible, InvalidEntry
 from palimpsest.facade import Session
 from palimpsest.formats import find_format
-from palimpsest.memory import Memory
 from palimpsest.tokens import encoding
 
 FORMAT = find_format("anthropic")

@@ -23,9 +23,9 @@ from blocks_anthropic import (
     context,
     user,
 )
+from palimpsest import Memory
 from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.formats import Shown, find_format
-from palimpsest.memory import Memory
 from palimpsest.notes import NO_MESSAGE, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, counted_texts
 from palimpsest.tokens import encoding
 

@@ -47,7 +47,7 @@ def test_every_command_is_documented(name: str) -> None:
 
     assert section is not None, f"docs/cli.md has no section on `palimpsest {name}`"
     options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-    shared = {"--json", "--store", "--tenant"}
+    shared = {"--json", "--store", "--tenant", "--privacy"}
     assert [option for option in options if option not in shared and f"`{option}" not in section[0]] == []
 
 

@@ -85,25 +85,22 @@ def test_a_compaction_in_a_branch_leaves_the_parent_alone(chat: Session) -> None
 
 
 def test_an_erasure_reaches_the_summaries_of_every_branch(chat: Session) -> None:
-    """Erasing what is covered takes its words from summaries of all branches; here it is made anew at once."""
+    """Erasing what is covered takes its words from summaries of all branches, and each is made anew at once."""
     secret = chat.add_user_message("the password is swordfish")
     chat.add_assistant_message("noted")
     chat.compact({**KEEP, "interaction_keep": 0})
     branch, other = chat.fork("branch"), chat.fork("other", at=chat.stats().revision - 1)
     other.compact({**KEEP, "interaction_keep": 0})
 
-    branch.erase([secret.id])
+    done = branch.erase([secret.id])
 
+    assert (done.branches, done.withdrawn, done.rebuilt) == (("chat", "other"), 3, 3)
     for session in (chat, branch, other):
+        assert len(session.summaries()) == 1
         assert not any("swordfish" in made.text for made in session.summaries(history=True))
         assert "swordfish" not in shown(session)
         assert "swordfish" not in json.dumps(session.export())
         whole(session)
-    assert len(branch.summaries()) == 1
-    done = chat.compact(KEEP)
-    assert done.done
-    assert "swordfish" not in shown(chat)
-    whole(chat)
 
 
 def test_a_fork_of_the_access_clock(tmp_path: Path) -> None:
@@ -244,7 +241,7 @@ def test_erasing_leaves_a_session_whole(memory: Memory, which: str) -> None:
         session.compact(KEEP)
     assert which != "pinned" or "swordfish0" in session.context().messages[0]["content"]
 
-    assert session.erase([said[0].id]) == 1
+    assert session.erase([said[0].id]).entries == 1
 
     assert "swordfish0" not in shown(session)
     assert not any("swordfish0" in made.text for made in session.summaries(history=True))

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import rules_gemini as rules
 import strategies
 import strategies_gemini
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.errors import BudgetImpossible, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.gemini import UNSIGNED, UNSIGNED_TOKENS
-from palimpsest.memory import Memory
 from palimpsest.notes import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 from palimpsest.tokens import encoding
 from worlds import world

@@ -15,7 +15,7 @@ import pytest
 
 from commands import CHAT, read, run, write_lines
 from exports_chatgpt import simple, written
-from palimpsest import AsyncMemory, Entry, ImportFailed, InvalidEntry, Memory
+from palimpsest import AsyncMemory, ImportFailed, Memory
 from palimpsest.testing import FakeClock
 
 IMPORTER = Path(__file__).with_name("importer.py")
@@ -125,14 +125,11 @@ def test_an_import_that_was_killed_is_completed_by_repeating_it(tmp_path: Path, 
 # --- refused
 
 
-class NoSecrets:
-    """A policy that refuses whatever holds a secret."""
-
-    def admit(self, entries: list[Entry]) -> list[Entry]:
-        for entry in entries:
-            if "secret" in entry.text:
-                raise InvalidEntry("content", "holds a secret")
-        return entries
+def no_secrets(text: str) -> list[Any]:
+    """A recogniser that cannot look at whatever holds a secret."""
+    if "secret" in text:
+        raise ValueError(text)
+    return []
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["messages", "chatgpt"])
@@ -143,8 +140,7 @@ def test_what_privacy_refuses_is_named_and_the_rest_is_taken(clock: FakeClock, k
     said = messages(6)
     said[2]["content"] = "a secret"
     body = written([talk]) if keyed else lines(said)
-    with Memory.open("memory://", clock=clock) as memory:
-        memory._core.privacy = NoSecrets()
+    with Memory.open("memory://", clock=clock, privacy={"recognisers": [no_secrets]}) as memory:
         with pytest.raises(ImportFailed):
             memory.import_file(io.BytesIO(body), session_id="talk", strict=True)
         assert memory.sessions() == []

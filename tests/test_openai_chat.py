@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from palimpsest import Memory
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.linking import link
 from palimpsest.log import Head
-from palimpsest.memory import Memory
 
 FORMAT = find_format("openai")
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}

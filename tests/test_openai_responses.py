@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import rules_openai_responses as responses
 import strategies_openai_responses as items
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.errors import InvalidEntry
 from palimpsest.facade import Session
@@ -21,7 +22,6 @@ from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import SHAPES
 from palimpsest.linking import link
 from palimpsest.log import Head
-from palimpsest.memory import Memory
 from samples_openai_responses import (
     ANSWER,
     APPROVE,

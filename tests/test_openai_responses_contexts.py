@@ -13,12 +13,12 @@ import rules
 import rules_openai_responses as responses
 import strategies
 import strategies_openai_responses as items
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry, File, Image, Native, Opaque, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
 from palimpsest.facade import Session
 from palimpsest.formats import Adapted, Shown, find_format
-from palimpsest.memory import Memory
 from palimpsest.tokens import encoding
 from samples_openai_responses import (
     ANSWER,

@@ -27,7 +27,19 @@ from palimpsest.testing.compactions import covering, state_of, summaries
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")
-WRITES = ("append", "compact", "fork", "load", "delete", "count", "put_item", "delete_item", "lease", "sweep")
+WRITES = (
+    "append",
+    "compact",
+    "fork",
+    "load",
+    "delete",
+    "count",
+    "put_item",
+    "delete_item",
+    "clear_items",
+    "lease",
+    "sweep",
+)
 
 
 def said(*texts: str) -> list[Entry]:
@@ -97,7 +109,7 @@ class Begun:
         return getattr(self.below, name)
 
 
-APART = ("lease", "holder", "renewing", "sweep", "expires", "every_branch", "closed")
+APART = ("lease", "holder", "renewing", "sweep", "expires", "every_branch", "branches_are", "closed")
 """Words in the names of rules about what an overlay has of its own: leases, sweeps, branches that were made here."""
 
 RULES = [name for name in dir(StoreConformance) if name.startswith("test_") and not any(word in name for word in APART)]
@@ -181,6 +193,9 @@ def write_everything(store: Store) -> None:
     drive(store.delete(OTHER))
     drive(store.put_item("owner", "n", "k", b"new"))
     drive(store.delete_item("owner", "n", "l"))
+    drive(store.compact(KEY, Change(kind="erase", reason="r", silence=(2, 3, 4))))
+    drive(store.clear_items("owner"))
+    drive(store.scrub())
     drive(store.lease("owner", "turn", "me", 5))
     drive(store.sweep(2**60))
 

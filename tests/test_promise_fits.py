@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.facade import Session
 from palimpsest.log import SessionKey
-from palimpsest.memory import Memory
 from palimpsest.tokens import encoding
 from worlds import STORES, world
 

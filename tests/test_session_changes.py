@@ -77,7 +77,7 @@ def test_an_erased_entry_leaves_a_tombstone(session: Session) -> None:
     """Erasing keeps id, place, kind and time of the entry, and nothing of its content, name or metadata."""
     before = session.add_user_message("secret", name="ann", metadata={"a": 1}, pinned=True)
 
-    assert session.erase([before.id]) == 1
+    assert session.erase([before.id]).entries == 1
 
     after = session.entry(before.id)
     assert (after.id, after.seq, after.kind, after.at, after.erased) == (before.id, 1, "message", before.at, True)
@@ -87,13 +87,13 @@ def test_an_erased_entry_leaves_a_tombstone(session: Session) -> None:
 
 
 def test_erasing_is_counted_once(session: Session) -> None:
-    """`erase` returns how many it erased: an entry named twice or erased already does not count."""
+    """`erase` says how many it erased: an entry named twice or erased already does not count."""
     session.add(turn("1"))
 
-    assert session.erase([1, 1, session.entry(1).id]) == 1
-    assert session.erase([1]) == 0
-    assert session.erase([]) == 0
-    assert session.erase("2") == 1
+    assert session.erase([1, 1, session.entry(1).id]).entries == 1
+    assert not session.erase([1])
+    assert not session.erase([])
+    assert session.erase("2").entries == 1
 
 
 def test_erasing_is_all_or_nothing(session: Session) -> None:

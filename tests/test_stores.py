@@ -10,10 +10,10 @@ import pytest
 
 from palimpsest.runners import Inline
 from palimpsest.stores import open_store
-from palimpsest.testing import StoreConformance, StoreFactory
+from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
 
 
-class TestMemoryStore(StoreConformance):
+class TestMemoryStore(StoreConformance, RewritingConformance):
     """`memory://` keeps the contract."""
 
     @pytest.fixture
@@ -21,7 +21,7 @@ class TestMemoryStore(StoreConformance):
         return lambda clock: open_store("memory://", Inline(), clock=clock)
 
 
-class TestFileStore(StoreConformance):
+class TestFileStore(StoreConformance, RewritingConformance):
     """`file:` keeps the contract."""
 
     @pytest.fixture
@@ -29,7 +29,7 @@ class TestFileStore(StoreConformance):
         return lambda clock: open_store(f"file://{tmp_path / 'logs'}", Inline(), clock=clock)
 
 
-class TestSQLiteStore(StoreConformance):
+class TestSQLiteStore(StoreConformance, RewritingConformance):
     """`sqlite:///` keeps the contract."""
 
     @pytest.fixture

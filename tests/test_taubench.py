@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rules
+from palimpsest import Memory
 from palimpsest.formats import find_format
-from palimpsest.memory import Memory
 from recordings import tau_bench
 
 BUDGETS = (2_500, 4_000, 8_000, 16_000)

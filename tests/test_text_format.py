@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import strategies
+from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.errors import BudgetImpossible, ConfigError, InvalidEntry
@@ -24,7 +25,6 @@ from palimpsest.formats.text import (
     SUMMARIES,
 )
 from palimpsest.log import Clamp
-from palimpsest.memory import Memory
 from palimpsest.tokens import encoding
 from palimpsest.window import clamp_text
 from worlds import world

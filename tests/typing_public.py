@@ -14,6 +14,7 @@ from palimpsest import (
     ConfigError,
     Context,
     Entry,
+    Erased,
     Interaction,
     MaxTokens,
     Memory,
@@ -42,7 +43,7 @@ def synchronous() -> None:
         assert_type(session.entry("id"), Entry)
         assert_type(session.interactions(), list[Interaction])
         assert_type(session.stats(), Stats)
-        assert_type(session.erase(["id", 2]), int)
+        assert_type(session.erase(["id", 2]), Erased)
         assert_type(session.clear(), int)
         assert_type(session.export(), dict[str, Any])
         assert_type(memory.import_session({}, on_conflict="merge"), str)

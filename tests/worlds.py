@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import strategies
+from palimpsest import Memory
 from palimpsest.facade import Session
-from palimpsest.memory import Memory
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
 

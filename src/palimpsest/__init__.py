@@ -30,23 +30,28 @@ if TYPE_CHECKING:
     from palimpsest.entries import Opaque as Opaque
     from palimpsest.entries import Reasoning as Reasoning
     from palimpsest.entries import Text as Text
+    from palimpsest.erasing import Erased as Erased
+    from palimpsest.erasing import Query as Query
     from palimpsest.errors import BudgetImpossible as BudgetImpossible
     from palimpsest.errors import Closed as Closed
     from palimpsest.errors import ConfigError as ConfigError
     from palimpsest.errors import Conflict as Conflict
     from palimpsest.errors import EntryNotFound as EntryNotFound
+    from palimpsest.errors import ErasureFailed as ErasureFailed
     from palimpsest.errors import ForkedProcess as ForkedProcess
     from palimpsest.errors import ImportFailed as ImportFailed
     from palimpsest.errors import InvalidContext as InvalidContext
     from palimpsest.errors import InvalidEntry as InvalidEntry
     from palimpsest.errors import MissingExtra as MissingExtra
     from palimpsest.errors import PalimpsestError as PalimpsestError
+    from palimpsest.errors import PrivacyRefused as PrivacyRefused
     from palimpsest.errors import SessionNotFound as SessionNotFound
     from palimpsest.errors import StoreCorrupt as StoreCorrupt
     from palimpsest.errors import StoreError as StoreError
     from palimpsest.errors import StoreTooNew as StoreTooNew
     from palimpsest.errors import StoreUnavailable as StoreUnavailable
     from palimpsest.errors import SummarizerFailed as SummarizerFailed
+    from palimpsest.errors import WrongKey as WrongKey
     from palimpsest.facade import Session as Session
     from palimpsest.formats import Adapted as Adapted
     from palimpsest.ingest import Imported as Imported
@@ -55,19 +60,24 @@ if TYPE_CHECKING:
     from palimpsest.log import Record as Record
     from palimpsest.log import Usage as Usage
     from palimpsest.memory import AsyncMemory as AsyncMemory
-    from palimpsest.memory import Memory as Memory
     from palimpsest.options import PalimpsestWarning as PalimpsestWarning
     from palimpsest.outcome import CompactionResult as CompactionResult
+    from palimpsest.privacy import Span as Span
+    from palimpsest.privacy.policy import Policy as Policy
+    from palimpsest.privacy.redaction import Redactor as Redactor
     from palimpsest.reading import Interaction as Interaction
     from palimpsest.reading import Stats as Stats
+    from palimpsest.scan import Scanned as Scanned
     from palimpsest.session import AsyncSession as AsyncSession
     from palimpsest.session import TurnEnd as TurnEnd
     from palimpsest.stores import SessionInfo as SessionInfo
+    from palimpsest.stores.encrypted.keys import Keys as Keys
     from palimpsest.summarizers.callables import CallableSummarizer as CallableSummarizer
     from palimpsest.summarizers.models import ModelSummarizer as ModelSummarizer
     from palimpsest.summary import Spent as Spent
     from palimpsest.summary import Summary as Summary
     from palimpsest.summary import SummaryItem as SummaryItem
+    from palimpsest.sync_memory import Memory as Memory
     from palimpsest.verifying import Verification as Verification
 
 _HOMES = {
@@ -86,6 +96,8 @@ _HOMES = {
     "Context": "context",
     "Entry": "entries",
     "EntryNotFound": "errors",
+    "Erased": "erasing",
+    "ErasureFailed": "errors",
     "File": "entries",
     "ForkedProcess": "errors",
     "HybridSummary": "compaction.summarize",
@@ -96,12 +108,13 @@ _HOMES = {
     "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
+    "Keys": "stores.encrypted.keys",
     "Ladder": "compaction.ladder",
     "LeftOut": "context",
     "Lru": "compaction.evict",
     "MaskResults": "compaction.mask",
     "MaxTokens": "compaction.max_tokens",
-    "Memory": "memory",
+    "Memory": "sync_memory",
     "MissingExtra": "errors",
     "ModelSummarizer": "summarizers.models",
     "Neuralyzer": "compaction.erase",
@@ -109,15 +122,21 @@ _HOMES = {
     "PalimpsestError": "errors",
     "PalimpsestWarning": "options",
     "Parts": "context",
+    "Policy": "privacy.policy",
     "Prefix": "context",
+    "PrivacyRefused": "errors",
+    "Query": "erasing",
     "Reasoning": "entries",
     "Record": "log",
+    "Redactor": "privacy.redaction",
     "Refused": "ingest",
     "Report": "context",
+    "Scanned": "scan",
     "Session": "facade",
     "SessionInfo": "stores",
     "SessionNotFound": "errors",
     "SimpleFifo": "compaction.evict",
+    "Span": "privacy",
     "Spent": "summary",
     "Stats": "reading",
     "Step": "compaction",
@@ -137,6 +156,7 @@ _HOMES = {
     "TurnEnd": "session",
     "Usage": "log",
     "Verification": "verifying",
+    "WrongKey": "errors",
 }
 
 __all__ = [  # noqa: PLE0604 (the names of a literal table)

@@ -1,8 +1,8 @@
 """Assembling a context: read head and window, plan a cut where one is due, commit it. Here the pure parts meet I/O.
 
-A cut is committed by compare-and-set of the revision; after one conflict all is read again, after a second, or
-where the store cannot write, the view is given without being stored. Nothing but a view's configured budget
-commits a cut.
+A cut is committed by compare-and-set of the revision; after one conflict, or where another epoch has begun while it
+was read, all is read again, after a second, or where the store cannot write, the view is given without being stored.
+Nothing but a view's configured budget commits a cut.
 """
 
 from __future__ import annotations
@@ -61,8 +61,13 @@ class Assembly:
             head = await self._head()
             state, reason, plan = await self._settle(head)
             notes = await self._store_counts()
+            over = reason is None and await self._is_over(head)
+            if over and not last_try:
+                continue
+            if over:  # it may show some texts as they were, and others as they are
+                notes = (*notes, "others began new epochs meanwhile, so this context belongs to none")
             if reason is None:
-                return self._context(state, None, plan, head, head.epoch, *notes)
+                return self._context(state, None, plan, head, None if over else head.epoch, *notes)
             if self.unstored is not None:
                 return self._context(state, reason, plan, head, None, self.unstored)
             if self._yields and plan is not None and plan.evicted and state.budget is not None:
@@ -91,6 +96,10 @@ class Assembly:
         from palimpsest.past import Past
 
         return await Past(self.store, self.options.key).view(head, self.view, self.call.at)
+
+    async def _is_over(self, head: Head) -> bool:
+        """Whether the epoch in which everything was read is over: what was read then may have changed meanwhile."""
+        return self.call.at is None and (await self.store.head(self.options.key) or Head()).epoch != head.epoch
 
     async def _settle(self, head: Head) -> tuple[View, str | None, CutPlan | None]:
         """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""

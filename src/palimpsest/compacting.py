@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,12 +28,25 @@ if TYPE_CHECKING:
     from palimpsest.watching import Watch
 
 
+class Sent(NamedTuple):
+    """The figures of a context, of one that is not to be kept."""
+
+    tokens: int
+    counted: int
+    revision: int
+
+    @classmethod
+    def of(cls, context: Context) -> Sent:
+        """The figures of this context."""
+        return cls(context.tokens, context.counted, context.revision)
+
+
 class Compacting(Timeline):
     """Compacts, by hand and by trigger, looks into the archive, and brings back what was covered."""
 
     def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
         super().__init__(memory, options, store)
-        self._last: Context | None = None
+        self._last: Context | Sent | None = None
         self._room: int | None = None
         self._watched: Watch | None = None
 
@@ -64,6 +78,7 @@ class Compacting(Timeline):
         if not dry_run:
             self._may_write()
         chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
+        self._admission.refuse([chosen.name], "strategy.name")
         survey = await compactor.survey(chosen, dry_run=dry_run)
         if threshold is not None or not force:
             decision = await self._watch.decision(chosen, survey, threshold=threshold)
@@ -82,12 +97,14 @@ class Compacting(Timeline):
 
     def _compactor(self) -> Compactor:
         from palimpsest.compactor import Compactor
+        from palimpsest.erasing import unmake
         from palimpsest.folding import Folder
 
-        memory, surveyor = self._memory, self._surveyor
-        summarizer = memory.summarizer(self._options.summarizer)
-        folder = Folder(surveyor, self._options, memory.clock, summarizer, memory.privacy)
-        return Compactor(self._store, memory.runner, self._options, memory.clock, surveyor, folder)
+        memory, surveyor, options = self._memory, self._surveyor, self._options
+        summarizer = memory.summarizer(options.summarizer)
+        folder = Folder(surveyor, options, memory.clock, summarizer, memory.privacy)
+        doom = partial(unmake, memory, options, self._store)
+        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder, doom)
 
     # --- by trigger
 
@@ -181,19 +198,10 @@ class Compacting(Timeline):
                 return made
         raise EntryNotFound(self.id, "summary" if id is None else id)
 
-    async def _rebuild(self, lost: Sequence[Summary]) -> None:
-        """Make summaries anew of what an erasure has left of the entries that these covered."""
-        from palimpsest.compaction.rebuild import Rebuild
-
-        style = self._options.chosen(None).style
-        for made in lost:
-            fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
-            compactor = self._compactor()
-            result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
-            await self._watch.tell(compactor, result)
-
     async def _flush(self) -> None:
         """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
+        from palimpsest.erasing import unmake
+
         while True:
             head: Head = await self._reader.head()
             state = await self._surveyor.state(head)
@@ -202,9 +210,11 @@ class Compacting(Timeline):
             seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
             if not seqs:
                 return
+            await unmake(self._memory, self._options, self._store, seqs)
             change = Change(kind="erase", reason="flush", seqs=seqs, spare=True)
             try:
                 await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
-                return
             except Conflict:
                 continue
+            await self._store.scrub(whole=False)
+            return

@@ -6,14 +6,14 @@ that nothing is lost rests on the compare-and-set alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from palimpsest import spans
 from palimpsest.compaction import Plan, Reason, Strategy, TriggerDecision
 from palimpsest.compaction.guard import planned
-from palimpsest.errors import ConfigError, Conflict, SummarizerFailed
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, SummarizerFailed
 from palimpsest.folding import Folder
 from palimpsest.lease import Lease
 from palimpsest.log import Attempts, Change, Head
@@ -39,7 +39,7 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
 
 
 class Compactor:
-    """Compacts one session, once."""
+    """Compacts one session, once. `doom` is called with the places of entries that are about to be destroyed."""
 
     def __init__(
         self,
@@ -49,9 +49,10 @@ class Compactor:
         clock: Callable[[], int],
         surveyor: Surveyor,
         folder: Folder,
+        doom: Callable[[Sequence[int]], Awaitable[object]] | None = None,
     ) -> None:
         self._store, self._runner, self._options, self._clock = store, runner, options, clock
-        self._surveyor, self._folder = surveyor, folder
+        self._surveyor, self._folder, self._doom = surveyor, folder, doom
         self._lease = Lease(store, runner, options.key, "compaction", LEASE_SECONDS)
         self.committed: Job | None = None
         """What was committed."""
@@ -126,9 +127,13 @@ class Compactor:
                 return made
             summary = made
         result = result_of(job, summary=summary)
+        if job.doomed and self._doom is not None:
+            await self._doom(job.doomed)
         after = await self._runner.whole(lambda: self._commit(job, summary, result))
         if after is None:
             return None
+        if job.doomed:
+            await self._store.scrub(whole=False)
         self.committed = job
         if summary is not None:
             result = msgspec.structs.replace(
@@ -143,9 +148,9 @@ class Compactor:
         try:
             summary = await self._folder.fold(job.strategy, job.survey, job.plan, self._lease.renew)
         except Rejected as fault:
-            return await self._failed(job, fault.reason, fault.why)
-        except SummarizerFailed as fault:
-            return await self._failed(job, "failed", str(fault))
+            return await self._failed(job, fault.reason, self._folder.admission.told(fault.why))
+        except (SummarizerFailed, PrivacyRefused) as fault:
+            return await self._failed(job, "failed", self._folder.admission.told(str(fault)))
         if self._folder.pays and not await self._lease.renew():
             return None  # it ran out: whoever has it now may have done the same
         return summary

@@ -149,6 +149,11 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context revision={self.revision} epoch={self.epoch} messages={len(self.messages)}>"
 
+    def unstored(self, revision: int, why: str) -> None:
+        """Note that this is no view of the session as it is stored, at this revision of it."""
+        self.revision, self.epoch = revision, None
+        self._outcome = msgspec.structs.replace(self._outcome, notes=(*self._outcome.notes, why))
+
     @property
     def messages(self) -> list[Message]:
         """The provider's list: system text first where it belongs into it, then head, then log."""

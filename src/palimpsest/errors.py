@@ -12,19 +12,23 @@ PalimpsestError
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it
 ├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
+├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
+├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
 ├── MissingExtra           (ImportError)     a library that an option needs is not installed
 ├── ConditionFailed        (ValueError)      a condition cannot be evaluated (in palimpsest.conditions)
 └── StoreError                               the store could not do it
     ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
     ├── StoreCorrupt                         what is there cannot be read as ours
-    └── StoreTooNew                          written by a newer version of Palimpsest
+    ├── StoreTooNew                          written by a newer version of Palimpsest
+    └── WrongKey                             it is encrypted, and the keys given do not fit
 
 Each class builds its message from typed facts, keeps them as attributes, and says what to do next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 
 
 class PalimpsestError(Exception):
@@ -144,6 +148,30 @@ class SummarizerFailed(PalimpsestError, RuntimeError):
         super().__init__(f"the summarizer {summarizer} gave no answer ({kind}): {why}")
 
 
+class PrivacyRefused(PalimpsestError, RuntimeError):
+    """What was given could not be checked for what is private. Nothing was stored, logged or sent on.
+
+    `rule` names what failed (`redact_patterns[2]`), `kind` is timeout, error, unstable (its own outcome matches again
+    and again) or paused (it failed too often and everything is refused for a while), `why` tells a reader. Neither
+    holds any of the text, and no cause is kept, because its message might.
+    """
+
+    def __init__(self, rule: str, kind: str, why: str) -> None:
+        self.rule, self.kind, self.why = rule, kind, why
+        super().__init__(f"privacy: {rule} could not be applied ({kind}): {why}; nothing was stored")
+
+
+class ErasureFailed(PalimpsestError, RuntimeError):
+    """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
+
+    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause.
+    """
+
+    def __init__(self, derived: str, kind: str) -> None:
+        self.derived, self.kind = derived, kind
+        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), so nothing was erased")
+
+
 class MissingExtra(PalimpsestError, ImportError):
     """What was asked for needs a library that is not installed. `extra` is the extra that brings it."""
 
@@ -178,6 +206,14 @@ class StoreTooNew(StoreError):
         )
 
 
+class WrongKey(StoreError):
+    """The store is encrypted, and the keys that were given do not fit. `key_id` is the id of the key in question."""
+
+    def __init__(self, store: str, key_id: str, reason: str) -> None:
+        self.key_id = key_id
+        super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name closest to `name`, or None if none is close."""
     from difflib import get_close_matches  # only on the way to an error
@@ -186,10 +222,19 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+quoting: ContextVar[Callable[[str], str] | None] = ContextVar("quoting", default=None)
+"""What cleans the values that messages quote, before they are cut; None: they are quoted as they are."""
+
+
 def shorten(value: object, limit: int = 80) -> str:
     """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
+    clean = quoting.get()
+    if clean is not None and isinstance(value, str):
+        value = clean(value)  # before the escapes of `repr` hide anything
     try:
         text = repr(value)
     except RecursionError:
         text = f"a {type(value).__name__} nested too deeply"
+    if clean is not None:
+        text = clean(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, get_args
 
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.logs import Told, log_failure
 
 EventName = Literal[
     "entry:added",
@@ -22,6 +23,7 @@ EventName = Literal[
     "session:rewound",
     "context:over_budget",
     "condition:error",
+    "privacy:refused",
     "usage:recorded",
     "turn:ended",
 ]
@@ -32,9 +34,10 @@ Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
 
 
 class Observers:
-    """The handlers of one memory, by event. Cheap when there are none."""
+    """The handlers of one memory, by event. Cheap when there are none. `told` cleans what is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Told | None = None) -> None:
+        self._told = told
         self._handlers: dict[str, list[Handler]] = {}
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
@@ -67,10 +70,8 @@ class Observers:
                 outcome = handler(session, dict(facts))
                 if outcome is not None:
                     await run(outcome)
-            except Exception:  # the boundary: what observes must not break what it observes
-                import logging
-
-                logging.getLogger("palimpsest").exception("a handler of %s failed (session %s)", event, session)
+            except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+                log_failure(self._told, fault, "a handler of %s failed (session %s)", event, session)
 
 
 RunAwaitable = Callable[[Awaitable[None]], Awaitable[None]]

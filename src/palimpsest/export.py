@@ -126,6 +126,7 @@ def _frame(key: SessionKey, head: Head, now: int) -> dict[str, Any]:
             "views": _plain(head.views),
             "compaction": head.compaction,
             "attempts": _plain(head.attempts),
+            **({"pseudonyms": head.pseudonyms} if head.pseudonyms else {}),
             "created_at": _time(head.created) if head.created else None,
             "updated_at": _time(head.updated) if head.updated else None,
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from palimpsest.writing import Content
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
     from palimpsest.context import Context
+    from palimpsest.erasing import Erased, Query
     from palimpsest.export import Sink
     from palimpsest.options import Options
     from palimpsest.outcome import CompactionResult
@@ -216,8 +217,8 @@ class Session:
     def unpin(self, *ids: str | int) -> None:
         drive(self._core.unpin(*ids))
 
-    def erase(self, ids: Iterable[str | int], *, reason: str = "by request") -> int:
-        return drive(self._core.erase(ids, reason=reason))
+    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = "by request") -> Erased:
+        return drive(self._core.erase(what, reason=reason))
 
     def clear(self) -> int:
         return drive(self._core.clear())
@@ -234,9 +235,11 @@ class Session:
     def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         return drive(self._core.export_to(file, format=format))
 
+    def turn(self, *, atomic: bool = False) -> AbstractContextManager[Session]:
+        return self._within(self._core.turn(atomic=atomic))
+
     @contextmanager
-    def turn(self, *, atomic: bool = False) -> Iterator[Session]:
-        turn = self._core.turn(atomic=atomic)
+    def _within(self, turn: AbstractAsyncContextManager[AsyncSession]) -> Iterator[Session]:
         drive(turn.__aenter__())
         try:
             yield self

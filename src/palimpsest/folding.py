@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import msgspec
 
 from palimpsest import spans
+from palimpsest.admission import Admission
 from palimpsest.compaction import Plan, Strategy
 from palimpsest.entries import Entry, new_ids
 from palimpsest.errors import SummarizerFailed
 from palimpsest.notes import counted_texts, sendable, standing
 from palimpsest.options import Options
-from palimpsest.privacy import PrivacyPolicy
 from palimpsest.summarizers import Summarizer
-from palimpsest.summarizing import Draft, Passes, Recipe, Rejected, Source
+from palimpsest.summarizing import Draft, Passes, Prompt, Recipe, Rejected, Reply, Source
 from palimpsest.summary import Spent, Summary, SummaryItem
 from palimpsest.survey import Survey, Surveyor, expired
 
@@ -34,10 +34,10 @@ class Folder:
         options: Options,
         clock: Callable[[], int],
         summarizer: Summarizer | None,
-        privacy: PrivacyPolicy,
+        admission: Admission,
     ) -> None:
         self._surveyor, self._options, self._clock = surveyor, options, clock
-        self._summarizer, self._privacy = summarizer, privacy
+        self._summarizer, self.admission = summarizer, admission
         self.pays = summarizer is not None
         self.spent = Spent()
         """What the last summary has cost so far, accepted or not."""
@@ -47,16 +47,22 @@ class Folder:
     ) -> Summary:
         """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
 
-        Raises Rejected where none is acceptable, SummarizerFailed where there was no answer.
+        What it is made from passes the privacy step once more, for that may be older than the policy. Raises Rejected
+        where none is acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
         """
         self.spent = Spent()
+        if self.admission.withholds("summary"):
+            raise Rejected("failed", "the privacy policy withholds summaries")
         folded = [made for made in survey.snapshot.summaries if made.revision in plan.fold]
         taken = _cost(survey, plan.cover)
         entries, previous = survey.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, survey, plan, folded) if folded else None
         if rebuilt is not None:
             entries, previous = rebuilt
-        source = Source(entries=entries, previous=previous, pinned=_pinned(folded, entries))
+        shown = [one for one in self.admission.shown(entries) if not one.erased]
+        told = [self.admission.summary(made) for made in previous]
+        pinned = [self.admission.text(one) for one in _pinned(folded, shown)]
+        source = Source(entries=shown, previous=told, pinned=pinned)
         recipe = self._recipe(strategy, plan, taken + sum(made.tokens for made in folded))
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous
@@ -92,7 +98,7 @@ class Folder:
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
-            return heuristic(source, recipe, count), str(fault)
+            return heuristic(source, recipe, count), self.admission.told(str(fault))
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
         """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
@@ -101,15 +107,25 @@ class Folder:
             while True:
                 await renew()
                 try:
-                    reply = await summarizer.ask(prompt)
+                    reply = await summarizer.ask(self._clean_prompt(prompt))
                 except SummarizerFailed as fault:
                     prompt = passes.throw(fault)
                     continue
                 self.spent += reply.spent
-                prompt = passes.send(reply)
+                prompt = passes.send(self._clean_reply(reply))
         except StopIteration as end:
             draft: Draft = end.value
             return draft
+
+    def _clean_prompt(self, prompt: Prompt) -> Prompt:
+        """The prompt without what is private in what a user configured, or in what an answer hid in escapes."""
+        text = self.admission.text(prompt.text)
+        return prompt if text == prompt.text else msgspec.structs.replace(prompt, text=text, stable=0)
+
+    def _clean_reply(self, reply: Reply) -> Reply:
+        """The answer without what is private: the guards measure, and the next prompt quotes, what may be kept."""
+        text, data = self.admission.text(reply.text), self.admission.value(reply.data)
+        return msgspec.structs.replace(reply, text=text, data=data)
 
     async def _rebuilt(
         self, strategy: Strategy, survey: Survey, plan: Plan, folded: list[Summary]
@@ -146,14 +162,17 @@ class Folder:
         fresh: bool,
     ) -> Summary:
         """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
-        text = self._admitted(draft.text)
+        text = sendable(self.admission.text(draft.text))
         known = {item.text for item in draft.items if item.pinned}
         kept = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in known]
-        items = tuple(msgspec.structs.replace(item, text=self._admitted(item.text)) for item in (*draft.items, *kept))
+        items = tuple(
+            msgspec.structs.replace(item, text=sendable(self.admission.text(item.text)))
+            for item in (*draft.items, *kept)
+        )
         counter = self._options.counter
         entries = survey.within(plan.cover)
         times = [entry.at for entry in entries]
-        model = self._summarizer.name if self._summarizer is not None and draft.method != "heuristic" else None
+        asked = self._summarizer if draft.method != "heuristic" else None
         summary = Summary(
             id=new_ids(1, self._clock() // 1000)[0],
             text=text,
@@ -165,7 +184,7 @@ class Folder:
             folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
             items=items,
             method=draft.method,
-            model=model,
+            model=self.admission.told(asked.name) if asked is not None else None,
             prompt=draft.prompt,
             passes=draft.passes,
             fallback=fallback,
@@ -179,10 +198,6 @@ class Folder:
         )
         shown = sum(map(counter.count, counted_texts(standing(summary))))
         return msgspec.structs.replace(summary, shown_tokens=shown)
-
-    def _admitted(self, text: str) -> str:
-        (entry,) = self._privacy.admit([Entry(kind="summary", role="user", content=text)])
-        return sendable(entry.text)
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:

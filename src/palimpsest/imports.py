@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,20 +10,24 @@ from typing import Any
 import msgspec
 
 from palimpsest import spans
+from palimpsest.admission import Admission
 from palimpsest.entries import Entry, check
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
 from palimpsest.linking import follow, link
-from palimpsest.log import Attempts, Cut, Head, Record, Usage
+from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
 from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
 
+_PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
-def imported(data: object, where: str = "data") -> tuple[str, Dump]:
+
+def imported(data: object, where: str = "data", admission: Admission | None = None) -> tuple[str, Dump]:
     """Return the session id and what a store is to hold, every reference checked and every link made anew.
 
-    Raises ImportFailed naming the place of the first thing that does not hold together.
+    With `admission` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
+    together, and PrivacyRefused where something could not be checked.
     """
     data, session, outline = _envelope(data, where)
     entries = [
@@ -40,23 +45,34 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
     except (msgspec.ValidationError, KeyError) as fault:
         raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
     records = _records(data, where)
-    given = data.get("usage")
-    usage = None if given is None else _converted(given, Usage, f"{where}.usage")
+    usage = _converted(data.get("usage"), Usage | None, f"{where}.usage")
     first = outline.get("first_seq", 1)
     rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{where}.head.rewound")
     if (astray := spans.astray(rewound, first, entries[-1].seq if entries else first - 1)) is not None:
         reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
         raise ImportFailed(f"{where}.head.rewound[{rewound.index(astray)}]", reason)
     compaction = _converted(outline.get("compaction", 0), int, f"{where}.head.compaction")
+    pseudonyms = _converted(outline.get("pseudonyms") or {}, dict[str, int], f"{where}.head.pseudonyms")
     attempts = _converted(outline.get("attempts"), Attempts | None, f"{where}.head.attempts")
     _check_compactions(records, entries, first, compaction, head.views, where)
     forked_from = _converted(outline.get("forked_from"), tuple[str, int] | None, f"{where}.head.forked_from")
+    _check_pseudonyms(pseudonyms, f"{where}.head.pseudonyms")
+    reason = _converted(outline.get("epoch_reason") or "", str, f"{where}.head.epoch_reason")
+    told = msgspec.structs.replace(
+        head, compaction=compaction, pseudonyms=pseudonyms, attempts=attempts, epoch_reason=reason
+    )
+    if admission is not None:
+        given = entries, records
+        entries, records, pseudonyms = admission.session(entries, records, told)
+        told = msgspec.structs.replace(admission.head(told), pseudonyms=pseudonyms)
+        if (entries, records) != given:  # views were reckoned of other texts, and begin anew
+            told = msgspec.structs.replace(told, views={})
     linked_head, relinked = _relink(entries, first, rewound)
     head = msgspec.structs.replace(
         linked_head,
         revision=max([head.revision, *(e.revision for e in relinked), *(r.revision for r in records)]),
         epoch=head.epoch,
-        epoch_reason=outline.get("epoch_reason") or "",
+        epoch_reason=told.epoch_reason,
         first_seq=first,
         turns=outline.get("turns", linked_head.turns),
         pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),
@@ -64,14 +80,15 @@ def imported(data: object, where: str = "data") -> tuple[str, Dump]:
         rewound=rewound,
         hidden=sum(not entry.erased and spans.within(rewound, entry.seq) for entry in relinked),
         forked_from=forked_from,
-        views=head.views,
+        views=told.views,
         compaction=compaction,
-        attempts=attempts,
+        attempts=told.attempts,
+        pseudonyms=told.pseudonyms,
         usage=usage,
         created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked_head.created,
         updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked_head.updated,
     )
-    return session, Dump(head=head, entries=tuple(relinked), records=records)
+    return session, Dump(head=head, entries=tuple(relinked), records=tuple(records))
 
 
 def _converted(raw: object, kind: Any, where: str) -> Any:
@@ -79,6 +96,12 @@ def _converted(raw: object, kind: Any, where: str) -> Any:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as fault:
         raise ImportFailed(where, f"cannot be read ({fault})") from fault
+
+
+def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
+    for name, number in numbers.items():
+        if not _PSEUDONYM.fullmatch(name) or number < 1:
+            raise ImportFailed(f"{where}.{shorten(name)}", "is no label with a keyed hash, and the number of it")
 
 
 def _check_outline(outline: Mapping[str, Any], where: str) -> None:
@@ -109,7 +132,7 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     return data, session, outline
 
 
-def _records(data: Mapping[str, Any], where: str) -> tuple[Record, ...]:
+def _records(data: Mapping[str, Any], where: str) -> list[Record]:
     records: list[Record] = []
     for i, raw in enumerate(_list(data, "records", where)):
         record = _converted(raw, Record, f"{where}.records[{i}]")
@@ -117,7 +140,7 @@ def _records(data: Mapping[str, Any], where: str) -> tuple[Record, ...]:
             reason = f"{record.revision} does not come after {records[-1].revision}"
             raise ImportFailed(f"{where}.records[{i}].revision", reason)
         records.append(record)
-    return tuple(records)
+    return records
 
 
 def _check_compactions(
@@ -213,6 +236,7 @@ def _read_entry(raw: object, where: str) -> Entry:
         known = {name: links[name] for name in LINKS if name in links and isinstance(links[name], int | bool)}
         entry = msgspec.structs.replace(made, **known)
         check(entry, where)
+        entry = tombstone(entry) if entry.erased else entry
     except msgspec.ValidationError as fault:
         raise ImportFailed(where, str(fault)) from fault
     except InvalidEntry as fault:

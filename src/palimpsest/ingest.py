@@ -24,6 +24,7 @@ from palimpsest.errors import (
     ImportFailed,
     InvalidEntry,
     PalimpsestError,
+    PrivacyRefused,
     SessionNotFound,
 )
 from palimpsest.formats import find_format
@@ -41,6 +42,7 @@ AT_ONCE = 64
 
 CHANGED = "messages that have changed since they were imported (left as they were)"
 OTHERS = "other files of the archive"
+WITHHELD = "messages that the privacy policy withholds"
 
 Progress = Callable[[int, int | None], object]
 """Gets how many bytes are done and how many there are (None where nobody knows)."""
@@ -155,12 +157,11 @@ class Checking:
         try:
             if own is not None and self._given is None:
                 check_id(own, "session")
-            entries: Sequence[Entry] = piece.entries
             if piece.export is not None:
                 from palimpsest.imports import imported
 
-                entries = imported(piece.export)[1].entries
-            self._memory.privacy.admit(entries)
+                imported(piece.export, admission=self._memory.privacy)
+            self._memory.privacy.shown(piece.entries)
         except PalimpsestError as fault:
             raise ImportFailed(_where(piece.place), str(fault)) from fault
 
@@ -194,12 +195,16 @@ class Importer:
             left_out=self.left_out,
         )
 
+    def _refuse(self, piece: Piece, why: object) -> None:
+        self._refused.append(Refused(piece.place, self._memory.privacy.told(str(why))))
+
     async def take(self, piece: Piece) -> None:
         """Take one piece; what is wrong with it goes into the report."""
-        for reason, count in piece.left_out.items():
+        for why, count in piece.left_out.items():
+            reason = self._memory.privacy.told(why)
             self.left_out[reason] = self.left_out.get(reason, 0) + count
         if piece.fault is not None:
-            self._refused.append(Refused(piece.place, piece.fault))
+            self._refuse(piece, piece.fault)
         if piece.conversation is not self._talk or (self._waiting and bool(piece.key) != bool(self._waiting[0].key)):
             await self.flush()
         if piece.conversation is not self._talk:
@@ -257,7 +262,7 @@ class Importer:
         try:
             return self._memory.session(name or (f"{self._stem}-{number}" if number else self._stem))
         except ConfigError as fault:
-            self._refused.append(Refused(piece.place, str(fault)))
+            self._refuse(piece, fault)
             self._shut = talk
             return None
 
@@ -273,9 +278,9 @@ class Importer:
         except Conflict:
             whole = sha256(b"".join(piece.mark for piece in run)).hexdigest()
             await self._add(session, entries, f"import:{first}:{whole}")
-        except InvalidEntry as fault:
+        except (InvalidEntry, PrivacyRefused) as fault:
             if len(run) == 1:
-                self._refused.append(Refused(run[0].place, str(fault)))
+                self._refuse(run[0], fault)
                 return
             kept = self._chain, self._told
             for piece in run:
@@ -289,12 +294,12 @@ class Importer:
         entries = [entry for piece in run for entry in self._identified(piece)]
         try:
             await self._add(session, entries, None)
-        except (Conflict, InvalidEntry) as fault:
+        except (Conflict, InvalidEntry, PrivacyRefused) as fault:
             if len(run) > 1:
                 for piece in run:
                     await self._add_known(session, [piece])
-            elif isinstance(fault, InvalidEntry):
-                self._refused.append(Refused(run[0].place, str(fault)))
+            elif not isinstance(fault, Conflict):
+                self._refuse(run[0], fault)
             else:
                 await self._compare(session, entries)
 
@@ -305,7 +310,8 @@ class Importer:
     async def _compare(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         """A message that is there with something else in it stays as it is; what it says now is counted."""
         changed = False
-        for entry in entries:
+        slots = await self._memory.privacy.entries(self._memory.store, session.options.key, entries)
+        for entry in [slot.kept for slot in slots if slot.kept is not None]:
             try:
                 there = await session.entry(entry.id)
             except EntryNotFound:
@@ -320,9 +326,15 @@ class Importer:
         if not entries:
             return
         seen = await self._revision(session.id)
-        stored = await session.add_entries(entries, key=key)
+        given = await session.add_entries(entries, key=key)
+        self._memory.withheld.pop(
+            (session.options.key, self._memory.store), None
+        )  # nobody goes on with an interaction of then
+        stored = [entry for entry in given if entry.revision]
+        if len(stored) < len(given):
+            self.left_out[WITHHELD] = self.left_out.get(WITHHELD, 0) + len(given) - len(stored)
         added = len({entry.id for entry in stored if entry.revision > seen})
-        self._seen[session.id] = max(seen, *(entry.revision for entry in stored))
+        self._seen[session.id] = max([seen, *(entry.revision for entry in stored)])
         self._count(session.id, added, len(stored) - added)
 
     async def _revision(self, session: str) -> int:
@@ -341,8 +353,8 @@ class Importer:
         had = await self._entries_in(name)
         try:
             session = await self._memory.import_session(piece.export, session_id=self._given, on_conflict="merge")
-        except (ImportFailed, Conflict, ConfigError) as fault:
-            self._refused.append(Refused(piece.place, str(fault)))
+        except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
+            self._refuse(piece, fault)
             return
         new = await self._entries_in(session) - had
         self._count(session, new, len(piece.export["entries"]) - new)
@@ -356,5 +368,6 @@ class Importer:
 
     def _count(self, session: str, added: int, there: int) -> None:
         before = self._sessions.get(session, Imported(0, 0))
-        title = before.title or (self._talk.title if self._talk is not None else None)
+        named = self._talk.title if self._talk is not None else None
+        title = before.title or (named and self._memory.privacy.told(named))
         self._sessions[session] = Imported(before.added + added, before.already_there + there, title)

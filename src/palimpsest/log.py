@@ -142,7 +142,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
     each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
-    `compaction` is the revision of the record that says what is covered and evicted (0: nothing is).
+    `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
+    the numbers that stand for private values, by keyed hashes of these.
     `forked_from` is the session that this one branched off, and its revision then.
     """
 
@@ -166,6 +167,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: int = 0
     compaction: int = 0
     attempts: Attempts | None = None
+    pseudonyms: dict[str, int] = {}
     forked_from: tuple[str, int] | None = None
     created: int = 0
     updated: int = 0
@@ -181,7 +183,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(call.call_id or str(call.seq) for call in self.calls)
 
 
-ChangeKind = Literal["cut", "compact", "erase", "clear", "pin", "usage", "attempt", "rewind"]
+ChangeKind = Literal["cut", "compact", "erase", "clear", "pin", "usage", "attempt", "pseudonyms", "rewind", "redact"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -191,8 +193,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     to what was open in `back`, whose `rewound` says what is hidden from then on. `compaction` is the state after a
     compaction, or after an erasure that took summaries along; with `spare` an erasure leaves the current summaries
     alone, though it takes what they are from; `also` are places that were erased before, of which no summary is to tell
-    any more. `attempts` is what is remembered of compactions from
-    then on. `detail` goes into the record: the window before and after, the trigger.
+    any more. `silence` are revisions whose records lose their words with an erasure, whatever they are of: their
+    summary, details, reason and conditions. `attempts` is what is remembered of compactions from then on, `pseudonyms`
+    are all that are given out by then. `detail` goes into the record: the window before and after, the trigger.
     """
 
     kind: ChangeKind
@@ -205,7 +208,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compaction: Compaction | None = None
     spare: bool = False
     also: tuple[Span, ...] = ()
+    silence: tuple[int, ...] = ()
     attempts: Attempts | None = None
+    pseudonyms: dict[str, int] = {}
     back: Head | None = None
     detail: dict[str, Any] = {}
 
@@ -238,7 +243,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
     if change.attempts is not None:
         after = msgspec.structs.replace(after, attempts=change.attempts)
-    if change.kind in ("usage", "attempt"):
+    if change.kind in ("usage", "attempt", "pseudonyms"):
         return after, None
     compaction = change.compaction
     if compaction is not None:
@@ -268,7 +273,7 @@ def _cut(head: Head, change: Change) -> Head:
 
 
 def _compact(head: Head, change: Change) -> Head:
-    return _begun(head, change.reason, usage=_outdated(head.usage))
+    return _begun(head, change.reason, usage=outdated(head.usage))
 
 
 def _erase(head: Head, change: Change) -> Head:
@@ -277,14 +282,23 @@ def _erase(head: Head, change: Change) -> Head:
     return _begun(
         head,
         "expiry" if change.reason == "expiry" else "erasure",
-        usage=_outdated(head.usage),
+        usage=outdated(head.usage),
         erased=head.erased + len(gone),
         hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in gone) if head.rewound else 0,
         pinned=tuple(seq for seq in head.pinned if seq not in gone),
         calls=calls,
         group=head.group if any(call.group == head.group for call in calls) else 0,
         contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
+        views=_unconditional(head.views, change.silence) if change.silence else head.views,
     )
+
+
+def _unconditional(views: dict[str, Cut], revisions: Sequence[int]) -> dict[str, Cut]:
+    """The cuts without the conditions of those that these revisions made."""
+    return {
+        view: msgspec.structs.replace(cut, conditions=()) if cut.revision in revisions else cut
+        for view, cut in views.items()
+    }
 
 
 def _clear(head: Head, _: Change) -> Head:
@@ -295,7 +309,7 @@ def _clear(head: Head, _: Change) -> Head:
 def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
-    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts")
+    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts", "pseudonyms")
     return _begun(msgspec.structs.replace(back, **{name: getattr(head, name) for name in kept}), "rewind")
 
 
@@ -308,7 +322,8 @@ def _usage(head: Head, change: Change) -> Head:
     return msgspec.structs.replace(head, usage=change.usage)
 
 
-def _outdated(usage: Usage | None) -> Usage | None:
+def outdated(usage: Usage | None) -> Usage | None:
+    """The usage, as of texts that are others now."""
     return None if usage is None else msgspec.structs.replace(usage, stale=True)
 
 
@@ -326,44 +341,26 @@ _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "pin": _pin,
     "usage": _usage,
     "attempt": lambda head, _: head,
+    "pseudonyms": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms),
+    # What it says of texts is done by the rewriting that comes next, which begins an epoch.
+    "redact": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms or head.pseudonyms),
 }
 """What each kind of change does to a head, its revision and times apart."""
-
-
-def forgotten(
-    records: Iterable[Record], head: Head, seqs: Sequence[int], *, spare: bool = False
-) -> tuple[list[Record], Compaction | None]:
-    """Return what an erasure of these entries does to what was made from them; `records` come oldest first.
-
-    That are the records that change, as they are from then on: summaries of an erased entry lose their words, and no
-    state, of whatever time, goes on counting on them. And it is the state after the erasure, where a summary that
-    contexts show is among them (None: they show what they did). With `spare` those keep their words.
-    """
-    records = list(records)
-    current = next(
-        (one.compaction.current for one in records if one.compaction and one.revision == head.compaction), ()
-    )
-    erased, changed, lost, state = spans.of(seqs), [], [], None
-    for record in records:
-        held = record.compaction
-        made = held.summary if held is not None else None
-        if held is None or not spans.common(spans.union(held.inactive, made.covers if made else ()), erased):
-            continue
-        spared = spare and record.revision in current
-        if made is not None and not (made.withdrawn or spared) and spans.common(made.covers, erased):
-            lost.append(made)
-            made = summary.withdrawn(made)
-        after = summary.without(held, lost, erased)
-        changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made)))
-        if record.revision == head.compaction and after.current != held.current:
-            state = after
-    return changed, state
 
 
 def tombstone(entry: Entry) -> Entry:
     """Return what stays of an erased entry: its id, place, kind, time and links, and nothing of its content."""
     return msgspec.structs.replace(
-        entry, content="", name=None, call_id=None, metadata=None, native=None, status=None, tokens=None, erased=True
+        entry,
+        content="",
+        name=None,
+        call_id=None,
+        metadata=None,
+        native=None,
+        status=None,
+        tokens=None,
+        erased=True,
+        lone=False,
     )
 
 

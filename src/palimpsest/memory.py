@@ -1,62 +1,92 @@
-"""`AsyncMemory` and `Memory`: an opened store and its sessions. `Memory` has the same verbs and no logic."""
+"""`AsyncMemory`: an opened store and its sessions. `palimpsest.sync_memory.Memory` has the same verbs."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+from palimpsest.admission import Admission, admission, discreet
 from palimpsest.entries import now_us
-from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, SessionNotFound, nearest
+from palimpsest.errors import ConfigError, SessionNotFound, nearest
 from palimpsest.events import Handler, Observers
-from palimpsest.facade import Session, mirrors
 from palimpsest.log import SessionKey
 from palimpsest.options import Options, check_id
-from palimpsest.privacy import KeepAll, PrivacyPolicy
-from palimpsest.runners import Inline, Runner, Threaded, drive
+from palimpsest.runners import Runner, Threaded
 from palimpsest.session import AsyncSession
-from palimpsest.stores import SessionInfo, Store, info, open_store
+from palimpsest.stores import SessionInfo, Store, open_store, unlocked
+from palimpsest.stores.common import info
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
+    from palimpsest.erasing import Derivations, Derived, Erased, Query
     from palimpsest.ingest import ImportReport, Progress
     from palimpsest.options import SessionOptions
+    from palimpsest.privacy.policy import Policy
+    from palimpsest.privacy.redaction import Redactor
+    from palimpsest.scan import Scanned
+    from palimpsest.stores.encrypted import Encryption
     from palimpsest.summarizers import Summarizer
+    from palimpsest.withholding import Withheld
+
+Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
+"""What may not be kept: a preset's name, a policy, as a mapping or an object, or what applies one."""
 
 DEFAULT_TENANT = "default"
 OnConflict = Literal["error", "replace", "merge"]
 
 
+@discreet
 class AsyncMemory:
     """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
 
     def __init__(
-        self, where: str | Path, runner: Runner, tenant: str, clock: Callable[[], int], options: dict[str, Any]
+        self,
+        where: str | Path,
+        runner: Runner,
+        tenant: str,
+        clock: Callable[[], int],
+        encryption: Encryption | None,
+        privacy: Admission,
+        options: dict[str, Any],
     ) -> None:
         self._store: Store | None = None
         check_id(tenant, "tenant")
         self.runner, self.tenant, self.clock = runner, tenant, clock
-        self.observers = Observers()
-        self.privacy: PrivacyPolicy = KeepAll()
-        self._where, self._store_options = where, options
+        self.privacy = privacy
+        self.runner.told = privacy.told if privacy.redactor is not None else None
+        self.observers = Observers(self.runner.told)
+        self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
+        self._where, self._encryption, self._store_options = where, encryption, options
         self._failed: set[tuple[str, str]] = set()
+        self.derivations: Derivations | None = None
 
     @classmethod
     def open(
-        cls, where: str | Path, *, tenant: str = DEFAULT_TENANT, clock: Callable[[], int] = now_us, **options: Any
+        cls,
+        where: str | Path,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+        encryption: Encryption | None = None,
+        privacy: Privacy | None = None,
+        **options: Any,
     ) -> AsyncMemory:
         """Name the store to open: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
         `file:relative/folder`, `file:///absolute/folder`, or `memory://`.
 
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. Further options are the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`,
-        `readonly`, `large_bytes`. The store is opened by `async with`, which raises ConfigError for an
-        address or option that is unknown and StoreError where the store cannot be opened.
+        since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
+        says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
+        a key for pseudonyms, too; without it everything is kept as it is. Further options are the store's: on disk
+        `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
+        The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
+        StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
-        return cls(where, Threaded(), tenant, clock, options)
+        return cls(where, Threaded(), tenant, clock, encryption, admission(privacy), options)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -68,10 +98,19 @@ class AsyncMemory:
     async def connect(self) -> None:
         """Open the store, which `async with` does by itself."""
         if self._store is None:
-            self._store = await self.runner.run(self._open)
+            store = await self.runner.run(self._open)
+            try:
+                self._store = await unlocked(store, self._encryption, self.runner, self.clock)
+            except BaseException:
+                await store.close()
+                raise
 
     def _open(self) -> Store:
         return open_store(self._where, self.runner, clock=self.clock, **self._store_options)
+
+    @property
+    def _admission(self) -> Admission:
+        return self.privacy
 
     @property
     def store(self) -> Store:
@@ -106,7 +145,12 @@ class AsyncMemory:
         for name in options:
             if name not in known:
                 raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))
-        return Options(SessionKey(self.tenant, session_id), **options)
+        made = Options(SessionKey(self.tenant, session_id), **options)
+        if self.privacy.redactor is not None:
+            tagged = " with every cut; tag entries, and ask for the tag"
+            self.privacy.refuse(made.condition_texts, "conditions", tagged)
+            self.privacy.refuse([strategy.name for strategy in made.long_term], "long_term.name")
+        return made
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
@@ -133,20 +177,22 @@ class AsyncMemory:
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
-        found, dump = imported(data)
+        found, dump = imported(data, admission=None if on_conflict == "merge" else self.privacy)
         key = SessionKey(self.tenant, session_id or found)
         check_id(key.session, "session")
-        try:
-            admitted = self.privacy.admit(dump.entries)
-        except InvalidEntry as fault:
-            raise ImportFailed(fault.where, fault.reason) from fault
         if on_conflict == "merge" and await self.store.head(key) is not None:
-            await self.store.append(key, [entry for entry in admitted if not entry.erased], check_ids=True)
+            living = [entry for entry in dump.entries if not entry.erased]
+            slots = await self.privacy.entries(self.store, key, living) if living else []
+            await self.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
         else:
-            from msgspec.structs import replace
-
-            await self.store.load(key, replace(dump, entries=tuple(admitted)), replace=on_conflict == "replace")
-        await self.observers.emit("session:imported", key.session, {"entries": len(admitted)}, self.runner.wait)
+            if on_conflict == "merge":
+                _, dump = imported(data, admission=self.privacy)
+            if self.derivations is not None and on_conflict == "replace":
+                await self.derivations.gone(key)
+            await self.store.load(key, dump, replace=on_conflict == "replace")
+            self.withheld.pop((key, self.store), None)
+            await self.store.scrub(whole=False)
+        await self.observers.emit("session:imported", key.session, {"entries": len(dump.entries)}, self.runner.wait)
         return key.session
 
     async def import_file(
@@ -194,18 +240,101 @@ class AsyncMemory:
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
-        return await self.store.delete(SessionKey(self.tenant, session_id))
+        key = SessionKey(self.tenant, session_id)
+        if self.derivations is not None:
+            await self.derivations.gone(key)
+        there = await self.store.delete(key)
+        self.withheld.pop((key, self.store), None)
+        await self.store.scrub(whole=False)
+        return there
+
+    async def forget(
+        self,
+        *,
+        user: str | None = None,
+        session: str | None = None,
+        tenant: str | None = None,
+        matches: str | Query | None = None,
+        reason: str = "by request",
+        dry_run: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Erased:
+        """Destroy for good all that belongs to one of these, in every session and branch, and say what that was.
+
+        `session` goes with every copy of its entries in branches. `tenant`, which must be this memory's own, goes with
+        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) goes
+        what messages of that `name`, or with that `user_id` in their metadata, said, with the whole interactions that
+        they began; a session in which nothing else is left is deleted. Summaries are made anew from what is left,
+        without a model, or withdrawn.
+
+        Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
+        `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
+        unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
+        cannot be removed: what is erased by then stays erased.
+        """
+        from palimpsest.forgetting import forget
+
+        return await forget(
+            self,
+            user=user,
+            session=session,
+            tenant=tenant,
+            matches=matches,
+            reason=reason,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def derive(self, derived: Derived) -> Callable[[], None]:
+        """Have something that is made from entries, such as a search index, told before entries go, and return a
+        function that stops it. Raises ConfigError for what is not as `palimpsest.erasing.Derived` says."""
+        from palimpsest.erasing import Derivations
+
+        joined = self.derivations = self.derivations or Derivations(self.runner)
+        joined.join(derived)
+        return lambda: joined.leave(derived)
+
+    async def scan(
+        self,
+        privacy: Privacy | None = None,
+        *,
+        session: str | None = None,
+        apply: bool = False,
+        sample: int = 5,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Scanned:
+        """Find what a policy would have redacted in what is stored already, and with `apply` redact it there.
+
+        `privacy` is what `open` takes; without it, it is this memory's own. Looked at are all sessions of the tenant,
+        or `session`: entries, rewound and archived ones, too, summaries of every version, records, names of contexts.
+        Up to `sample` findings are shown as they would be. `progress` is called with the sessions done and all.
+
+        With `apply` entries and summaries are rewritten in place, and entries of types that the policy withholds are
+        erased, in every branch; each session begins a new epoch. Others may go on writing: what they add meanwhile is
+        looked at, too. Interrupted, the same again goes on with what is left. What cannot be checked stays as it is,
+        and is reported. Raises ConfigError without a policy, and for `apply` in a memory that only reads, or over a
+        store that cannot rewrite; SessionNotFound; ErasureFailed where what was made from entries cannot be removed.
+        """
+        from palimpsest.scan import scan
+
+        return await scan(self, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
     async def sweep(self) -> int:
         """Erase, in all of the store, what has expired; return how many entries and items that were."""
-        return await self.store.sweep(self.clock())
+        now = self.clock()
+        if self.derivations is not None:
+            for key, seqs in await self.store.due(now):
+                await self.derivations.erased(self.store, key, seqs, branches=False)
+        swept = await self.store.sweep(now)
+        await self.store.scrub(whole=False)
+        return swept
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         session:cleared, session:forked, session:imported, session:rewound, context:over_budget, condition:error,
-        usage:recorded, turn:ended. A handler may be a
+        privacy:refused, usage:recorded, turn:ended. A handler may be a
         coroutine function; one that raises is logged and breaks nothing.
         """
         return self.observers.on(event, handler)
@@ -236,98 +365,3 @@ class AsyncMemory:
         if self._store is not None and self._store.left_open:
             told = f"the memory over {self._store.url} was not closed"
             warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
-
-
-@mirrors(AsyncMemory)
-class Memory:
-    """A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
-
-    Needs no event loop and starts no thread; safe to share between threads.
-    """
-
-    def __init__(self, core: AsyncMemory) -> None:
-        self._core = core
-
-    @classmethod
-    def open(
-        cls, where: str | Path, *, tenant: str = DEFAULT_TENANT, clock: Callable[[], int] = now_us, **options: Any
-    ) -> Memory:
-        """Open a store: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path to a file.
-
-        `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. Further options are the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`,
-        `readonly`, `large_bytes`. Raises ConfigError for an address or option that is unknown, StoreError
-        where the store cannot be opened.
-        """
-        core = AsyncMemory(where, Inline(), tenant, clock, options)
-        drive(core.connect())
-        return cls(core)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def connect(self) -> None:
-        drive(self._core.connect())
-
-    @property
-    def tenant(self) -> str:
-        """Who owns this memory's sessions."""
-        return self._core.tenant
-
-    @property
-    def store(self) -> Store:
-        return self._core.store
-
-    def session(self, session_id: str, **options: Unpack[SessionOptions]) -> Session:
-        return Session(self._core.session(session_id, **options))
-
-    def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        return drive(self._core.sessions(after=after, limit=limit))
-
-    def info(self, session_id: str) -> SessionInfo:
-        return drive(self._core.info(session_id))
-
-    def import_session(
-        self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"
-    ) -> str:
-        return drive(self._core.import_session(data, session_id=session_id, on_conflict=on_conflict))
-
-    def import_file(
-        self,
-        path: str | os.PathLike[str] | BinaryIO,
-        *,
-        source: str = "auto",
-        format: str | None = None,
-        session_id: str | None = None,
-        key: str | None = None,
-        strict: bool = False,
-        branches: bool = False,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        return drive(
-            self._core.import_file(
-                path,
-                source=source,
-                format=format,
-                session_id=session_id,
-                key=key,
-                strict=strict,
-                branches=branches,
-                progress=progress,
-            )
-        )
-
-    def delete_session(self, session_id: str) -> bool:
-        return drive(self._core.delete_session(session_id))
-
-    def sweep(self) -> int:
-        return drive(self._core.sweep())
-
-    def on(self, event: str, handler: Handler) -> Callable[[], None]:
-        return self._core.on(event, handler)
-
-    def close(self) -> None:
-        drive(self._core.close())

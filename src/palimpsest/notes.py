@@ -56,7 +56,12 @@ def mask_tokens(seq: int) -> int:
 
 
 def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str:
-    """The first `head` and last `tail` characters of `text` around a marker with the entry's handle."""
+    """The first `head` and last `tail` characters of `text` around a marker with the entry's handle.
+
+    A text that has become so short since then, by a redaction, is shown whole.
+    """
+    if len(text) <= head + tail:
+        return text
     marker = f"[{left_out} tokens left out: entry {entry.seq}, {entry.id}]"
     end = text[len(text) - tail :] if tail else ""
     return "\n".join(piece for piece in (text[:head], marker, end) if piece)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palimpsest.budget import LOW_WATER, Limits
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log import SessionKey
 from palimpsest.tokens import FunctionCounter, TokenCounter, encoding
@@ -231,7 +231,7 @@ def _model(name: str | None) -> Model | None:
     if model is None:
         near = nearest(name, model_names())
         hint = f"; did you mean {near!r}?" if near else "."
-        text = f"the model {name!r} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
+        text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
         warnings.warn(text, PalimpsestWarning, stacklevel=6)
     return model
 

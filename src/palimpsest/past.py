@@ -88,8 +88,8 @@ class Past:
     async def head(self, head: Head, point: Point) -> Head:
         """Return the whole head as it was then, by walking the log up to there; now, that is the head itself.
 
-        What has been erased since counts as erased. Epoch, usage and what is remembered of compactions are those of
-        today.
+        What has been erased since counts as erased. Epoch, usage, pseudonyms and what is remembered of compactions are
+        those of today.
         """
         if point == Point(head.revision, head.next_seq):
             return head
@@ -116,6 +116,7 @@ class Past:
             hidden=hidden,
             compaction=next((one.revision for one in reversed(records) if one.compaction is not None), 0),
             attempts=_attempts(head.attempts, point.next_seq),
+            pseudonyms=head.pseudonyms,
             forked_from=head.forked_from,
             created=head.created,
         )

@@ -9,6 +9,7 @@ import msgspec
 
 from palimpsest import spans
 from palimpsest.entries import Entry, moment
+from palimpsest.errors import EntryNotFound
 from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
@@ -66,6 +67,15 @@ class Reader:
     async def head(self) -> Head:
         """The session's head; an empty one for a session that does not exist."""
         return await self._store.head(self._options.key) or Head()
+
+    async def named(self, id: object) -> Entry:
+        """The entry of this id, or of this number. Raises EntryNotFound."""
+        numbered = (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal())
+        seqs, ids = ((int(str(id)),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
+        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+        if not found:
+            raise EntryNotFound(self._options.key.session, id)
+        return found[0]
 
     async def entries(
         self, after: int, limit: int | None, *, rewound: bool = False, then: Head | None = None

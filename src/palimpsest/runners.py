@@ -9,9 +9,11 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident  # `threading` costs a cold start a millisecond
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
+from palimpsest.logs import Told, log_failure
 from palimpsest.threads import LoopThread, Suspended, apart
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ PATIENCE = 10.0
 class Runner(Protocol):
     """Where blocking functions run: inline, or in one worker thread at a time.
 
-    `kept` holds what lives as long as the runner and is shared by all who use it, by key.
+    `kept` holds what lives as long as the runner and is shared by all who use it, by key. `told` cleans what is logged.
     """
 
     kept: dict[Any, Any]
+    told: Told | None
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what the function returns. A function that has started is waited for, even when cancelled."""
@@ -83,6 +86,7 @@ class Inline:
 
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
+        self.told: Told | None = None
         self._lock = allocate_lock()
         self._loop: LoopThread | None = None
         self._jobs: deque[Job] = deque()
@@ -122,11 +126,14 @@ class Inline:
                 if self._closed:
                     raise Closed("the memory")
                 if self._loop is None:
-                    self._loop = LoopThread()
+                    self._loop = LoopThread(self._stray)
                 return self._loop.submit(coroutine)
             except PalimpsestError:
                 coroutine.close()
                 raise
+
+    def _stray(self, fault: BaseException | None, message: str) -> None:
+        log_failure(self.told, fault, "in the event loop: %s", message)
 
     async def sleep(self, seconds: float) -> None:
         import time
@@ -151,10 +158,8 @@ class Inline:
                 start = self._jobs.popleft()
             try:
                 drive(start())
-            except BaseException:  # the boundary of the thread: whatever it was, the next job is not to blame
-                import logging
-
-                logging.getLogger("palimpsest").exception("work in the background failed")
+            except BaseException as fault:  # noqa: BLE001 (the boundary of the thread: the next job is not to blame)
+                log_failure(self.told, fault, "work in the background failed")
 
     async def settle(self, timeout: float = PATIENCE) -> bool:
         with self._lock:
@@ -189,6 +194,7 @@ class Threaded:
         from threading import local
 
         self.kept: dict[Any, Any] = {}
+        self.told: Told | None = None
         self._here = local()
         self._worker = ThreadPoolExecutor(1, "palimpsest")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -199,7 +205,7 @@ class Threaded:
             return function(*arguments)
         import asyncio
 
-        job = self._worker.submit(function, *arguments)
+        job = self._worker.submit(copy_context().run, function, *arguments)  # errors quote there as they do here
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
@@ -220,7 +226,7 @@ class Threaded:
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         import asyncio
 
-        future = asyncio.wrap_future(self._worker.submit(function, *arguments))
+        future = asyncio.wrap_future(self._worker.submit(copy_context().run, function, *arguments))
         await _settled(future)
         return future.result()
 
@@ -247,7 +253,7 @@ class Threaded:
 
         if self._closed:
             raise Closed("the memory")
-        task = asyncio.get_running_loop().create_task(_logged(start))
+        task = asyncio.get_running_loop().create_task(_logged(start, self.told))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -287,13 +293,11 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _logged(start: Job) -> None:
+async def _logged(start: Job, told: Told | None) -> None:
     try:
         await start()
-    except Exception:  # the boundary of the task: nobody else would hear of it
-        import logging
-
-        logging.getLogger("palimpsest").exception("work in the background failed")
+    except Exception as fault:  # noqa: BLE001 (the boundary of the task: nobody else would hear of it)
+        log_failure(told, fault, "work in the background failed")
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

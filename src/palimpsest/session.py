@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from palimpsest import spans
-from palimpsest.compacting import Compacting
+from palimpsest.admission import discreet
+from palimpsest.appending import Gathered, store_of
+from palimpsest.compacting import Sent
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
+from palimpsest.erasure import Erasing
+from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.formats import Message
 from palimpsest.log import Change, Head, Usage
-from palimpsest.writing import Gathered, store_of
 
 if TYPE_CHECKING:
     from palimpsest.context import Context
     from palimpsest.outcome import CompactionResult
     from palimpsest.reading import Interaction, Stats
+    from palimpsest.stores import Store
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -31,7 +34,8 @@ class TurnEnd(msgspec.Struct, frozen=True):
     compactions: tuple[CompactionResult, ...] = ()
 
 
-class AsyncSession(Compacting):
+@discreet
+class AsyncSession(Erasing):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
@@ -59,20 +63,12 @@ class AsyncSession(Compacting):
 
         Evicted, masked and clamped entries come back whole. Raises EntryNotFound.
         """
-        found = await self._found(id)
+        found = await self._reader.named(id)
         if self._options.tracks_accesses and self._store.writable and not self._options.readonly:
             from palimpsest.survey import accessed
 
             await accessed(self._store, self._options, found)
         return found
-
-    async def _found(self, id: object) -> Entry:
-        numbered = (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal())
-        seqs, ids = ((int(str(id)),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
-        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
-        if not found:
-            raise EntryNotFound(self.id, id)
-        return found[0]
 
     async def active_entries(self) -> list[Entry]:
         """Return what the session's view shows from now on, oldest first; summaries are not included.
@@ -129,8 +125,10 @@ class AsyncSession(Compacting):
         compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
         if compacts and self._options.before_turn:
             await self._watch.turn_ended()
+        whole, revision = await self._with_withheld() if at is None else (None, 0)
+        compacts = compacts and whole is None
         assembly = Assembly(
-            self._store,
+            whole or self._store,
             self._options,
             call,
             self._memory.clock(),
@@ -144,19 +142,34 @@ class AsyncSession(Compacting):
             await self._watch.overflowed(*assembly.overflow)
             assembly = Assembly(self._store, self._options, call, self._memory.clock())
             context = await self._memory.runner.whole(assembly.context)
+        if whole is not None:
+            assembly.changed = None
+            context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
         await self._tell(assembly, context)
         if at is None:
-            self._last = context
+            self._last = context if whole is None else Sent.of(context)
         cut = assembly.changed.detail if assembly.changed is not None else {}
         if compacts and cut.get("evicted") and self._options.auto_compact == "background" and context.budget:
             await self._watch.overflowed(cut["tokens_before"], context.budget.room)
         return context
 
+    async def _with_withheld(self) -> tuple[Store | None, int]:
+        """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
+        held = self._memory.withheld.get(self._place)
+        if held is None:
+            return None, 0
+        head = await self._reader.head()
+        whole = await self._memory.runner.whole(lambda: held.session(head))
+        if whole is None:
+            self._let_go()
+        return whole, head.revision
+
     async def _tell(self, assembly: Any, context: Context) -> None:
-        observers, wait = self._memory.observers, self._memory.runner.wait
+        observers, wait, told = self._memory.observers, self._memory.runner.wait, self._admission.told
         for text, failure in assembly.viewer.failures.items():
             if self._memory.first_failure(self.id, text):
-                await observers.emit("condition:error", self.id, {"condition": text, "error": failure}, wait)
+                failed = {"condition": told(text), "error": told(failure)}
+                await observers.emit("condition:error", self.id, failed, wait)
         if assembly.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
             change = assembly.changed
             facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
@@ -208,7 +221,7 @@ class AsyncSession(Compacting):
         await self._memory.observers.emit("usage:recorded", self.id, {"usage": usage}, self._memory.runner.wait)
         return usage
 
-    # --- pins, erasure, the whole session
+    # --- pins
 
     async def pin(self, *ids: str | int) -> None:
         """Keep these entries in every context. They stay in place until a cut passes them."""
@@ -220,7 +233,7 @@ class AsyncSession(Compacting):
 
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
         self._may_write()
-        seqs = tuple([(await self._found(id)).seq for id in ids])
+        seqs = tuple([(await self._reader.named(id)).seq for id in ids])
         head = await self._reader.head() if seqs and not unpin else Head()
         for seq in seqs:
             if spans.within(head.rewound, seq):
@@ -229,61 +242,9 @@ class AsyncSession(Compacting):
             reason = "unpinned" if unpin else "pinned"
             await self._store.compact(self._options.key, Change(kind="pin", reason=reason, seqs=seqs, unpin=unpin))
 
-    async def erase(self, ids: Iterable[str | int], *, reason: str = "by request") -> int:
-        """Destroy the content of these entries for good and return how many there were.
-
-        Their place stays, as a tombstone with id, kind and time. Summaries that held something of them lose their
-        text, in every version, and are made anew from the rest. Raises EntryNotFound, and erases nothing, where one of
-        them does not exist; one that is erased already is left as it is.
-        """
-        self._may_write()
-        if not isinstance(ids, str | int | Iterable):
-            raise ConfigError("ids", ids, "ids of entries, or their numbers")
-        if not isinstance(reason, str):
-            raise ConfigError("reason", reason, "text")
-        wanted = [ids] if isinstance(ids, str | int) else list(ids)
-        head = await self._reader.head()
-        found = [await self._found(id) for id in wanted]
-        seqs = tuple(sorted({entry.seq for entry in found if not entry.erased}))
-        if not seqs:
-            return 0
-        change = Change(kind="erase", reason=reason, seqs=seqs)
-        standing = await self.summaries() if head.compaction else []
-        try:
-            after = await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
-        except Conflict:  # another erasure or cut was first: some of these may be gone already
-            return await self.erase(wanted, reason=reason)
-        facts = {"seqs": seqs, "reason": reason}
-        await self._memory.observers.emit("erased", self.id, facts, self._memory.runner.wait)
-        if after.compaction != head.compaction:  # it took summaries along
-            left = {made.id for made in await self.summaries()}
-            await self._rebuild([made for made in standing if made.id not in left])
-        return len(seqs)
-
-    async def clear(self) -> int:
-        """Destroy every entry of the session for good and return how many there were; the session stays.
-
-        Clearing an empty or unknown session does nothing and returns 0.
-        """
-        self._may_write()
-        head = await self._reader.head()
-        if head.next_seq == head.first_seq:
-            return 0
-        change = Change(kind="clear", reason="cleared", detail={"entries": head.entries})
-        try:
-            await self._store.compact(self._options.key, change, expect_revision=head.revision)
-        except Conflict:  # somebody added meanwhile: that goes, too, and is counted
-            return await self.clear()
-        self._last = None
-        await self._memory.observers.emit(
-            "session:cleared", self.id, {"entries": head.entries}, self._memory.runner.wait
-        )
-        return head.entries
-
     # --- turns
 
-    @asynccontextmanager
-    async def turn(self, *, atomic: bool = False) -> AsyncIterator[AsyncSession]:
+    def turn(self, *, atomic: bool = False) -> AbstractAsyncContextManager[AsyncSession]:
         """One run of the model as a block: `async with session.turn():`.
 
         Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
@@ -292,6 +253,10 @@ class AsyncSession(Compacting):
         """
         if not isinstance(atomic, bool):
             raise ConfigError("atomic", atomic, "True or False")
+        return self._turn(atomic)
+
+    @asynccontextmanager
+    async def _turn(self, atomic: bool) -> AsyncIterator[AsyncSession]:
         if self._in_turn:
             raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
         self._added, self._in_turn = 0, True
@@ -321,8 +286,9 @@ class AsyncSession(Compacting):
         an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
         """
         buffer, self._buffer = self._buffer, None
-        if buffer is not None and buffer.entries:
-            await self._commit(buffer.entries, given_ids=buffer.given_ids)
+        if buffer is not None and buffer.slots:
+            await self._commit(buffer.slots, given_ids=buffer.given_ids)
+        self._let_go()
         await self._release()
         flushes = self._options.persistence == "flush" and not self._options.archive
         done = await self._watch.turn_ended(self._flush if flushes else None)
@@ -334,6 +300,7 @@ class AsyncSession(Compacting):
 
     def _forget(self) -> None:
         """Let go of what an EPHEMERAL session has added."""
+        self._let_go()
         if self._options.persistence == "ephemeral":
             self._store = store_of(self._memory, self._options)
             self._last = self._watched = None

@@ -38,12 +38,16 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own. Drivers bind to a loop, so it lives as long as its owner."""
+    """An event loop in a daemon thread of its own. Drivers bind to a loop, so it lives as long as its owner.
 
-    def __init__(self) -> None:
+    `stray` is told of what went wrong in it for which nobody waits any more: the error (or None), and a message.
+    """
+
+    def __init__(self, stray: Callable[[BaseException | None, str], None]) -> None:
         import asyncio
 
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._loop.set_exception_handler(lambda _, told: stray(told.get("exception"), told["message"]))
         self._gone = apart(self._run)
 
     def _run(self) -> None:

@@ -17,8 +17,10 @@ from palimpsest.summary import Spent
 from palimpsest.writing import Writer
 
 if TYPE_CHECKING:
+    from palimpsest.entries import Entry
     from palimpsest.export import Sink
     from palimpsest.past import Past, When
+    from palimpsest.stores import Store
 
 
 class Timeline(Writer):
@@ -87,6 +89,7 @@ class Timeline(Writer):
         while True:
             head = await self._reader.head()
             point = await self._past.point(head, to, "to")
+            self._let_go()
             then = await self._past.head(head, point)
             alive, gone = await self._past.alive(head, point.next_seq - 1)
             rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
@@ -111,9 +114,9 @@ class Timeline(Writer):
         from palimpsest.export import exported
 
         head, past = await self._reader.head(), self._past
-        entries = [entry async for entry in past.entries(head)]
-        records = [record async for record in past.records(head)]
-        return exported(self._options.key, head, entries, records, self._memory.clock())
+        entries = self._admission.shown([entry async for entry in past.entries(head)])
+        records = [self._admission.record(record) async for record in past.records(head)]
+        return exported(self._options.key, self._admission.head(head), entries, records, self._memory.clock())
 
     async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
@@ -146,9 +149,32 @@ class Timeline(Writer):
         if format == "palimpsest":
             head, past = await self._reader.head(), self._past
             key, now = self._options.key, self._memory.clock()
-            async for piece in written(key, head, past.entries(head), past.records(head), now):
+            entries = self._shown(past.entries(head))
+            records = (self._admission.record(record) async for record in past.records(head))
+            async for piece in written(key, self._admission.head(head), entries, records, now):
                 yield piece
             return
         plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
-        assembly = Assembly(self._store, plain, Call(view="export", dry_run=True), self._memory.clock())
+        assembly = Assembly(await self._shown_store(), plain, Call(view="export", dry_run=True), self._memory.clock())
         yield listed(await self._memory.runner.whole(assembly.context))
+
+    async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
+        """The entries as they may leave this process."""
+        async for entry in entries:
+            yield self._admission.shown([entry])[0]
+
+    async def _shown_store(self) -> Store:
+        """Where the session is as it may leave this process: the store itself, where there is no policy."""
+        if self._admission.redactor is None:
+            return self._store
+        from palimpsest.stores import Dump
+        from palimpsest.stores.overlay import Overlay
+
+        head, past = await self._reader.head(), self._past
+        entries = [entry async for entry in self._shown(past.entries(head))]
+        records = [self._admission.record(record) async for record in past.records(head)]
+        copy = Overlay(self._store, self._memory.clock)
+        await copy.load(
+            self._options.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True
+        )
+        return copy

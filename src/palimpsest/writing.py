@@ -1,57 +1,27 @@
-"""Adding to a session: what the verbs are given becomes entries, and the one way by which entries reach the store."""
+"""Adding to a session: what the verbs are given becomes entries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, Part, Role, Status, check, check_json, derived_ids, new_ids
+from palimpsest.appending import Appender
+from palimpsest.entries import Entry, Part, Role, Status, check, check_json, new_ids
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
 from palimpsest.log import digest
 
-if TYPE_CHECKING:
-    from palimpsest.lease import Lease
-    from palimpsest.memory import AsyncMemory
-    from palimpsest.options import Options
-    from palimpsest.reading import Reader
-    from palimpsest.stores import Appended, Store
-
 Content = str | Sequence[Part]
 
 
-class Writer:
+class Writer(Appender):
     """The adding half of `AsyncSession`.
 
     The order is fixed: decode or build, check, identify, privacy, store, event.
     """
-
-    def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
-        self._memory, self._options = memory, options
-        self._store = store or store_of(memory, options)
-        self._buffer: Gathered | None = None
-        self._lease: Lease | None = None
-        self._in_turn = False
-        self._added = 0
-
-    @property
-    def _reader(self) -> Reader:
-        from palimpsest.reading import Reader  # not every session reads its log
-
-        return Reader(self._store, self._options)
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._options.key.session
-
-    @property
-    def options(self) -> Options:
-        """What the session was opened with."""
-        return self._options
 
     async def add_user_message(
         self,
@@ -162,12 +132,6 @@ class Writer:
         """
         if not isinstance(text, str) or not isinstance(name, str) or not name:
             raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name")
-        head = await self._store.head(self._options.key)
-        known = head.contexts.get(name) if head is not None else None
-        if known is not None and known[1] == digest(text):
-            there = await self._store.fetch(self._options.key, [known[0]])
-            if there and there[0].text == text:
-                return there[0]
         entry = Entry(
             kind="context",
             role="user",
@@ -177,7 +141,18 @@ class Writer:
             pinned=pinned,
             expires_at=expires_at,
         )
-        return (await self._append([entry], "context"))[0]
+        check(entry, "context")
+        return await self._known_context(entry) or (await self._append([entry], "context", checked=True))[0]
+
+    async def _known_context(self, entry: Entry) -> Entry | None:
+        """The newest version of a context, where it says what this one would say."""
+        kept = (await self._admitted([entry]))[0].kept
+        head = await self._store.head(self._options.key)
+        known = head.contexts.get(kept.name or "") if head is not None and kept is not None else None
+        if kept is None or known is None or known[1] != digest(kept.text):
+            return None
+        there = await self._store.fetch(self._options.key, [known[0]])
+        return there[0] if there and there[0].text == kept.text else None
 
     async def add(
         self,
@@ -254,73 +229,6 @@ class Writer:
             expires_at=expires_at,
         )
         return (await self._append([entry], "message"))[0]
-
-    async def _append(
-        self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
-    ) -> tuple[Entry, ...]:
-        """Identity, privacy, store, event: the one way into the log."""
-        self._may_write()
-        if not checked:
-            for entry in entries:
-                check(entry, where)
-        if not entries:
-            return ()
-        given_ids = key is not None or bool([1 for entry in entries if entry.id])
-        if key is not None:
-            entries = _identified(entries, derived_ids(key, len(entries)))
-        elif self._buffer is not None:  # otherwise they get their ids with their place in the log
-            entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000), own=True)
-        admitted = self._memory.privacy.admit(entries)
-        if self._buffer is None:
-            return await self._commit(admitted, given_ids=given_ids)
-        self._buffer.entries.extend(admitted)
-        self._buffer.given_ids |= given_ids
-        return tuple(admitted)
-
-    async def _commit(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
-        """Store one batch, keep the turn's lease alive, tell who asked to be told."""
-        done = await self._store.append(self._options.key, entries, check_ids=given_ids)
-        self._added += done.added
-        if self._lease is not None:
-            await self._lease.renew()
-        observers = self._memory.observers
-        if done.added and observers.wants("entry:added"):
-            for entry in done.entries:
-                if entry.revision == done.head.revision:  # the others were there already
-                    await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
-        await self._appended(done)
-        return done.entries
-
-    async def _appended(self, done: Appended) -> None:
-        """What follows an append that is committed and told: it cannot fail any more."""
-
-    def _may_write(self) -> None:
-        """Raise ConfigError in a session that was opened to read."""
-        if self._options.readonly:
-            raise ConfigError("readonly", True, "False, for a session that writes")
-
-
-def store_of(memory: AsyncMemory, options: Options) -> Store:
-    """Where the session writes: the memory's store, or one that keeps everything to itself."""
-    if options.persistence != "ephemeral":
-        return memory.store
-    from palimpsest.stores.overlay import Overlay
-
-    return Overlay(memory.store, memory.clock)
-
-
-class Gathered:
-    """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.given_ids = False
-
-
-def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:
-    """The entries with these ids; with `own` one that has an id keeps it."""
-    given = zip(entries, ids, strict=True)
-    return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in given]
 
 
 def _key(key: str | None) -> str | None:

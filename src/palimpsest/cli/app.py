@@ -21,6 +21,8 @@ from palimpsest.cli.output import clean
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
 BROKEN_PIPE, INTERRUPTED = 0, 130
+PRIVACY = "palimpsest.privacy"
+"""Where a context of click keeps what `--privacy` was given."""
 COMMANDS = {
     "chat": "chat",
     "compact": "compacting",
@@ -29,10 +31,13 @@ COMMANDS = {
     "diff": "timeline",
     "doctor": "doctor",
     "export": "exporting",
+    "forget": "forget",
     "fork": "timeline",
     "history": "timeline",
     "import": "importing",
     "rewind": "timeline",
+    "rotate-keys": "keys",
+    "scan": "scan",
     "sessions": "sessions",
     "show": "sessions",
     "stats": "sessions",
@@ -85,7 +90,7 @@ class Root(click.Group):
         if name not in COMMANDS:
             return None
         module = import_module(f"palimpsest.cli.{COMMANDS[name]}")
-        command: click.Command = getattr(module, f"{name}_command")
+        command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -146,10 +151,19 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 
 
 def store_options(function: F) -> F:
-    """Add `--store` and `--tenant`, which may stand before or after the command's name."""
+    """Add `--store`, `--tenant` and `--privacy`, which may stand before or after the command's name."""
+    privacy = "What may not be kept: default, secrets, or a JSON file with a policy. [env: PALIMPSEST_PRIVACY]"
+    function = click.option("--privacy", metavar="NAME|FILE", expose_value=False, callback=_keep_privacy, help=privacy)(
+        function
+    )
     function = click.option("--tenant", metavar="NAME", help="Whose sessions. [default: default]")(function)
     store = "Address or file of the store. [env: PALIMPSEST_STORE; default: sqlite:///palimpsest.db]"
     return click.option("--store", metavar="URL", help=store)(function)
+
+
+def _keep_privacy(ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
+    if given is not None:  # a command's own stands in the place of the root's
+        ctx.meta[PRIVACY] = given
 
 
 def json_option(function: F) -> F:

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
-from palimpsest import Memory, SessionInfo, SessionNotFound
+from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
+from palimpsest.cli.privacy import redactor
+from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
@@ -23,12 +25,19 @@ def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
 def open_memory(
     store: str | None, tenant: str | None, *, create: bool = False, write: bool = False, **options: Any
 ) -> Memory:
-    """Open the memory. Only with `create` does a file come into being that was not there before."""
+    """Open the memory, with the keys that the environment names and the privacy policy asked for, where they are.
+
+    Only with `create` does a file come into being that was not there before.
+    """
     where, owner = resolve(store, tenant)
+    options["encryption"] = Keys.from_env() if KEYS in os.environ else None
+    options["privacy"] = redactor()
     is_file = isinstance(where, Path) or where.startswith(("sqlite:", "file:"))
     if is_file and not create:
         _expect_file(where)
-        looked = Memory.open(where, tenant=owner, readonly=True)
+        looked = Memory.open(
+            where, tenant=owner, readonly=True, **{name: options[name] for name in ("encryption", "privacy")}
+        )
         if not write:
             return looked
         looked.close()

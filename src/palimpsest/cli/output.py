@@ -6,7 +6,8 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -140,6 +141,20 @@ def counted(number: int, one: str) -> str:
     """Return `3 entries`, `1 session`: a number with what it counts."""
     many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
     return f"{number:,} {one if number == 1 else many}"
+
+
+@contextmanager
+def session_progress() -> Iterator[Callable[[int, int], object]]:
+    """Show how many sessions are done, on a terminal only."""
+    if not on_terminal(sys.stderr):
+        yield lambda _, __: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("sessions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 def moment(when: datetime | int | None) -> str:

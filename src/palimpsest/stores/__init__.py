@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palimpsest.entries import Entry, moment, now_us, same
-from palimpsest.errors import ConfigError, Conflict, nearest
+from palimpsest.entries import Entry, moment
+from palimpsest.errors import ConfigError
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
@@ -23,6 +23,8 @@ from palimpsest.summary import Compaction
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
+
+    from palimpsest.stores.encrypted import Encryption
 
 
 LARGE = 32 * 1024
@@ -163,6 +165,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def branches(self, key: SessionKey) -> list[str]:
+        """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
+
+    @abstractmethod
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         """Return the records with `after` < revision < `before`, oldest first."""
 
@@ -184,8 +190,11 @@ class Store(ABC):
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
 
     @abstractmethod
-    async def delete(self, key: SessionKey) -> bool:
-        """Destroy the session with everything that belongs to it; return whether there was one."""
+    async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
+        """Destroy the session with everything that belongs to it; return whether there was one.
+
+        With `expect`, raises Conflict unless the session's revision is that number.
+        """
 
     @abstractmethod
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
@@ -220,6 +229,13 @@ class Store(ABC):
         """Return the namespace's items that have not expired, in the order in which their keys came first."""
 
     @abstractmethod
+    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
+        """Remove all items of the tenant, those that have expired, too, and return how many there were by namespace.
+
+        Its leases end. With `dry_run` nothing is removed.
+        """
+
+    @abstractmethod
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
@@ -229,8 +245,20 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session."""
+
+    @abstractmethod
     async def sweep(self, now: int) -> int:
         """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many."""
+
+    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+        """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
+
+        Returns, in plain sentences, what could not be done now, and how it comes about. Without `whole` what would take
+        long is left for another time. Stores that overwrite as they destroy have nothing to do.
+        """
+        return ()
 
     @abstractmethod
     async def close(self) -> None:
@@ -243,109 +271,6 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
         return Compaction()
     records = await store.records(key, after=revision - 1, before=revision + 1)
     return (records[0].compaction if records else None) or Compaction()
-
-
-# --- what backends share
-
-
-def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None) -> None:
-    """Raise Conflict unless the head is where the caller saw it."""
-    if revision is not None and head.revision != revision:
-        raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
-    if epoch is not None and head.epoch != epoch:
-        raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
-
-
-def loading(key: SessionKey, before: Head | None, after: Head, replace: bool) -> Head:
-    """Return the head of an import, where a session of the head `before` (None: none) may be in its place.
-
-    What was seen of that one is seen as outdated. Raises Conflict where it may not be replaced.
-    """
-    if before is None:
-        return after
-    if not replace:
-        raise Conflict(f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'")
-    return msgspec.structs.replace(
-        after,
-        revision=max(after.revision, before.revision + 1),
-        epoch=max(after.epoch, before.epoch + 1),
-        epoch_reason="import",
-    )
-
-
-def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
-    """Return the key of a new branch. Raises Conflict where there is such a session already."""
-    if there is not None:
-        raise Conflict(f"session {into!r}", "is there already; give the branch another id")
-    return SessionKey(key.tenant, into)
-
-
-def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
-    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
-
-    What was made from them, and what is remembered of compactions, is each branch's own.
-    """
-    detail = {**change.detail, "session": key.session}
-    return msgspec.structs.replace(change, seqs=tuple(seqs), compaction=None, attempts=None, detail=detail)
-
-
-class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of stores on this machine's disk.
-
-    `synchronous` is FULL (what was acknowledged survives a loss of power) or NORMAL (it survives the process, a loss of
-    power may take the last commits); `busy_seconds` is how long to wait for other writers; a text or the data of an
-    image of more than `large_bytes` is kept once, however many entries hold it.
-    """
-
-    clock: Callable[[], int] = now_us
-    synchronous: str = "FULL"
-    busy_seconds: float = 30
-    readonly: bool = False
-    large_bytes: int = LARGE
-
-
-def disk_options(given: Mapping[str, Any]) -> DiskOptions:
-    """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
-    known = DiskOptions.__struct_fields__
-    for name in given:
-        if name not in known:
-            raise ConfigError("option", name, ", ".join(known), nearest=nearest(name, known))
-    options = DiskOptions(**given)
-    synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
-    if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
-        raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
-    if not isinstance(options.readonly, bool):
-        raise ConfigError("readonly", options.readonly, "True or False")
-    if isinstance(large, bool) or not isinstance(large, int) or large < 64:
-        raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
-    return msgspec.structs.replace(options, synchronous=synchronous.upper())
-
-
-def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
-    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
-    fresh: dict[str, Entry] = {}
-    for entry in entries:
-        before = known.get(entry.id) or fresh.get(entry.id)
-        if before is None:
-            fresh[entry.id] = entry
-        elif not before.erased and not same(before, entry):
-            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
-    return list(fresh.values())
-
-
-def info(session: str, head: Head) -> SessionInfo:
-    """The session as a listing shows it."""
-    return SessionInfo(
-        session=session,
-        entries=head.entries,
-        revision=head.revision,
-        epoch=head.epoch,
-        created=head.created,
-        updated=head.updated,
-        forked_from=head.forked_from,
-    )
 
 
 # --- opening
@@ -385,3 +310,20 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
         raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
     opener: Opener = STORES.find(scheme, where)
     return opener(url, runner, **options)
+
+
+MARK = ("\x01palimpsest", "store", "encryption")
+"""Tenant, namespace and key of the item that says how a store is encrypted; no tenant of a user's has such a name."""
+
+
+async def unlocked(store: Store, encryption: Encryption | None, runner: Runner, clock: Callable[[], int]) -> Store:
+    """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
+
+    Raises WrongKey where it is and the keys do not fit, or there are none; ConfigError for keys to one that is not.
+    """
+    mark = await store.get_item(*MARK)
+    if mark is None and encryption is None:
+        return store
+    from palimpsest.stores.encrypted import unlock
+
+    return await unlock(store, mark, encryption, runner, clock)

@@ -76,6 +76,10 @@ class BlockingStore(Store):
         self.check()
         await self._runner.run(self._fork, key, into, head, expect_epoch)
 
+    async def branches(self, key: SessionKey) -> list[str]:
+        self.check()
+        return await self._runner.run(self._branches_of, key)
+
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         self.check()
         return await self._runner.run(self._records, key, after, before)
@@ -94,9 +98,9 @@ class BlockingStore(Store):
         self.check()
         await self._runner.run(self._load, key, dump, replace)
 
-    async def delete(self, key: SessionKey) -> bool:
+    async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         self.check()
-        return await self._runner.run(self._delete, key)
+        return await self._runner.run(self._delete, key, expect)
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         self.check()
@@ -127,21 +131,36 @@ class BlockingStore(Store):
         self.check()
         return await self._runner.run(self._list_items, tenant, namespace)
 
+    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
+        self.check()
+        return await self._runner.run(self._clear_items, tenant, dry_run)
+
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
         self.check()
         return await self._runner.run(self._lease, tenant, name, holder, seconds, fence)
 
+    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        self.check()
+        return await self._runner.run(self._due, now)
+
     async def sweep(self, now: int) -> int:
         self.check()
         return await self._runner.run(self._sweep, now)
+
+    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+        self.check()
+        return await self._runner.run(self._scrub, whole)
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
             if os.getpid() == self._pid:
                 await self._runner.run(self._close)
+
+    def _scrub(self, whole: bool) -> tuple[str, ...]:
+        return ()
 
     # --- what a backend implements
 
@@ -176,6 +195,8 @@ class BlockingStore(Store):
     @abstractmethod
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None: ...
     @abstractmethod
+    def _branches_of(self, key: SessionKey) -> list[str]: ...
+    @abstractmethod
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]: ...
     @abstractmethod
     def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None: ...
@@ -184,7 +205,7 @@ class BlockingStore(Store):
     @abstractmethod
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None: ...
     @abstractmethod
-    def _delete(self, key: SessionKey) -> bool: ...
+    def _delete(self, key: SessionKey, expect: int | None) -> bool: ...
     @abstractmethod
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]: ...
     @abstractmethod
@@ -198,7 +219,11 @@ class BlockingStore(Store):
     @abstractmethod
     def _list_items(self, tenant: str, namespace: str) -> list[Item]: ...
     @abstractmethod
+    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]: ...
+    @abstractmethod
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None: ...
+    @abstractmethod
+    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]: ...
     @abstractmethod
     def _sweep(self, now: int) -> int: ...
     @abstractmethod

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, branching, expected, info, loading, of_branch
-from palimpsest.stores.blocking import BlockingStore
-from palimpsest.stores.memory_log import MemoryLog, shared
+from palimpsest.stores import Appended, Dump, Item, SessionInfo
+from palimpsest.stores.common import branching, expected, info, loading, of_branch
+from palimpsest.stores.memory_log import MemoryLog, shared, shares
+from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
@@ -25,7 +26,7 @@ def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
     return MemoryStore(runner, **options)
 
 
-class MemoryStore(BlockingStore):
+class MemoryStore(RewritingStore):
     """Everything in dictionaries, under one lock."""
 
     url = "memory://"
@@ -90,6 +91,12 @@ class MemoryStore(BlockingStore):
             there = self._logs.get(SessionKey(key.tenant, into))
             self._logs[branching(key, into, there.head if there else None)] = log.branch(head)
 
+    def _branches_of(self, key: SessionKey) -> list[str]:
+        with self._lock:
+            log = self._logs.get(key)
+            others = ((other.session, found) for other, found in self._logs.items() if log is not None)
+            return sorted(name for name, found in others if log is not None and shares(log, found))
+
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
         with self._lock:
             log = self._logs.get(key)
@@ -112,8 +119,9 @@ class MemoryStore(BlockingStore):
             before = self._logs.get(key)
             self._logs[key] = MemoryLog.of(dump, loading(key, before.head if before else None, dump.head, replace))
 
-    def _delete(self, key: SessionKey) -> bool:
+    def _delete(self, key: SessionKey, expect: int | None) -> bool:
         with self._lock:
+            expected(key, self._logs[key].head if key in self._logs else Head(), expect)
             return self._logs.pop(key, None) is not None
 
     def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
@@ -162,6 +170,16 @@ class MemoryStore(BlockingStore):
         with self._lock:
             return list(self._live(tenant, namespace).values())
 
+    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]:
+        with self._lock:
+            there = {place: items for place, items in self._items.items() if place[0] == tenant and items}
+            if not dry_run:
+                for place in [place for place in self._items if place[0] == tenant]:
+                    del self._items[place]
+                for held in [held for held in self._leases if held[0] == tenant]:
+                    del self._leases[held]
+            return {namespace: len(items) for (_, namespace), items in sorted(there.items())}
+
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
         with self._lock:
             now = self._clock()
@@ -179,6 +197,10 @@ class MemoryStore(BlockingStore):
             self._leases[tenant, name] = (holder, now + int(seconds * 1e6), fence)
             return fence
 
+    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        with self._lock:
+            return [(key, due) for key, log in self._logs.items() if (due := log.due(now))]
+
     def _sweep(self, now: int) -> int:
         with self._lock:
             swept = 0
@@ -191,6 +213,27 @@ class MemoryStore(BlockingStore):
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
             return swept
+
+    # --- rewriting
+
+    def _tenants(self) -> list[str]:
+        with self._lock:
+            owners = {tenant for (tenant, _), items in self._items.items() if items}
+            return sorted({key.tenant for key in self._logs} | owners)
+
+    def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
+        with self._lock:
+            log = self._logs.get(key)
+            return (log.rewrite(Rest(how, after) if after else how), None) if log is not None else (0, None)
+
+    def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
+        with self._lock:
+            rewritten = 0
+            for (owner, namespace), items in self._items.items():
+                for item in items.values() if owner == tenant else ():
+                    items[item.key] = how(namespace, item)
+                    rewritten += items[item.key] is not item
+            return rewritten
 
     def _close(self) -> None:
         self._logs.clear()

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, apply, tombstone
-from palimpsest.stores import Appended, Dump, unknown_only
+from palimpsest.stores import Appended, Dump
+from palimpsest.stores.common import unknown_only
 from palimpsest.stores.records import erasing
+
+if TYPE_CHECKING:
+    from palimpsest.stores.rewriting import Rewrite
 
 Row = tuple[int, str, bytes]
 """An entry as it is kept: its seq, its id, its stored form."""
@@ -149,8 +153,24 @@ class MemoryLog:
             row = self.by_seq(seq)
             if row is not None:
                 self.rows[self.index(seq)] = (seq, row[1], pack(tombstone(self.entry(row))))
+        self._uncount(seqs)
+
+    def _uncount(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
             for counts in self.counts.values():
                 counts.pop(seq, None)
+
+    def rewrite(self, how: Rewrite) -> int:
+        """Rewrite all of it; return how many entries and records are others."""
+        head, records = how.head(self.head), [how.record(record) for record in self.records]
+        new = [entry for was in map(self.entry, self.rows) if (entry := how.entry(was)) is not was]
+        changed = sum(one is not was for one, was in zip(records, self.records, strict=True)) + len(new)
+        for entry in new:
+            self.rows[self.index(entry.seq)] = (entry.seq, entry.id, pack(entry))
+        if not how.keeps_texts:
+            self._uncount(entry.seq for entry in new)
+        self.head, self.records = head, records
+        return changed
 
     def branch(self, head: Head) -> Self:
         """A branch of the log, up to what its head says."""
@@ -170,3 +190,12 @@ def shared(log: MemoryLog, other: MemoryLog, seqs: Iterable[int]) -> tuple[int, 
         return ()
     mine = log.ids(seqs)
     return tuple(seq for seq, id in other.ids(mine).items() if mine[seq] == id)
+
+
+def shares(log: MemoryLog, other: MemoryLog) -> bool:
+    """Whether another log has entries, or tombstones, from the same addition."""
+    if other is log or other.family is not log.family or not (log.rows and other.rows):
+        return False
+    first = max(log.rows[0][0], other.rows[0][0])  # branches share all before the point where they parted
+    mine, theirs = log.by_seq(first), other.by_seq(first)
+    return mine is not None and theirs is not None and mine[1] == theirs[1]

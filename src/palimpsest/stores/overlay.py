@@ -21,9 +21,10 @@ import msgspec
 from palimpsest.entries import Entry, now_us
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.runners import Inline
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store, branching, expected, info, loading, of_branch
+from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
+from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.memory_log import MemoryLog, shared
+from palimpsest.stores.memory_log import MemoryLog, shared, shares
 
 
 class _Below(msgspec.Struct, frozen=True):
@@ -62,6 +63,14 @@ class _Layer(MemoryLog):
     def take(self, entries: Iterable[Entry]) -> None:
         """Take over entries from below, which are about to be erased here."""
         self.put(e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
+
+    def shares(self, other: _Layer) -> bool:
+        """Whether another session has entries, here or below, from the same addition."""
+        if other is self or other.family is not self.family:
+            return False
+        first = max(self.head.first_seq, other.head.first_seq)
+        same_below = self.below.key == other.below.key
+        return (same_below and first < min(self.below.next_seq, other.below.next_seq)) or shares(self, other)
 
     def graves(self, after: int, before: int | None) -> set[int]:
         """The places below, between these two, whose entries were erased here."""
@@ -116,7 +125,7 @@ class Overlay(Store):
             log = await self._log(key)
             entries: list[Entry] = []
             records: list[Record] = []
-            if change.kind == "erase" and any(seq < log.below.next_seq for seq in change.seqs):
+            if change.kind == "erase" and (change.silence or any(seq < log.below.next_seq for seq in change.seqs)):
                 last = max(other.below.revision for other in (log, *self._family(log)))
                 entries = await self._fetch_below(log.below, change.seqs, ())
                 records = await self._below.records(log.below.key, before=last + 1)
@@ -167,9 +176,10 @@ class Overlay(Store):
             log.there = True
             self._logs[key] = log
 
-    async def delete(self, key: SessionKey) -> bool:
+    async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         await self._log(key)
         with self._lock:
+            expected(key, self._logs[key].head, expect)
             there, self._logs[key] = self._logs[key].there, _Layer()
             return there
 
@@ -179,6 +189,10 @@ class Overlay(Store):
         with self._lock:
             there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
             log.count(counter, counts, there)
+
+    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        with self._lock:
+            return [(key, due) for key, log in self._logs.items() if (due := log.due(now))]
 
     async def sweep(self, now: int) -> int:
         swept = await self._side.sweep(now)
@@ -262,6 +276,11 @@ class Overlay(Store):
         found = {record.revision: record for record in old} | here
         return [found[n] for n in sorted(found) if n > after and (before is None or n < before)]
 
+    async def branches(self, key: SessionKey) -> list[str]:
+        log = await self._log(key)
+        with self._lock:
+            return sorted(other.session for other, found in self._logs.items() if log.shares(found))
+
     async def tally(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> tuple[int, int]:
@@ -328,6 +347,14 @@ class Overlay(Store):
 
     async def list_items(self, tenant: str, namespace: str) -> list[Item]:
         return await (await self._items(tenant, namespace, write=False)).list_items(tenant, namespace)
+
+    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
+        below = await self._below.clear_items(tenant, dry_run=True)
+        found = {name: number for name, number in below.items() if (tenant, name) not in self._taken}
+        found |= await self._side.clear_items(tenant, dry_run=dry_run)
+        if not dry_run:
+            self._taken |= {(tenant, name) for name in below}
+        return dict(sorted(found.items()))
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None

@@ -8,7 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest import spans
-from palimpsest.log import Change, Head, Record, forgotten
+from palimpsest.log import Change, Head, Record
+from palimpsest.withdrawal import forgotten
 
 T = TypeVar("T")
 
@@ -21,10 +22,11 @@ _encode = msgspec.json.Encoder().encode
 def erasing(change: Change, records: Iterable[Record], head: Head) -> tuple[Change, list[Record]]:
     """Return an erasure with the state of compaction after it, and the records that it changes, as they are then.
 
-    `records` are, oldest first, those of the session that carry a compaction; others may be among them.
+    `records` are, oldest first, those of the session that carry a compaction or are to be silent; others may be among
+    them.
     """
     gone = [*change.seqs, *spans.members(change.also)]
-    changed, state = forgotten(records, head, gone, spare=change.spare)
+    changed, state = forgotten(records, head, gone, spare=change.spare, silence=change.silence)
     return (change if state is None else msgspec.structs.replace(change, compaction=state)), changed
 
 

@@ -6,6 +6,8 @@ A backend takes the contract over like this; nothing here needs pytest, but its 
         @pytest.fixture
         def store(self, tmp_path):
             return lambda clock: open_my_store(tmp_path, clock=clock)
+
+One that rewrites what it holds (`palimpsest.stores.rewriting.Rewritable`) takes over `RewritingConformance`, too.
 """
 
 from palimpsest.testing.branches import BranchConformance
@@ -13,13 +15,17 @@ from palimpsest.testing.changes import ChangeConformance
 from palimpsest.testing.clock import FakeClock
 from palimpsest.testing.compactions import CompactionConformance
 from palimpsest.testing.contract import StoreFactory
+from palimpsest.testing.erasures import ErasureConformance
 from palimpsest.testing.logs import LogConformance
+from palimpsest.testing.rewriting import RewritingConformance
 from palimpsest.testing.side import SideConformance
 
-__all__ = ["FakeClock", "StoreConformance", "StoreFactory"]
+__all__ = ["FakeClock", "RewritingConformance", "StoreConformance", "StoreFactory"]
 
 
-class StoreConformance(LogConformance, ChangeConformance, CompactionConformance, BranchConformance, SideConformance):
+class StoreConformance(
+    LogConformance, ChangeConformance, CompactionConformance, BranchConformance, ErasureConformance, SideConformance
+):
     """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
 
     A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A

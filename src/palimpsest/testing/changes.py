@@ -51,6 +51,14 @@ class ChangeConformance(Contract):
         assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "asked", (2,))]
 
     @rule
+    async def test_a_tombstone_tells_nothing_of_its_text(self, on: Opened) -> None:
+        """Not even that the text that is gone held lone surrogates."""
+        await on.store.append(KEY, said("broken \ud800", "kept \ud800"))
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert [entry.lone for entry in await on.store.read(KEY)] == [False, True]
+
+    @rule
     async def test_an_erased_id_may_be_added_again_without_effect(self, on: Opened) -> None:
         """Repeating a batch after it was erased neither conflicts nor brings it back."""
         batch = said("a")

@@ -12,8 +12,8 @@ from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import DiskOptions
 from palimpsest.stores.blocking import BlockingStore
+from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
 from palimpsest.stores.file.folder import Place, place, prepare
 from palimpsest.stores.file.large import Contents

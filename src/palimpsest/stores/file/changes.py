@@ -13,12 +13,13 @@ from typing import BinaryIO
 
 from palimpsest.errors import Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, apply
-from palimpsest.stores import Dump, branching, expected, large, loading, of_branch
+from palimpsest.stores import Dump, large
+from palimpsest.stores.common import branching, expected, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
 from palimpsest.stores.file.disk import names, remove
 from palimpsest.stores.file.folder import Place
 from palimpsest.stores.file.lines import Header, new_header, write_line
-from palimpsest.stores.file.log import Log
+from palimpsest.stores.file.log import ENDLESS, Log
 from palimpsest.stores.file.rewrite import contents_of, write_branch, write_dump, write_erased
 from palimpsest.stores.file.side import SideFiles
 from palimpsest.stores.records import erasing
@@ -77,7 +78,9 @@ class Changes(SideFiles):
     def _change(self, at: Place, key: SessionKey, log: Log, change: Change) -> Head:
         before = log.head or Head()
         first = min([*change.seqs, *(low for low, _ in change.also)], default=before.next_seq)
-        if change.kind == "erase" and first < before.next_seq:
+        if change.silence:
+            first = before.first_seq  # conditions, which stand in heads, and details may be in any line
+        if change.kind == "erase" and (change.silence or first < before.next_seq):
             return self._erase(at, key, log, change, before, first)
         head, record = apply(before, change, self._clock())
         if change.kind == "clear" and log.header is not None:
@@ -94,8 +97,9 @@ class Changes(SideFiles):
         self._contents(at).drop(at.name, gone)
 
     def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, before: Head, first: int) -> Head:
-        begin = log.find(first)[0]  # what was made from an entry stands behind it
-        change, changed = erasing(change, log.compactions(begin), before)
+        begin = log.start if change.silence else log.find(first)[0]  # what was made from an entry stands behind it
+        told = log.records(0, ENDLESS) if change.silence else log.compactions(begin)
+        change, changed = erasing(change, told, before)
         head, record = apply(before, change, self._clock())
         drop_counts(at, list(change.seqs))
         with self._rewriting(at, log, new_header(key, log.family)) as file:
@@ -212,13 +216,15 @@ class Changes(SideFiles):
             line = write_line("fork", head.revision, head.next_seq, head.updated, head=head)
             self._write_lines(at, log, key, line)
 
-    def _delete(self, key: SessionKey) -> bool:
+    def _delete(self, key: SessionKey, expect: int | None) -> bool:
         at = self._place(key)
         with self._holding(write=True):
             if not os.path.exists(at.log):
+                expected(key, Head(), expect)
                 return False
             try:
                 with self._with_branches(at) as (log, _):
+                    expected(key, log.head or Head(), expect)
                     there = log.exists
                     contents = self._contents(at)
                     gone = contents_of(log) if contents.exist else set()

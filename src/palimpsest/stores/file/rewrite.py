@@ -10,11 +10,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
-from palimpsest.entries import pack
+import msgspec
+
+from palimpsest.entries import Entry, pack
 from palimpsest.log import Head, Record, tombstone
 from palimpsest.stores import Dump
 from palimpsest.stores.file.lines import read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log
+from palimpsest.stores.records import decoded
+from palimpsest.stores.rewriting import Rewrite
 
 BATCH = 64
 """Entries of a dump that share a line."""
@@ -77,6 +81,31 @@ def write_dump(dump: Dump, head: Head, file: BinaryIO, store: Callable[[bytes], 
         revision = record.revision
         file.write(write_line(record.kind, revision, seq, record.at, record=record))
     file.write(write_line("load", max(head.revision, revision), head.next_seq, head.updated, head=head))
+
+
+def write_rewritten(
+    log: Log, file: BinaryIO, how: Rewrite, head: Head, read: Callable[[Found], Entry], store: Callable[[bytes], bytes]
+) -> set[str]:
+    """Write the log as `how` says, with this head; return the contents of the entries that stay as they are."""
+    moved = log.head is None or log.head.revision != head.revision
+    still = set[str]()
+    for line in log.sound_lines():
+        found, record, at = log.parts(line)
+        entries = []
+        for one in found:
+            old = read(one)
+            new = how.entry(old)
+            if new is old:
+                still |= set(one[0].contents)
+            entries.append(bytes(one[1]) if new is old else with_place(new.id, new.seq, store(pack(new))))
+        told: Record | msgspec.Raw | None = record
+        if record is not None and (new_record := how.record(before := decoded(bytes(record), Record))) is not before:
+            told = new_record
+        if entries or told is not None:
+            file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=told))
+    kind = "rewrite" if moved else "load"  # a head that has not moved is no commit of its own
+    file.write(write_line(kind, head.revision, head.next_seq, head.updated, head=head))
+    return still
 
 
 def copy(log: Log, file: BinaryIO, begin: int, end: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import TypeVar
@@ -89,6 +90,11 @@ class SideFiles(FileBase):
             raise StoreCorrupt(self.url, f"{path} holds the items of another namespace, copied or renamed")
         return {value.key: _item(value) for value in stored.items}
 
+    def _stored_items(self, path: str) -> tuple[str, str, list[Item]] | None:
+        """What a file of items holds: its namespace, its tenant, the items, those that have expired, too."""
+        stored = self._load_sealed(path, _Items)
+        return (stored.namespace, stored.tenant, [_item(value) for value in stored.items]) if stored else None
+
     def _save_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
         path = self._items_file(tenant, namespace)
         values = [_value(item) for item in items]
@@ -138,6 +144,31 @@ class SideFiles(FileBase):
         with self._holding():
             now = self._clock()
             return [item for item in self._load_items(tenant, namespace).values() if _lives(item, now)]
+
+    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]:
+        """As the seam says. What killed writers have left of the tenant's items goes, too."""
+        folder, there = self._items_folder(tenant), dict[str, int]()
+        with self._holding(write=not dry_run):
+            if names(folder):
+                with self._disk.locked(folder):
+                    for path in (f"{folder}/{name}" for name in names(folder)):
+                        stored = None if path.endswith(NEW) else self._load_sealed(path, _Items)
+                        if stored is not None:
+                            there[stored.namespace] = len(stored.items)
+                        if not dry_run:
+                            remove(path)
+                    self._disk.sync_folder(folder)
+            if not dry_run and os.path.exists(f"{self.path}/leases.json"):
+                with self._disk.locked(self.path):
+                    self._end_leases(tenant)
+        return dict(sorted(there.items()))
+
+    def _end_leases(self, tenant: str) -> None:
+        path = f"{self.path}/leases.json"
+        stored = self._load_sealed(path, _Leases) or _Leases()
+        self._save_sealed(
+            path, _Leases(fence=stored.fence, leases=[one for one in stored.leases if one.tenant != tenant])
+        )
 
     def _sweep_items(self, folder: str, now: int) -> int:
         """Remove what has expired from all namespaces of a tenant, and what killed writers have left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from palimpsest.entries import Entry, pack
@@ -12,8 +13,9 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, DiskOptions, SessionInfo, expected, info, large, unknown_only
-from palimpsest.stores.file.changes import Changes, remove_if_empty
+from palimpsest.stores import Appended, SessionInfo, large
+from palimpsest.stores.common import DiskOptions, expected, info, unknown_only
+from palimpsest.stores.file.changes import remove_if_empty
 from palimpsest.stores.file.counts import Counts, cut_counts, put_counts
 from palimpsest.stores.file.disk import NEW, names, remove
 from palimpsest.stores.file.folder import LOG, Place, tenant_folder
@@ -22,12 +24,13 @@ from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Log
 from palimpsest.stores.file.rewrite import contents_of
+from palimpsest.stores.file.rewriting import Rewriting
 
 KNOWN = 4096
 """Sessions that this store remembers to have written to."""
 
 
-class FileStore(Changes):
+class FileStore(Rewriting):
     """A folder of logs. One lock for the threads of a process; processes lock a session's file."""
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
@@ -169,6 +172,34 @@ class FileStore(Changes):
                         found.append(info(session, head))
             return found
 
+    def _branches_of(self, key: SessionKey) -> list[str]:
+        at = self._place(key)
+        with self._holding():
+            found = self._reading(at, lambda log: (log.family, log.head or Head()), None)
+            if found is None:
+                return []
+            family, head = found
+            others = []
+            for other in (Place(at.folder, name) for name in names(at.family(family)) if name != at.name):
+                told = self._reading(other, lambda log: (log.family, log.key, log.head or Head()), None)
+                if told is None or told[0] != family or told[1] is None:
+                    continue
+                first = max(head.first_seq, told[2].first_seq)  # they share all before the point where they parted
+                find = partial(_id_at, seq=first)
+                if (id := self._reading(at, find, "")) and id == self._reading(other, find, ""):
+                    others.append(told[1].session)
+            return sorted(others)
+
+    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        with self._holding():
+            found = []
+            for folder in (f"{self.path}/{name}" for name in names(self.path)):
+                for at in _places(folder) if os.path.isdir(folder) else ():
+                    key, due = self._reading(at, lambda log: (log.key, _due(log, now)), (None, ()))
+                    if key is not None and due:
+                        found.append((key, due))
+            return found
+
     def _sweep(self, now: int) -> int:
         """As the seam says; what is damaged is left, the rest is swept, and then the first damage is raised."""
         swept, damaged = 0, list[StoreCorrupt]()
@@ -207,6 +238,17 @@ class FileStore(Changes):
                         remove(f"{branches}/{name}")
                 remove_if_empty(branches)
 
+    def _scrub(self, whole: bool) -> tuple[str, ...]:
+        """What is destroyed is not in the files any more: only a writer that was killed may have left something."""
+        damaged: list[StoreCorrupt] = []
+        if whole and self.writable:
+            with self._holding(write=True):
+                for folder in (f"{self.path}/{name}" for name in names(self.path)):
+                    if os.path.isdir(folder):
+                        with _kept(damaged):
+                            self._sweep_rest(folder)
+        return tuple(f"what a killed writer may have left is still there: {fault.reason}" for fault in damaged)
+
     def _close(self) -> None:
         with self._lock:
             self._ids.forget()
@@ -225,6 +267,11 @@ def _kept(damaged: list[StoreCorrupt]) -> Iterator[None]:
         yield
     except StoreCorrupt as fault:
         damaged.append(fault)
+
+
+def _id_at(log: Log, seq: int) -> str:
+    """The id of the entry at this place; empty where there is none."""
+    return next((at.id for at, _ in log.entries(seq, seq + 1)), "")
 
 
 def _due(log: Log, now: int) -> tuple[int, ...]:

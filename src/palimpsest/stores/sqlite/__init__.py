@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runners import Runner
-from palimpsest.stores import disk_options
+from palimpsest.stores.common import disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.sqlite.store import SQLiteStore

@@ -55,10 +55,14 @@ class Database:
         with self.reading as connection, self.transaction:
             yield connection
 
-    def close(self) -> None:
-        """Close the connection when nobody uses it."""
+    def close(self, before: Callable[[], None] | None) -> None:
+        """Close the connection when nobody uses it; `before` is called first."""
         with self.lock:
-            self.connection.close()
+            try:
+                if before is not None:
+                    before()
+            finally:
+                self.connection.close()
 
 
 # Three contexts that every operation enters: as classes, for a generator costs a microsecond each time.

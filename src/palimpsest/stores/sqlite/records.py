@@ -27,10 +27,11 @@ class Records:
         sql = SELECT + "AND revision > ? AND revision < ? ORDER BY revision"
         return self._read(self._db.execute(sql, (number, after, 2**62 if before is None else before)), session)
 
-    def compactions(self, number: int, session: str) -> list[Record]:
-        """Return the records of a session that carry a compaction, oldest first."""
-        sql = SELECT + "AND instr(body, ?) > 0 ORDER BY revision"
-        return self._read(self._db.execute(sql, (number, HELD)), session)
+    def compactions(self, number: int, session: str, others: Sequence[int] = ()) -> list[Record]:
+        """Return the records of a session that carry a compaction, and those of other revisions, oldest first."""
+        sql = SELECT + "AND (instr(body, ?) > 0 OR instr(?, ',' || revision || ',') > 0) ORDER BY revision"
+        named = f",{','.join(map(str, others))},"
+        return self._read(self._db.execute(sql, (number, HELD, named)), session)
 
     def _read(self, rows: Iterable[Row], session: str) -> list[Record]:
         found = []

@@ -60,6 +60,16 @@ class Rows:
             self._db.execute("INSERT OR IGNORE INTO large_use VALUES(?, ?)", (pos, key))
         return slim
 
+    def replace(self, tenant: str, pos: int, entry: Entry, *, keep_counts: bool) -> None:
+        """Write an entry in the place of the one that is there, which has the same id."""
+        self._let_go(pos, pos)
+        if not keep_counts:
+            self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))
+        id, body = stored_id(entry.id), pack(entry)
+        if len(body) > self._limit:
+            body = self._apart(tenant, pos, body)
+        self._db.execute("UPDATE entry SET body = ?, sum = ? WHERE pos = ?", (body, checksum(body, pos, id), pos))
+
     # --- out
 
     def read(

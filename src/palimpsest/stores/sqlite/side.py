@@ -6,12 +6,14 @@ from palimpsest.errors import Conflict
 from palimpsest.stores import Item
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.sqlite.db import Database
+from palimpsest.stores.sqlite.scrubbing import Scrubber
 
 
 class SideTables(BlockingStore):
     """The part of the SQLite store that has nothing to do with logs."""
 
     _database: Database
+    _scrubber: Scrubber
 
     def _get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
         with self._database.reading as db:
@@ -51,6 +53,22 @@ class SideTables(BlockingStore):
             now = self._clock()
             return [item for row in db.execute(sql, (tenant, namespace)) if (item := _live(row, now)) is not None]
 
+    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]:
+        sql = "SELECT namespace, count(*) FROM item WHERE tenant = ? GROUP BY namespace ORDER BY namespace"
+        if dry_run:
+            with self._database.reading as db:
+                return dict(db.execute(sql, (tenant,)))
+        with self._database.writing() as db:
+            there = dict(db.execute(sql, (tenant,)).fetchall())
+            db.execute("DELETE FROM item WHERE tenant = ?", (tenant,))
+            db.execute("DELETE FROM lease WHERE tenant = ?", (tenant,))
+            self._scrubber.note()
+            return there
+
+    def _scrub(self, whole: bool) -> tuple[str, ...]:
+        with self._database.reading:
+            return self._scrubber.scrub(whole=whole) if self.writable else ()
+
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
         with self._database.writing() as db:
             now = self._clock()
@@ -66,6 +84,9 @@ class SideTables(BlockingStore):
                 fence = db.execute("UPDATE meta SET value = value + 1 WHERE name = 'fence' RETURNING value").fetchone()[
                     0
                 ]
+            if not seconds:
+                db.execute("DELETE FROM lease WHERE tenant = ? AND name = ?", (tenant, name))
+                return fence
             until = now + int(seconds * 1_000_000)
             db.execute("INSERT OR REPLACE INTO lease VALUES(?, ?, ?, ?, ?)", (tenant, name, holder, until, fence))
             return fence

@@ -11,30 +11,21 @@ from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.runners import Runner
-from palimpsest.stores import (
-    Appended,
-    DiskOptions,
-    Dump,
-    SessionInfo,
-    branching,
-    expected,
-    info,
-    loading,
-    of_branch,
-    unknown_only,
-)
+from palimpsest.stores import Appended, Dump, SessionInfo
+from palimpsest.stores.common import DiskOptions, branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.group_commit import Append, GroupCommit
 from palimpsest.stores.records import erasing
 from palimpsest.stores.sqlite.branches import Branches, Shared, by_log, home, spans
 from palimpsest.stores.sqlite.db import Database, connect
 from palimpsest.stores.sqlite.heads import Heads, Known
 from palimpsest.stores.sqlite.records import Records
+from palimpsest.stores.sqlite.rewriting import RewritingTables
 from palimpsest.stores.sqlite.rows import LAST, Rows, place
 from palimpsest.stores.sqlite.schema import migrate
-from palimpsest.stores.sqlite.side import SideTables
+from palimpsest.stores.sqlite.scrubbing import Scrubber
 
 
-class SQLiteStore(SideTables):
+class SQLiteStore(RewritingTables):
     """One connection, one lock; every operation one transaction."""
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
@@ -46,12 +37,15 @@ class SQLiteStore(SideTables):
         self._recorded = Records(url, self._db)
         self._heads = Heads(url, self._db, self._branches)
         self._database = Database(url, self._db, self.check_open, self._heads.clear)
+        self._scrubber = Scrubber(url, self._database, options.busy_seconds)
         self._commits = GroupCommit(self._database.lock, self._write_all)
         try:
             with self._database.translated:
                 migrate(self._db, url, self.writable, options.busy_seconds)
                 self._db.execute(f"PRAGMA synchronous={self._synchronous}")
                 self._db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
+                if self.writable:
+                    self._scrubber.scrub(whole=False)  # what a process that was killed has left
         except BaseException:
             self._db.close()
             raise
@@ -159,6 +153,18 @@ class SQLiteStore(SideTables):
             by_seq = {entry.seq: entry for entry in entries}
             return [by_seq[seq] for seq in sorted(by_seq)]
 
+    def _branches_of(self, key: SessionKey) -> list[str]:
+        with self._database.reading:
+            found = self._heads.find(key)
+            if found is None:
+                return []
+            others, begin = set[str](), found.head.first_seq
+            for last, log in (*found.shared, (found.head.next_seq - 1, found.number)):
+                # Whoever reads the first entry that is shared reads all up to where the two parted.
+                others |= {other.session for other, _, _ in self._reading(log, range(begin, last + 1), found.number)}
+                begin = max(begin, last + 1)
+            return sorted(others)
+
     def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
         with self._database.reading:
             found = self._heads.find(key)
@@ -175,10 +181,9 @@ class SQLiteStore(SideTables):
         with self._database.writing():
             known = self._heads.find(key) or self._heads.create(key)
             expected(key, known.head, expect_revision, expect_epoch)
-            head = self._change(key, known, change)
-        if change.kind in ("erase", "clear"):
-            self._forget_journal()
-        return head
+            if change.kind in ("erase", "clear"):
+                self._scrubber.note()
+            return self._change(key, known, change)
 
     def _change(self, key: SessionKey, known: Known, change: Change) -> Head:
         """Apply a change to the session itself, and to the branches that it reaches."""
@@ -191,7 +196,7 @@ class SQLiteStore(SideTables):
     def _note(self, key: SessionKey, known: Known, change: Change) -> Head:
         """Put a change into the session's head and records."""
         if change.kind == "erase":
-            made = self._recorded.compactions(known.number, key.session)
+            made = self._recorded.compactions(known.number, key.session, change.silence)
             change, changed = erasing(change, made, known.head)
             self._recorded.put(known.number, changed)
         head, record = apply(known.head, change, self._clock())
@@ -206,15 +211,8 @@ class SQLiteStore(SideTables):
 
     def _erase_elsewhere(self, log: int, seqs: Sequence[int], change: Change, besides: int | None) -> None:
         """Note in every session that reads these entries of a log, but one, that they are erased."""
-        for number, read in list(self._branches.readers(log, seqs)):
-            row = self._db.execute("SELECT tenant, id FROM session WHERE number = ?", (number,)).fetchone()
-            if number == besides or row is None:  # a log may outlive its session
-                continue
-            known = self._heads.find(SessionKey(*row))
-            assert known is not None, "a session with a number has a head"
-            still = tuple(seq for seq in read if seq >= known.head.first_seq)
-            if still:
-                self._note(SessionKey(*row), known, msgspec.structs.replace(change, seqs=still))
+        for key, known, still in self._reading(log, seqs, besides):
+            self._note(key, known, msgspec.structs.replace(change, seqs=still))
 
     def _trim(self, *logs: int) -> None:
         """Remove what no session reads any more: all that its own has cleared, or that outlived it."""
@@ -235,32 +233,26 @@ class SQLiteStore(SideTables):
                 self._recorded.copy(found.number, known.number, head.revision)
             self._heads.save(branch, known, head, shared)
 
-    def _forget_journal(self) -> None:
-        """Move what was overwritten out of the write-ahead log; a reader may delay that, which is no error."""
-        with self._database.reading as db:
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._database.writing():
             found = self._heads.find(key)
             head = loading(key, found.head if found else None, dump.head, replace)
             if found is not None:
+                self._scrubber.note()
                 self._remove(key, found)
             known = self._heads.create(key)
             self._rows.insert(key.tenant, known.number, dump.entries)
             self._recorded.put(known.number, dump.records)
             self._heads.save(key, known, head)
-        if found is not None:
-            self._forget_journal()
 
-    def _delete(self, key: SessionKey) -> bool:
+    def _delete(self, key: SessionKey, expect: int | None) -> bool:
         with self._database.writing():
             found = self._heads.find(key)
+            expected(key, found.head if found else Head(), expect)
             if found is not None:
+                self._scrubber.note()
                 self._remove(key, found)
-        if found is not None:
-            self._forget_journal()
-        return found is not None
+            return found is not None
 
     def _remove(self, key: SessionKey, found: Known) -> None:
         """Remove the session and all that no branch reads."""
@@ -292,9 +284,21 @@ class SQLiteStore(SideTables):
             found = self._heads.find(key)
             return self._rows.tally(counter, spans(found.number, found.shared, after, before)) if found else (0, 0)
 
+    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        with self._database.reading as db:
+            logs: dict[int, list[int]] = {}
+            for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ? ORDER BY pos", (now,)).fetchall():
+                logs.setdefault(pos >> 32, []).append(pos & LAST)
+            due: dict[SessionKey, list[int]] = {}
+            for log, seqs in logs.items():
+                for key, _, read in self._reading(log, seqs, None):
+                    due.setdefault(key, []).extend(read)
+            return [(key, tuple(sorted(seqs))) for key, seqs in due.items()]
+
     def _sweep(self, now: int) -> int:
         with self._database.writing() as db:
             swept = db.execute("DELETE FROM item WHERE expires <= ?", (now,)).rowcount
+            db.execute("DELETE FROM lease WHERE until <= ?", (now,))
             due: dict[int, list[int]] = {}
             for (pos,) in db.execute("SELECT pos FROM entry WHERE expires <= ? ORDER BY pos", (now,)).fetchall():
                 due.setdefault(pos >> 32, []).append(pos & 0xFFFFFFFF)
@@ -302,12 +306,12 @@ class SQLiteStore(SideTables):
                 self._rows.bury(log, seqs)
                 self._erase_elsewhere(log, seqs, Change(kind="erase", reason="expiry", seqs=tuple(seqs)), None)
                 swept += len(seqs)
-        if due:
-            self._forget_journal()
-        return swept
+            if swept:
+                self._scrubber.note()
+            return swept
 
     def _close(self) -> None:
-        self._database.close()
+        self._database.close(self._scrubber.finish if self.writable else None)
 
 
 def _expected(head: Head, after: int, before: int | None, limit: int | None) -> int:

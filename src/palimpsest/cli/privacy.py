@@ -1,0 +1,63 @@
+"""The privacy policy that a command is to apply: by the name of a preset, or from a file, with a key for pseudonyms."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from palimpsest.cli.app import PRIVACY
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.privacy.policy import Policy, load, rules_of
+from palimpsest.privacy.pseudonyms import MIN_KEY
+from palimpsest.privacy.recognisers import PRESETS
+from palimpsest.privacy.redaction import Redactor
+
+ENVIRONMENT, KEY = "PALIMPSEST_PRIVACY", "PALIMPSEST_PSEUDONYM_KEY"
+
+
+def redactor() -> Redactor | None:
+    """Return what applies the policy that `--privacy`, or else PALIMPSEST_PRIVACY, names; None where none does.
+
+    Raises ConfigError for a name that is neither a preset's nor a file's, for a file that holds no policy, and where
+    the policy gives out pseudonyms and PALIMPSEST_PSEUDONYM_KEY has no key for them.
+    """
+    option = click.get_current_context().meta.get(PRIVACY)
+    given, where = (option, "--privacy") if option is not None else (os.environ.get(ENVIRONMENT), ENVIRONMENT)
+    if given is None:
+        return None
+    policy = Policy(recognisers=given) if given in PRESETS else load(read_policy(given, where), given)
+    return redactor_of(policy, given)
+
+
+def redactor_of(policy: Policy, named: str) -> Redactor:
+    """Return what applies a policy, with the key of PALIMPSEST_PSEUDONYM_KEY where it gives out pseudonyms."""
+    if not any(use.pseudonym for use in rules_of(policy).uses):
+        return Redactor(policy)
+    key = os.environ.get(KEY, "").encode("utf-8", "surrogateescape")
+    if len(key) < MIN_KEY:
+        found = f"a key of {len(key)} bytes" if key else "no key"
+        raise ConfigError(KEY, found, f"{MIN_KEY} bytes at least, for the pseudonyms of {named}")
+    return Redactor(policy, key=key)
+
+
+def read_policy(given: str, where: str) -> dict[str, Any]:
+    """Return the policy that a JSON file holds. Raises ConfigError, naming `where`, for what is none."""
+    import json
+
+    try:
+        with open(given, encoding="utf-8-sig") as file:
+            policy = json.load(file)
+    except (FileNotFoundError, IsADirectoryError):
+        allowed = f"{', '.join(PRESETS)}, or a JSON file with a policy"
+        raise ConfigError(where, given, allowed, nearest=nearest(given, PRESETS)) from None
+    except OSError as fault:
+        raise ConfigError(where, given, f"a file that can be read ({fault.strerror})") from None
+    except json.JSONDecodeError as fault:
+        raise ConfigError(f"{given}:{fault.lineno}:{fault.colno}", fault.msg, "JSON") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise ConfigError(where, given, "a file with JSON in UTF-8") from None
+    if not isinstance(policy, dict):
+        raise ConfigError(given, type(policy).__name__, "an object with the fields of a policy")
+    return policy

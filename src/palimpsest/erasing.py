@@ -1,0 +1,230 @@
+"""What an erasure is asked for, and what came of it: queries, reports, and the seam to what is made from entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, ErasureFailed
+
+if TYPE_CHECKING:
+    from palimpsest.log import SessionKey
+    from palimpsest.memory import AsyncMemory
+    from palimpsest.options import Options
+    from palimpsest.runners import Runner
+    from palimpsest.stores import Store
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries are meant: those that meet everything that is given.
+
+    `text` is found wherever an entry can hold it (content, name, arguments, metadata, what its provider said), in any
+    letter case and Unicode normal form, as it stands; `where` is a condition, as short-term strategies take them, that
+    is true of the entry, its interaction or its session. `user` is an id: what a message of that `name`, or with that
+    `user_id` in its metadata, said, and the whole interaction that it began. `after` and `before` are datetimes with a
+    time zone: written at the one or later, and before the other. What was rewound is reached, too.
+
+    Raises ConfigError where nothing is given, or what is given is not accepted. No text of a query is ever stored,
+    logged or quoted.
+    """
+
+    text: str | None = None
+    where: str | None = None
+    user: str | None = None
+    before: datetime | None = None
+    after: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("text", "where", "user"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise ConfigError(name, _told(value), "text that is not blank")
+        for name in ("before", "after"):
+            when: object = getattr(self, name)
+            if when is not None and (not isinstance(when, datetime) or when.tzinfo is None):
+                raise ConfigError(name, _told(when), "a datetime with a time zone, such as UTC")
+        if not self.given:
+            raise ConfigError("query", "nothing", "at least one of text, where, user, before and after")
+        if self.where is not None:
+            _check_condition(self.where)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the fields that are given."""
+        return tuple(name for name in self.__struct_fields__ if getattr(self, name) is not None)
+
+    def __repr__(self) -> str:
+        """Names what is given; what that is stays out of logs and errors."""
+        return f"Query({', '.join(f'{name}=…' for name in self.given)})"
+
+
+def _told(value: object) -> str:
+    return "blank text" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _check_condition(text: str) -> None:
+    """Raise ConfigError, without quoting it, where this is no condition."""
+    from palimpsest.conditions import parse
+
+    fault: ConfigError | None = None
+    try:
+        parse(text, "where")
+    except ConfigError as found:
+        fault = found
+    if fault is not None:  # outside of `except`, so that the fault that quotes the condition does not come along
+        place = fault.where.partition(", at ")[0]
+        raise ConfigError(place, "the condition", fault.allowed, nearest=fault.nearest)
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure has destroyed, and what it has made anew.
+
+    `entries` is how many entries lost their content, each counted once however many sessions share it; `branches` are
+    other sessions that shared some, `sessions` those that were deleted whole. `withdrawn` counts the summaries that
+    contexts showed and that lost their words, `rebuilt` those of them that were made anew from what is left. `derived`
+    counts, by name, what was removed of what is made from entries, `items` by namespace the items that went, `media`
+    the images, sounds and documents among what was erased. `remains` says in plain sentences what could not be done at
+    once, and how it comes about. With `dry_run` it is what would go, and nothing was changed.
+    """
+
+    entries: int = 0
+    branches: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+    withdrawn: int = 0
+    rebuilt: int = 0
+    derived: dict[str, int] = {}
+    items: dict[str, int] = {}
+    media: int = 0
+    remains: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether anything went."""
+        return bool(self.entries or self.sessions or self.withdrawn or self.items)
+
+    def __add__(self, other: Erased) -> Erased:
+        return Erased(
+            entries=self.entries + other.entries,
+            branches=_union(self.branches, other.branches),
+            sessions=_union(self.sessions, other.sessions),
+            withdrawn=self.withdrawn + other.withdrawn,
+            rebuilt=self.rebuilt + other.rebuilt,
+            derived=_sum(self.derived, other.derived),
+            items=_sum(self.items, other.items),
+            media=self.media + other.media,
+            remains=tuple(dict.fromkeys((*self.remains, *other.remains))),
+            dry_run=self.dry_run or other.dry_run,
+        )
+
+
+def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({*one, *other}))
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+
+
+def media_in(entry: Entry) -> int:
+    """How many images, sounds and documents an entry holds."""
+    from palimpsest.entries import Audio, File, Image
+
+    return (
+        0 if isinstance(entry.content, str) else sum(isinstance(part, Audio | File | Image) for part in entry.content)
+    )
+
+
+# --- what is made from entries
+
+
+class Derived(Protocol):
+    """Something that is made from entries, such as a search index: it is told, before they go, what to remove.
+
+    What is removed here and stays after all, because the erasure then failed or another writer was first, can be made
+    again from its entries. Whatever this raises stops the erasure: nothing is erased, and repeating it goes on. An
+    entry that has expired before it is added may be swept without a word.
+    """
+
+    name: str
+
+    async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+        """Remove what was made from these entries of a session, ids by `seq`; return how much that was.
+
+        Of entries that branches share, each branch is told of. Nothing may be there any more.
+        """
+        ...
+
+    async def gone(self, tenant: str, session: str) -> int:
+        """Remove what was made from anything of a session; return how much that was."""
+        ...
+
+
+class Derivations:
+    """What is made from the entries of one memory. Every path that destroys entries comes by here first."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._all: list[Derived] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def join(self, derived: Derived) -> None:
+        """Have this told from now on. Raises ConfigError for what is not as `Derived` says."""
+        verbs = [callable(getattr(derived, verb, None)) for verb in ("erased", "gone")]
+        name = getattr(derived, "name", None)
+        if not all(verbs) or not isinstance(name, str) or not name:
+            raise ConfigError("derived", derived, "an object with a name and the coroutine functions erased and gone")
+        if any(one.name == name for one in self._all):
+            raise ConfigError("derived", name, "a name that nothing else has that joined")
+        self._all.append(derived)
+
+    def leave(self, derived: Derived) -> None:
+        """Have this told no longer."""
+        self._all = [one for one in self._all if one is not derived]
+
+    async def erased(
+        self, store: Store, key: SessionKey, seqs: Collection[int], *, branches: bool = True
+    ) -> dict[str, int]:
+        """Have removed what was made from these entries, in every branch, too; return how much, by name."""
+        found: dict[str, int] = {}
+        if self._all and seqs:
+            entries = {entry.seq: entry.id for entry in await store.fetch(key, seqs)}
+            found = await self._told(key, entries)
+            for branch in await store.branches(key) if branches else ():
+                other = key._replace(session=branch)
+                there = await store.fetch(other, entries)
+                shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
+                if shared:
+                    found = _sum(found, await self._told(other, shared))
+        return found
+
+    async def gone(self, key: SessionKey) -> dict[str, int]:
+        """Have removed what was made from anything of a session; return how much, by name."""
+        return await self._told(key, None)
+
+    async def _told(self, key: SessionKey, entries: Mapping[int, str] | None) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for derived in self._all:
+            try:
+                doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
+                found[derived.name] = await self._runner.wait(doing)
+            except Exception as fault:  # whatever it is: what was made from entries must not outlive them
+                raise ErasureFailed(derived.name, type(fault).__name__) from fault
+        return {name: number for name, number in found.items() if number}
+
+
+async def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> dict[str, int]:
+    """Have removed what was made from these entries of a session (None: from anything of it), before they go.
+
+    Of an EPHEMERAL session nothing is made: nobody else has seen its entries. Returns how much went, by name.
+    """
+    if memory.derivations is None or options.persistence == "ephemeral":
+        return {}
+    if seqs is None:
+        return await memory.derivations.gone(options.key)
+    return await memory.derivations.erased(store, options.key, seqs)

@@ -1,0 +1,75 @@
+"""Destroying what a session holds, as a session offers it. A part of `AsyncSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from palimpsest.compacting import Compacting
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log import Change
+
+if TYPE_CHECKING:
+    from palimpsest.choosing import Choice
+    from palimpsest.erasing import Erased, Query
+
+
+class Erasing(Compacting):
+    """Erases entries, and clears the session."""
+
+    async def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = "by request") -> Erased:
+        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
+
+        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
+        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
+        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
+
+        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
+        removed, ConfigError for what is not accepted: then nothing is erased.
+        """
+        from palimpsest.destroying import Eraser, checked_reason
+
+        self._may_write()
+        choice = _choice(what)
+        reason = checked_reason(self._memory, reason, choice.says)
+        eraser = Eraser(self._memory, self._options, self._store)
+        done, lost = await eraser.erase(choice, reason)
+        self._let_go()
+        return await eraser.finished(done, lost, choice.says)
+
+    async def clear(self) -> int:
+        """Destroy every entry of the session for good and return how many there were; the session stays.
+
+        Clearing an empty or unknown session does nothing and returns 0.
+        """
+        from palimpsest.erasing import unmake
+
+        self._may_write()
+        self._let_go()
+        while True:
+            head = await self._reader.head()
+            if head.next_seq == head.first_seq:
+                return 0
+            await unmake(self._memory, self._options, self._store, None)
+            change = Change(kind="clear", reason="cleared", detail={"entries": head.entries})
+            try:
+                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+            except Conflict:  # somebody added meanwhile: that goes, too, and is counted
+                continue
+            break
+        self._last = None
+        await self._store.scrub(whole=False)
+        facts = {"entries": head.entries}
+        await self._memory.observers.emit("session:cleared", self.id, facts, self._memory.runner.wait)
+        return head.entries
+
+
+def _choice(what: Iterable[str | int] | str | int | Query) -> Choice:
+    from palimpsest.choosing import Meant, Named
+    from palimpsest.erasing import Query
+
+    if isinstance(what, Query):
+        return Meant(what)
+    if not isinstance(what, str | int | Iterable):
+        raise ConfigError("ids", what, "ids of entries, or their numbers, or a Query")
+    return Named([what] if isinstance(what, str | int) else what)

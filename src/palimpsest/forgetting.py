@@ -1,0 +1,289 @@
+"""Forgetting over sessions: all that belongs to a user, a session or the tenant, or that meets a query.
+
+Sessions are gone through until none is new, and none was written to since it was looked at. Of branches the entries
+that one alone has go first, then those that they share: an interaction is told by its first message, so that is there
+until all branches are done with what came of it. So, after a kill, the same again goes on with what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from palimpsest import spans
+from palimpsest.choosing import Choice, Everything, Meant
+from palimpsest.destroying import Eraser, Lost, checked_reason
+from palimpsest.entries import Entry
+from palimpsest.erasing import Erased, Query, media_in, unmake
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log import Head, SessionKey
+from palimpsest.matching import Says, finder, summary_says
+from palimpsest.options import Options, check_id
+from palimpsest.stores import SessionInfo, Store
+
+if TYPE_CHECKING:
+    from palimpsest.memory import AsyncMemory
+
+PAGE = 1000
+"""Sessions that are listed at once."""
+
+PASSES = 10
+"""How often sessions that others write to meanwhile are gone through again."""
+
+MARK = "forgotten"
+"""Stands in the details of what forgetting has erased: whether a session in which nothing is left is to go."""
+
+BUSY = "others kept adding while it was looked for: do the same again when they have ended"
+
+Progress = Callable[[int, int], object]
+"""Called with the number of sessions that are done, and of all."""
+
+
+async def forget(
+    memory: AsyncMemory,
+    *,
+    user: str | None,
+    session: str | None,
+    tenant: str | None,
+    matches: str | Query | None,
+    reason: str,
+    dry_run: bool,
+    progress: Progress | None,
+) -> Erased:
+    """As `AsyncMemory.forget` says."""
+    subjects = {"user": user, "session": session, "tenant": tenant, "matches": matches}
+    given = [name for name, value in subjects.items() if value is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
+        )
+    if given[0] in ("session", "tenant"):
+        check_id(subjects[given[0]], given[0])
+    if tenant is not None and tenant != memory.tenant:
+        raise ConfigError("tenant", tenant, f"{memory.tenant!r}, whose memory this is; open one of the other tenant")
+    if dry_run is not True and dry_run is not False:
+        raise ConfigError("dry_run", dry_run, "True or False")
+    if not (dry_run or memory.store.writable):
+        raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
+    query = matches if isinstance(matches, Query) else None
+    if user is not None or (matches is not None and query is None):
+        query = Query(user=user, text=matches)  # type: ignore[arg-type]  # a query checks what it is given
+    says = finder(query.text) if query is not None and query.text is not None else None
+    forgetting = Forgetting(memory, checked_reason(memory, reason, says), dry_run, progress or _nobody)
+    if session is not None:
+        done = await forgetting.session(session)
+    elif query is not None:
+        done = await forgetting.matching(query, whole=user is not None)
+    else:
+        done = await forgetting.everything()
+    if dry_run:
+        return done + Erased(dry_run=True)
+    return done + Erased(remains=await memory.store.scrub())
+
+
+def _nobody(_: int, __: int) -> None:
+    pass
+
+
+class Picked:
+    """Entries that were found before, by their ids; those that are not there any more are left out."""
+
+    sees_all = False
+
+    def __init__(self, ids: Collection[str], says: Says | None = None) -> None:
+        self._ids, self.says = ids, says
+
+    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq."""
+        found = await store.fetch(options.key, ids=self._ids) if self._ids else []
+        return [entry for entry in found if not entry.erased]
+
+
+class Forgetting:
+    """One run over sessions of a memory."""
+
+    def __init__(self, memory: AsyncMemory, reason: str, dry_run: bool, progress: Progress) -> None:
+        self._memory, self._store = memory, memory.store
+        self._reason, self._dry_run, self._progress = reason, dry_run, progress
+
+    def _key(self, name: str) -> SessionKey:
+        return SessionKey(self._memory.tenant, name)
+
+    def _eraser(self, name: str) -> Eraser:
+        return Eraser(self._memory, self._options(name), self._store)
+
+    def _options(self, name: str) -> Options:
+        return Options(self._key(name))
+
+    async def _listed(self) -> list[SessionInfo]:
+        """The tenant's sessions."""
+        found: list[SessionInfo] = []
+        while True:
+            page = await self._store.sessions(self._memory.tenant, after=found[-1].session if found else "", limit=PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    # --- whole sessions
+
+    async def session(self, name: str) -> Erased:
+        """Forget a session: its entries go wherever they are shared, then it is deleted."""
+        if self._dry_run:
+            found = await self._found(name, Everything())
+            there = await self._store.head(self._key(name)) is not None
+            return await self._would({name: found}, None, deleted=[name] if there else [])
+        done, lost = await self._removed(name, everywhere=True)
+        self._progress(1, 1)
+        return done + Erased(rebuilt=await self._eraser(name).rebuild(lost, None))
+
+    async def everything(self) -> Erased:
+        """Forget the tenant: all sessions, then all items."""
+        done, gone = Erased(), 0
+        for _ in range(PASSES):
+            names = [info.session for info in await self._listed()]
+            if not names:
+                break
+            if self._dry_run:
+                return done + await self._everything_there(names)
+            for name in names:
+                more, _ = await self._removed(name, everywhere=False)
+                done, gone = done + more, gone + 1
+                self._progress(gone, max(gone, len(names)))
+        else:
+            done += Erased(remains=(BUSY,))
+        return done + await self._items()
+
+    async def _everything_there(self, names: list[str]) -> Erased:
+        """What would go of these sessions, which are all."""
+        done = await self._items()
+        async for family, passed in self._families(names):
+            found = {name: await self._found(name, Everything()) for name in family}
+            done += await self._would(found, None, deleted=family)
+            self._progress(passed, len(names))
+        return done
+
+    async def _items(self) -> Erased:
+        return Erased(items=await self._store.clear_items(self._memory.tenant, dry_run=self._dry_run))
+
+    async def _removed(self, name: str, *, everywhere: bool) -> tuple[Erased, Lost]:
+        """Delete a session; before that, `everywhere`, erase what branches share of it."""
+        key, options, eraser = self._key(name), self._options(name), self._eraser(name)
+        done, lost = Erased(), Lost()
+        while (head := await self._store.head(key)) is not None:
+            found = await Everything().find(self._store, options, head)
+            if everywhere and await eraser.sharing(found):
+                more, gone = await eraser.erase(Everything(), self._reason)
+                done, lost = done + more, {**lost, **gone}
+                continue
+            own = found if everywhere else await self._alone(name, found)
+            derived = await unmake(self._memory, options, self._store, None)
+            try:
+                await self._store.delete(key, expect=head.revision)
+            except Conflict:  # somebody added meanwhile: that goes, too
+                continue
+            if found:
+                facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
+                await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
+            media = sum(map(media_in, own))
+            done += Erased(entries=len(own), sessions=(name,), derived=derived, media=media)
+            break
+        lost.pop(name, None)
+        return done, lost
+
+    async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
+        """Those of these entries that no other session shares."""
+        for branch in await self._store.branches(self._key(name)) if found else ():
+            there = await self._store.fetch(self._key(branch), ids=[entry.id for entry in found])
+            shared = {entry.id for entry in there}
+            found = [entry for entry in found if entry.id not in shared]
+        return found
+
+    # --- what meets a query
+
+    async def matching(self, query: Query, *, whole: bool) -> Erased:
+        """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
+        done, seen = Erased(), dict[str, int]()
+        for _ in range(1 if self._dry_run else PASSES):
+            todo = {one.session: one.revision for one in await self._listed() if seen.get(one.session) != one.revision}
+            if not todo:
+                return done
+            seen |= todo
+            async for family, passed in self._families(todo):
+                done += await self._forgotten(family, query, whole=whole)
+                self._progress(passed, len(todo))
+        return done if self._dry_run else done + Erased(remains=(BUSY,))
+
+    async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
+        """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
+        behind: set[str] = set()
+        for name in names:
+            if name not in behind:
+                family = [name, *await self._store.branches(self._key(name))]
+                behind.update(family)
+                yield family, len(behind.intersection(names))
+
+    async def _forgotten(self, family: list[str], query: Query, *, whole: bool) -> Erased:
+        """Forget what meets a query in sessions that share entries."""
+        choice = Meant(query)
+        found = {name: await self._found(name, choice) for name in family}
+        if self._dry_run:
+            emptied = [name for name in family if whole and found[name] and await self._holds(name, len(found[name]))]
+            return await self._would(found, choice.says, deleted=emptied)
+        done, lost = Erased(), Lost()
+        if len(family) == 1:
+            steps: list[tuple[str, Choice]] = [(family[0], choice)]
+        else:
+            own = {name: await self._alone(name, entries) for name, entries in found.items()}
+            steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
+            steps += [(name, Picked([entry.id for entry in each], choice.says)) for name, each in found.items()]
+        for name, picked in steps:
+            more, gone = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
+            done += more + Erased(branches=(name,) if more.branches else ())
+            lost = {each: [*lost.get(each, ()), *gone.get(each, ())] for each in {**lost, **gone}}
+        for name in family if whole else ():
+            if await self._is_emptied(name):
+                more, _ = await self._removed(name, everywhere=False)
+                done += more
+                lost.pop(name, None)
+        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, choice.says))
+
+    async def _is_emptied(self, name: str) -> bool:
+        """Whether nothing is left of a session, by what forgetting a user has erased."""
+        if not await self._holds(name, 0):
+            return False
+        return any(record.detail.get(MARK) is True for record in await self._store.records(self._key(name)))
+
+    async def _holds(self, name: str, number: int) -> bool:
+        """Whether a session that is there has so many entries that are no tombstones."""
+        head = await self._store.head(self._key(name))
+        return head is not None and head.entries + head.hidden == number
+
+    # --- what would go
+
+    async def _found(self, name: str, choice: Choice) -> list[Entry]:
+        return await choice.find(self._store, self._options(name), await self._store.head(self._key(name)) or Head())
+
+    async def _would(self, found: dict[str, list[Entry]], says: Says | None, *, deleted: Iterable[str]) -> Erased:
+        """What would go of sessions that share entries."""
+        entries = {entry.id: entry for each in found.values() for entry in each}
+        withdrawn = 0
+        family = dict(found)
+        for name, each in found.items():
+            for branch in await self._eraser(name).sharing(each):
+                family.setdefault(branch, [])
+        for name in family.keys() - set(deleted):
+            there = await self._store.fetch(self._key(name), ids=list(entries)) if entries else []
+            gone = spans.of(entry.seq for entry in there)
+            shown = await self._eraser(name).summaries(name)
+            withdrawn += sum(
+                bool(spans.common(made.covers, gone)) or (says is not None and summary_says(made, says))
+                for made in shown
+            )
+        shared = {name for name in family for other, each in found.items() if name != other and each}
+        return Erased(
+            entries=len(entries),
+            branches=tuple(sorted(shared - set(deleted))) if entries else (),
+            sessions=tuple(sorted(deleted)),
+            withdrawn=withdrawn,
+            media=sum(map(media_in, entries.values())),
+        )

@@ -1,0 +1,89 @@
+"""Recognisers of e-mail and internet addresses. Pure; each looks only around an "@", dots between digits, or colons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from palimpsest.privacy import Span
+from palimpsest.privacy.scanning import Scan
+
+_LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}")
+_DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
+_FILE_ENDS = (
+    "avif bmp css csv gif html ico jpeg jpg js json jsx log map md mp3 mp4 pdf png svg ts tsx txt webp xml yaml"
+)
+_FILES = frozenset(_FILE_ENDS.split())
+"""Ends of file names, which are no domains: `logo@2x.png`."""
+
+_NO_TOPS = _FILES | {"min"}
+"""What no domain ends with before the end of a file's name: `lib@next.min.js`."""
+
+
+def emails(scan: Scan) -> Iterator[Span]:
+    """Find e-mail addresses: what stands around an "@", with a domain of two labels at least.
+
+    `git@host:path` is how a repository is named and left alone.
+    """
+    text, end = scan.text, 0
+    while (at := text.find("@", end)) >= 0:
+        local = _LOCAL.match(text[max(at - 64, end) : at][::-1])
+        domain = _DOMAIN.match(text, at + 1, at + 256)
+        end = at + 1
+        if local is None or domain is None:
+            continue
+        name = local.group()[::-1].lstrip(".'`/=?&{|}!#$%^*~-")
+        host = _host(domain.group())
+        if name and host and not (name == "git" and text[domain.end() : domain.end() + 1] in (":", "/")):
+            end = at + 1 + len(host)
+            yield Span(at - len(name), end, "email")
+
+
+def _host(domain: str) -> str:
+    """The domain, without the end of a file's name (`jo@example.org.pdf`); empty where that leaves none."""
+    rest, _, top = domain.rpartition(".")
+    if top.lower() not in _FILES:
+        return domain
+    is_domain = rest[0].isalpha() and _DOMAIN.fullmatch(rest) and rest.rpartition(".")[2].lower() not in _NO_TOPS
+    return rest if is_domain else ""
+
+
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w]|\.[0-9])")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![\w:])")
+_DOTS, _COLONS = re.compile(r"\.[0-9]{1,3}\.[0-9]{1,3}\."), re.compile(r":[0-9A-Fa-f]{0,4}:")
+"""What there is in the middle of either; both begin with one character, for which `re` looks quickly."""
+
+_NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound to it)
+
+
+def ip_addresses(scan: Scan) -> Iterator[Span]:
+    """Find IPv4 and IPv6 addresses. Loopback, unspecified and broadcast addresses are nobody's and left alone."""
+    text = scan.text
+    for match in _IPV4.finditer(text):
+        if not match.group().startswith(_NOBODY):
+            yield Span(*match.span(), "ip")
+    for match in _IPV6.finditer(text):
+        if _is_ipv6(match.group()):
+            yield Span(*match.span(), "ip")
+
+
+def may_be_ip(scan: Scan) -> bool:
+    """Whether there is the middle of an address."""
+    text = scan.text
+    if not scan.digits:
+        return False
+    four = text.count(".") >= 3 and _DOTS.search(text) is not None
+    return four or (text.count(":") >= 2 and _COLONS.search(text) is not None)
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether this is an address of a host. One with "::" needs a digit and two groups: `abc::def` may be code."""
+    from ipaddress import AddressValueError, IPv6Address  # seldom needed
+
+    if sum(map(bool, text.split(":"))) < 2 or not any(map(str.isdigit, text)):
+        return False
+    try:
+        return not IPv6Address(text).is_loopback
+    except AddressValueError:
+        return False

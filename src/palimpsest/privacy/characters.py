@@ -1,0 +1,84 @@
+"""Which characters one place of a pattern reads, as ranges of code points. Classes such as `\\w` are ASCII's. Pure."""
+
+from __future__ import annotations
+
+from re import _constants as op  # type: ignore[attr-defined]
+from typing import Any
+
+Ranges = tuple[tuple[int, int], ...]
+"""Characters, as ranges of code points in rising order, ends included."""
+
+_LAST = 0x10FFFF
+ALL: Ranges = ((0, _LAST),)
+_DIGITS: Ranges = ((48, 57),)
+WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+_SPACE: Ranges = ((9, 13), (32, 32))
+_IGNORECASE, _DOTALL = 2, 16  # bits of the parser's flags
+
+
+def characters(code: Any, value: Any, flags: int) -> Ranges | None:
+    """The characters that a node of the parsed pattern reads, or None where it is no single character."""
+    if code is op.ANY:
+        return ALL if flags & _DOTALL else negated(((10, 10),))
+    if code is op.LITERAL:
+        return _cased([(value, value)], flags)
+    if code is op.NOT_LITERAL:
+        return negated(_cased([(value, value)], flags))
+    if code is op.IN:
+        negate, found = False, list[tuple[int, int]]()
+        for kind, what in value:
+            if kind is op.NEGATE:
+                negate = True
+            elif kind is op.CATEGORY:
+                found.extend(_CATEGORIES[what])
+            else:
+                found.append(what if kind is op.RANGE else (what, what))
+        ranges = _cased(found, flags)
+        return negated(ranges) if negate else ranges
+    return None
+
+
+def _cased(ranges: list[tuple[int, int]], flags: int) -> Ranges:
+    """The ranges, with the letters of the other case where case is ignored."""
+    if not flags & _IGNORECASE:
+        return union(tuple(ranges))
+    found = list(ranges)
+    for low, high in ranges:
+        for code in range(max(low, 65), min(high, 122) + 1) if high - low > 256 else range(low, high + 1):
+            letter = chr(code)
+            found.extend((ord(other), ord(other)) for other in (letter.lower(), letter.upper()) if len(other) == 1)
+    return union(tuple(found))
+
+
+def union(*several: Ranges) -> Ranges:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(pair for ranges in several for pair in ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def negated(ranges: Ranges) -> Ranges:
+    found, start = [], 0
+    for low, high in ranges:
+        if low > start:
+            found.append((start, low - 1))
+        start = high + 1
+    return (*found, (start, _LAST)) if start <= _LAST else tuple(found)
+
+
+def overlap(one: Ranges, other: Ranges) -> bool:
+    """Whether a character is in both."""
+    return any(low <= top and bottom <= high for low, high in one for bottom, top in other)
+
+
+_CATEGORIES: dict[Any, Ranges] = {
+    op.CATEGORY_DIGIT: _DIGITS,
+    op.CATEGORY_NOT_DIGIT: negated(_DIGITS),
+    op.CATEGORY_SPACE: _SPACE,
+    op.CATEGORY_NOT_SPACE: negated(_SPACE),
+    op.CATEGORY_WORD: WORD,
+    op.CATEGORY_NOT_WORD: negated(WORD),
+}

@@ -1,0 +1,284 @@
+"""Cleaning one text: the patterns in order, then the recognisers, until nothing more is found. Pure but for the clock.
+
+What stands for something redacted is left alone by whatever matches inside it; a match that reaches beyond it is
+replaced whole. So a text that was cleaned stays as it is when it is cleaned again, which is tried here and then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from palimpsest.errors import ConfigError
+from palimpsest.privacy import Span
+from palimpsest.privacy.glance import Glance
+from palimpsest.privacy.patterns import Matcher, Places, allowed_seconds, compiled
+from palimpsest.privacy.policy import Rules, Use
+from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
+from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.scanning import Scan, softened
+
+MOST_ROUNDS = 8
+"""How often a text is cleaned until nothing is found: twice is usual, more is a pattern that matches what it leaves."""
+
+
+MOST_KEYS = 4096
+"""How many keys of mappings are remembered as clean."""
+
+_PSEUDONYM = re.compile(r"\[([A-Z0-9]+(?:_[A-Z0-9]+)*?)(?:_([1-9][0-9]{0,8}))?\]")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """How often something of a `kind` ("email", "redact_patterns[0]") was found at a `place` ("content", "metadata").
+
+    Never what it was.
+    """
+
+    kind: str
+    place: str
+    count: int
+
+
+class Failed(Exception):
+    """A rule could not be applied. Holds nothing of the text."""
+
+    def __init__(self, rule: str, kind: Literal["timeout", "error", "unstable"], why: str) -> None:
+        self.rule, self.kind, self.why = rule, kind, why
+        super().__init__(why)
+
+
+class Tally:
+    """What is found and spent while one entry is cleaned, or all the entries of a batch, one after the other."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self.numbering = numbering
+        self.place = ""
+        self.count = 0
+        """How much was found in the entry so far."""
+        self._found: dict[tuple[str, str], int] = {}
+        self._characters = 0
+        self._spent: dict[int, float] = {}
+
+    def note(self, kind: str, count: int = 1) -> None:
+        """Count something that was found at the place of now."""
+        name = (kind, self.place)
+        self._found[name] = self._found.get(name, 0) + count
+        self.count += count
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what was found since this was last asked, and begin with the next entry."""
+        found = tuple([Finding(kind, place, count) for (kind, place), count in self._found.items()])
+        self._found.clear()
+        self.count = 0
+        self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Begin with the next entry."""
+        self._spent.clear()
+        self._characters = 0
+
+    def begin(self, characters: int) -> None:
+        """A text of so many characters of the entry comes next."""
+        self._characters += characters
+
+    def seconds_left(self, rule: int) -> float:
+        """How long a pattern may still take for this entry."""
+        return allowed_seconds(self._characters) - self._spent.get(rule, 0.0)
+
+    def spend(self, rule: int, seconds: float) -> None:
+        """A pattern has taken so long."""
+        self._spent[rule] = self._spent.get(rule, 0.0) + seconds
+
+
+class Cleaner:
+    """Cleans texts by the rules of one policy. `clock` returns seconds; `key` is for pseudonyms, 16 bytes at least.
+
+    `linear` set to False leaves RE2 alone, as where it is not installed. Any thread may use it at any time.
+    """
+
+    def __init__(self, rules: Rules, key: bytes | None, clock: Callable[[], float], *, linear: bool = True) -> None:
+        self.redaction_string = rules.redaction_string
+        self.uses = rules.uses
+        self._key, self._clock = key, clock
+        self._patterns: list[tuple[Matcher, str]] = [
+            (
+                compiled(one.pattern, f"redact_patterns[{i}]", linear=linear),
+                one.redaction_string or rules.redaction_string,
+            )
+            for i, one in enumerate(rules.patterns)
+        ]
+        numbered = [use for use in rules.uses if use.pseudonym]
+        if numbered and (not isinstance(key, bytes) or len(key) < MIN_KEY):
+            raise ConfigError("key", "no key" if key is None else "this key", f"{MIN_KEY} bytes at least")
+        strings = {string for _, string in self._patterns} | {rules.redaction_string}
+        strings |= {use.redaction_string for use in rules.uses if use.redaction_string is not None}
+        self._labels = frozenset(label_of(use.name) for use in numbered)
+        self._stand_ins = re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))))
+        self._glance = Glance(rules.uses, linear=linear)
+        self.names_secrets = any(use.name == "credential" for use in rules.uses)
+        """Whether values of keys that name a secret are masked everywhere."""
+        self._only_built_in = all(use.find is None for use in rules.uses)
+        self._clean_keys: set[str] = set()
+
+    @property
+    def looks_at_numbers(self) -> bool:
+        """Whether even a small number may be private."""
+        return bool(self._patterns) or not self._only_built_in
+
+    def mask(self, value: str, tally: Tally) -> str:
+        """Return what stands for a value that is private because of its key."""
+        tally.note("credential")
+        use = next((use for use in self.uses if use.name == "credential"), None)
+        if use is not None and use.pseudonym:
+            return tally.numbering.stand_in("credential", value)
+        return (use and use.redaction_string) or self.redaction_string
+
+    def numbering(self, pseudonyms: Pseudonyms) -> Numbering:
+        """Begin to number by what a session has given out."""
+        return Numbering(pseudonyms, self._key)
+
+    def is_stand_in(self, text: str, tally: Tally) -> bool:
+        """Whether the text is nothing but what stands for something redacted."""
+        return self._protected(text, tally.numbering) == [(0, len(text))]
+
+    def clean_key(self, key: str, tally: Tally) -> str:
+        """The same for a key of a mapping; a program has few and uses them again and again."""
+        if key in self._clean_keys:
+            return key
+        cleaned = self.clean(key, tally)
+        if cleaned == key and len(self._clean_keys) < MOST_KEYS:
+            self._clean_keys.add(key)
+        return cleaned
+
+    def clean(self, text: str, tally: Tally) -> str:
+        """Return the text without what is private. Raises Failed where a rule cannot be applied to it."""
+        tally.begin(len(text))
+        for _ in range(MOST_ROUNDS):
+            cleaned = self._matched(text, tally) if self._patterns else text
+            cleaned = self._recognised(cleaned, tally)
+            if cleaned is text or cleaned == text:
+                return text
+            text = cleaned
+        raise Failed("redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match what they leave")
+
+    def _matched(self, text: str, tally: Tally) -> str:
+        for i, (matcher, string) in enumerate(self._patterns):
+            start, left, soft = self._clock(), tally.seconds_left(i), softened(text)
+            try:
+                places = matcher.find(text, left)
+                if soft is not text:  # half of a JSON text is no JSON, and hides nothing all the same
+                    places = _joined([*places, *matcher.find(soft, left)])
+            except TimeoutError:
+                places = None
+            if places is None:  # outside of the block above, so that no traceback leads to the text
+                raise Failed(f"redact_patterns[{i}]", "timeout", "it takes too long for the text that it was given")
+            if not matcher.linear:
+                tally.spend(i, self._clock() - start)
+            found = self._outside(text, places, tally.numbering) if places else places
+            if found:
+                tally.note(f"redact_patterns[{i}]", len(found))
+                text = replaced(text, [(start, end, string) for start, end in found])
+        return text
+
+    def _recognised(self, text: str, tally: Tally) -> str:
+        if not self.uses or not text:
+            return text
+        scan, asked = self._glance.asked(text)
+        if scan is None or not asked:
+            return text
+        found = [(span, use) for use in asked for span in self._found(use, scan)]
+        if not found:
+            return text
+        outside = set(self._outside(text, [(span.start, span.end) for span, _ in found], tally.numbering))
+        merged = _merged((span, use) for span, use in found if (span.start, span.end) in outside)
+        for span, _ in merged:
+            tally.note(span.kind)
+        return replaced(text, [(span.start, span.end, self._stand_in(text, span, use, tally)) for span, use in merged])
+
+    def _found(self, use: Use, scan: Scan) -> list[Span]:
+        size = len(scan.text)
+        try:
+            if use.find is None:
+                return list(BUILT_IN[use.name].find(scan))
+            given = use.find(scan.text)
+            spans = [Span(*span) for span in given]
+            good = all(isinstance(kind, str) and 0 <= start <= end <= size for start, end, kind in spans)
+            why = None if good else "it gave what is no span of the text"
+        except Exception as error:  # noqa: BLE001 (whatever a recogniser raises: nothing was checked)
+            spans, why = [], f"it raised {type(error).__name__}"
+        if why is not None:  # outside of the block above, because what was raised may hold the text
+            raise Failed(f"recognisers.{use.name}", "error", why)
+        return [span for span in spans if span.start < span.end]
+
+    def _stand_in(self, text: str, span: Span, use: Use, tally: Tally) -> str:
+        if use.pseudonym:
+            return tally.numbering.stand_in(span.kind, text[span.start : span.end])
+        return use.redaction_string or self.redaction_string
+
+    def _outside(self, text: str, places: Places, numbering: Numbering) -> Places:
+        """The places that are not wholly inside of what stands for something redacted."""
+        stand_ins = self._protected(text, numbering)
+        if not stand_ins:
+            return places
+        found, i = [], 0
+        for start, end in sorted(places):
+            while i < len(stand_ins) and stand_ins[i][1] <= start:
+                i += 1
+            if i == len(stand_ins) or start < stand_ins[i][0] or end > stand_ins[i][1]:
+                found.append((start, end))
+        return found
+
+    def _protected(self, text: str, numbering: Numbering) -> Places:
+        """Where something stands for something redacted, in order; neighbours that touch are one."""
+        places = [match.span() for match in self._stand_ins.finditer(text)]
+        if self._labels:
+            places += [match.span() for match in _PSEUDONYM.finditer(text) if self._is_given(match, numbering)]
+        return _joined(places, touching=True)
+
+    def _is_given(self, match: re.Match[str], numbering: Numbering) -> bool:
+        """Whether this pseudonym was given out: what only looks like one is text like any other."""
+        label, number = match.groups()
+        return label in self._labels if number is None else int(number) <= numbering.highest(label)
+
+
+def _joined(places: Places, *, touching: bool = False) -> Places:
+    """The places in order, those that overlap, or only touch, as one."""
+    joined: Places = []
+    for start, end in sorted(places):
+        if joined and (start < joined[-1][1] or (touching and start == joined[-1][1])):
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _merged(found: Iterable[tuple[Span, Use]]) -> list[tuple[Span, Use]]:
+    """The spans in order, those that overlap as one: of the kind of the longest, or of the first recogniser."""
+    merged: list[tuple[Span, Use]] = []
+    longest = 0
+    for span, use in sorted(found, key=lambda one: (one[0].start, -one[0].end)):
+        size = span.end - span.start
+        if not merged or span.start >= merged[-1][0].end:
+            merged.append((span, use))
+            longest = size
+            continue
+        last, kept = merged[-1]
+        if size > longest:
+            longest, kept, kind = size, use, span.kind
+        else:
+            kind = last.kind
+        merged[-1] = (Span(last.start, max(last.end, span.end), kind), kept)
+    return merged
+
+
+def replaced(text: str, places: Sequence[tuple[int, int, str]]) -> str:
+    """The text with a string for each place; places are in order and do not overlap."""
+    pieces, end = [], 0
+    for start, stop, string in places:
+        pieces += [text[end:start], string]
+        end = stop
+    return "".join([*pieces, text[end:]])

@@ -1,0 +1,55 @@
+"""A first look at a text: which recognisers have to be asked about it. Pure.
+
+Most texts hold nothing private. With RE2 the signs of all recognisers, such as an "@" or seven digits, are looked for
+in one pass over the text, in linear time whatever it is; without it each recogniser takes a look of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.privacy.policy import Use
+from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.scanning import Scan, softened
+
+
+class Glance:
+    """Looks for what recognisers cannot do without; `linear` says whether RE2 may be used. For any thread."""
+
+    def __init__(self, uses: Sequence[Use], *, linear: bool) -> None:
+        self._uses = uses
+        self._signs = [BUILT_IN[use.name].sign if use.find is None else "" for use in uses]
+        self._patterns = list(dict.fromkeys(["", *self._signs]))
+        """The first matches always: where RE2 does not say so, it has given up for want of memory."""
+        self._places = [self._patterns.index(sign) for sign in self._signs]
+        self._set = _set_of(self._patterns) if linear and uses else None
+
+    def asked(self, text: str) -> tuple[Scan | None, list[Use]]:
+        """Return the recognisers that may find something, in order, and what they are given; None for none."""
+        uses: Sequence[Use] = self._uses
+        if self._set is not None:
+            seen = self._set.Match(softened(text).encode("ascii", "replace"))
+            if 0 in seen:
+                if len(seen) == 1 and 0 not in self._places:
+                    return None, []
+                uses = [use for use, place in zip(self._uses, self._places, strict=True) if place in seen]
+        scan = Scan(text)
+        return scan, [use for use in uses if use.find is not None or BUILT_IN[use.name].may_find(scan)]
+
+
+def _set_of(patterns: Sequence[str]) -> Any:
+    """The patterns as one automaton over bytes, or None where RE2 is not installed."""
+    try:
+        import re2  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    found = re2.Set.SearchSet(options)
+    for pattern in patterns:
+        found.Add(pattern.encode("ascii"))
+    found.Compile()
+    return found

@@ -1,0 +1,297 @@
+"""Recognisers of numbers: cards, bank accounts, telephones, and what states number people by. Pure.
+
+Numbers with a checksum are found by it: Luhn for cards (ISO/IEC 7812), MOD 97-10 for accounts (ISO 13616) and the
+French number, MOD 11,10 for the German tax id (both ISO 7064). Those without are found by their form alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from palimpsest.privacy import Span
+from palimpsest.privacy.scanning import Run, Scan
+
+# --- cards
+
+_NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
+    (400000, 499999, frozenset({13, 16, 19})),  # Visa
+    (510000, 559999, frozenset({16})),  # Mastercard
+    (222100, 272099, frozenset({16})),
+    (340000, 349999, frozenset({15})),  # American Express
+    (370000, 379999, frozenset({15})),
+    (601100, 601199, frozenset({16, 19})),  # Discover
+    (644000, 659999, frozenset({16, 19})),
+    (300000, 305999, frozenset({14, 16})),  # Diners Club
+    (360000, 369999, frozenset({14, 16})),
+    (380000, 399999, frozenset({14, 16})),
+    (352800, 358999, frozenset({16, 19})),  # JCB
+    (620000, 629999, frozenset({16, 17, 18, 19})),  # UnionPay
+    (501800, 501899, frozenset(range(12, 20))),  # Maestro
+    (502000, 502099, frozenset(range(12, 20))),
+    (503800, 503899, frozenset(range(12, 20))),
+    (589300, 589399, frozenset(range(12, 20))),
+    (630400, 630499, frozenset(range(12, 20))),
+    (675900, 675999, frozenset(range(12, 20))),
+    (676100, 676399, frozenset(range(12, 20))),
+)
+"""First and last six digits of each network, and how long its numbers are."""
+
+_CARD_GROUPS = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 1))
+"""How the digits of a card are grouped, where they are."""
+
+
+def cards(scan: Scan) -> Iterator[Span]:
+    """Find card numbers: with the prefix and the length of a network and Luhn's checksum, in one piece or in groups."""
+    for run in scan.runs:
+        i = 0
+        while i < len(run.groups):
+            taken = _card_at(scan, run, i)
+            if taken:
+                yield Span(run.groups[i][0], run.groups[i + taken - 1][1], "card")
+            i += max(taken, 1)
+
+
+def _card_at(scan: Scan, run: Run, i: int) -> int:
+    """How many groups from the one at `i` on are a card; 0: none."""
+    start, end = run.groups[i]
+    if 12 <= end - start <= 19:
+        return 1 if _is_card(scan.text[start:end]) and scan.is_apart(start, end) else 0
+    for sizes in _CARD_GROUPS if end - start == 4 else ():
+        if has_groups(scan.text, run, i, sizes, (" ", "-", "\u00a0")):
+            last = run.groups[i + len(sizes) - 1][1]
+            digits = "".join(filter(str.isdecimal, scan.text[start:last]))
+            if _is_card(digits) and scan.is_apart(start, last):
+                return len(sizes)
+    return 0
+
+
+def _is_card(digits: str) -> bool:
+    size, first = len(digits), int(digits[:6])
+    return any(low <= first <= high and size in sizes for low, high, sizes in _NETWORKS) and has_luhn(digits)
+
+
+def has_luhn(digits: str) -> bool:
+    """Whether the last digit is Luhn's checksum of the others."""
+    doubled = (int(digit) * 2 for digit in digits[-2::-2])
+    return (sum(map(int, digits[-1::-2])) + sum(two - 9 if two > 9 else two for two in doubled)) % 10 == 0
+
+
+def has_groups(text: str, run: Run, i: int, sizes: tuple[int, ...], between: tuple[str, ...]) -> bool:
+    """Whether the groups from the one at `i` on have these sizes and all the same one of `between` between them."""
+    if run.groups[i][1] - run.groups[i][0] != sizes[0]:
+        return False
+    groups = run.groups[i : i + len(sizes)]
+    if tuple(end - start for start, end in groups) != sizes:
+        return False
+    gaps = {text[groups[j][1] : groups[j + 1][0]] for j in range(len(groups) - 1)}
+    return len(gaps) <= 1 and gaps <= {*between}
+
+
+# --- bank accounts
+
+_IBAN_LENGTHS = (
+    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 EG29 "
+    "ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 "
+    "LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 "
+    "QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
+)
+_LENGTHS = {word[:2]: int(word[2:]) for word in _IBAN_LENGTHS.split()}
+
+
+def ibans(scan: Scan) -> Iterator[Span]:
+    """Find account numbers: country, its length, and the checksum; in one piece or with single spaces or dashes."""
+    shape, end = scan.shape, 0
+    while (start := shape.find(b"AA00", end)) >= 0:
+        end = start + 1
+        size = _LENGTHS.get(scan.text[start : start + 2].upper())
+        last = _iban_end(scan.text, start, size) if size is not None else None
+        if last is not None and scan.is_apart(start, last):
+            yield Span(start, last, "iban")
+            end = last
+
+
+def _iban_end(text: str, start: int, size: int) -> int | None:
+    found: list[str] = []
+    place = start
+    while len(found) < size and place < len(text):
+        char = text[place]
+        if char.isascii() and char.isalnum():
+            found.append(char)
+        elif char not in " -\u00a0" or not text[place - 1].isalnum():
+            return None
+        place += 1
+    if len(found) < size:
+        return None
+    moved = "".join(found[4:] + found[:4]).upper()
+    return place if int("".join(str(int(char, 36)) for char in moved)) % 97 == 1 else None
+
+
+# --- telephones
+
+_LABEL = re.compile(
+    r"(?:\b(?:tele)?(?:phone|fon|fone)|\b(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}$", re.IGNORECASE
+)
+
+
+def phones(scan: Scan) -> Iterator[Span]:
+    """Find telephone numbers.
+
+    International with "+" or "00", North American in three groups, national ones that begin with 0 and are grouped, and
+    any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not found.
+    """
+    for run in scan.runs:
+        start, end = run.groups[0][0], _phone_end(scan.text, run)
+        places = [(start, end)] if end is not None else _american(scan.text, run)
+        for first, last in places:
+            before = scan.text[max(first - 2, 0) : first]
+            opens = first - (len(before) - len(before.rstrip("+(")))
+            if scan.is_apart(opens, last):
+                yield Span(opens, last, "phone")
+
+
+def _phone_end(text: str, run: Run) -> int | None:
+    """Where the number ends with which the run begins; None where that is no telephone number by itself."""
+    groups = _one_number(text, run)
+    start, end = groups[0][0], groups[-1][1]
+    digits = sum(stop - begin for begin, stop in groups)
+    first = text[slice(*groups[0])]
+    if text[max(start - 2, 0) : start].endswith(("+", "+(")):
+        return end if 8 <= digits <= 15 and first[0] != "0" else None
+    if first.startswith("00") and first[2:3] != "0" and len(groups) > 1 and 10 <= digits <= 17:
+        return end
+    national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
+    if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
+        return end
+    labelled = 7 <= digits <= 15 and _LABEL.search(text[max(start - 24, 0) : start])
+    return end if labelled else None
+
+
+def _is_date(groups: list[tuple[int, int]]) -> bool:
+    return [end - start for start, end in groups[:3]] == [2, 2, 4]
+
+
+def _american(text: str, run: Run) -> Iterator[tuple[int, int]]:
+    """Numbers of three, three and four digits, neither of the first two beginning with 0 or 1; with or without a 1."""
+    groups = run.groups
+    for i in range(len(groups) - 2):
+        three = groups[i : i + 3]
+        if [end - start for start, end in three] != [3, 3, 4] or any(text[at] in "01" for at, _ in three[:2]):
+            continue
+        gaps = text[three[0][1] : three[1][0]], text[three[1][1] : three[2][0]]
+        if gaps[0] in ("-", " ", ".", ") ", ")", ")-") and gaps[1] in ("-", " ", "."):
+            country = i > 0 and text[slice(*groups[i - 1])] == "1" and three[0][0] - groups[i - 1][1] <= 2
+            yield groups[i - 1][0] if country else three[0][0], three[2][1]
+
+
+_BETWEEN = " .()/-\u00a0\u2011"
+
+
+def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
+    """The groups from the first on that may belong to one number: up to 17 digits, and little between them."""
+    found, digits = [run.groups[0]], run.groups[0][1] - run.groups[0][0]
+    for group in run.groups[1:]:
+        gap = text[found[-1][1] : group[0]]
+        digits += group[1] - group[0]
+        if digits > 17 or len(gap) > 3 or gap.strip(_BETWEEN) or gap in (". ", " - ", "/ ", " / "):
+            break
+        found.append(group)
+    return found
+
+
+# --- numbers of people
+
+_SPECIMENS = ("078051120", "219099999", "457555462")
+"""Numbers that were printed on cards and in advertisements, and are nobody's."""
+
+_SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
+
+
+def us_ssns(scan: Scan) -> Iterator[Span]:
+    """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
+    for run in scan.runs:
+        for i, (start, _) in enumerate(run.groups):
+            if has_groups(scan.text, run, i, (3, 2, 4), ("-", " ", "\u2011")):
+                end = run.groups[i + 2][1]
+            elif _size(run, i) == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
+                end = run.groups[i][1]
+            else:
+                continue
+            if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
+                yield Span(start, end, "us_ssn")
+
+
+def _is_ssn(digits: str) -> bool:
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    return "000" < area < "900" and area != "666" and group != "00" and serial != "0000" and digits not in _SPECIMENS
+
+
+_NINO = re.compile(
+    r"(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D](?![A-Za-z0-9])"
+)
+
+
+def uk_ninos(scan: Scan) -> Iterator[Span]:
+    """Find British National Insurance numbers: two capitals of a prefix that is given out, six digits, A to D."""
+    for needle in (b"AA0", b"AA 0"):
+        end = 0
+        while (start := scan.shape.find(needle, end)) >= 0:
+            match = _NINO.match(scan.text, start)
+            end = start + 1
+            if match is not None and scan.is_apart(start, match.end()):
+                yield Span(start, match.end(), "uk_nino")
+
+
+def de_tax_ids(scan: Scan) -> Iterator[Span]:
+    """Find German tax ids: 11 digits of which one is there twice or thrice, with their check digit."""
+    for run in scan.runs:
+        for i, (start, end) in enumerate(run.groups):
+            if has_groups(scan.text, run, i, (2, 3, 3, 3), (" ",)):
+                end = run.groups[i + 3][1]  # noqa: PLW2901 (the number ends with its last group)
+            digits = scan.text[start:end].replace(" ", "")
+            if len(digits) == 11 and _is_tax_id(digits) and scan.is_apart(start, end):
+                yield Span(start, end, "de_tax_id")
+
+
+def _is_tax_id(digits: str) -> bool:
+    first = digits[:10]
+    if first[0] == "0" or not 8 <= len(set(first)) <= 9 or max(map(first.count, first)) > 3:
+        return False
+    if len(set(first)) == 8 and max(map(first.count, first)) != 3:  # two digits twice
+        return False
+    product = 10
+    for digit in first:
+        total = (int(digit) + product) % 10 or 10
+        product = total * 2 % 11
+    return (11 - product) % 10 == int(digits[10])
+
+
+_NIR = (1, 2, 2, 2, 3, 3, 2)
+
+
+def fr_nirs(scan: Scan) -> Iterator[Span]:
+    """Find French social security numbers: 13 digits and their key of two; not those with a letter (Corsica)."""
+    for run in scan.runs:
+        for i, (start, end) in enumerate(run.groups):
+            for sizes in (_NIR, (13, 2)):
+                if has_groups(scan.text, run, i, sizes, (" ", "-", ".")):
+                    end = run.groups[i + len(sizes) - 1][1]  # noqa: PLW2901 (the number ends with its last group)
+            digits = "".join(filter(str.isdecimal, scan.text[start:end]))
+            if len(digits) == 15 and _is_nir(digits) and scan.is_apart(start, end):
+                yield Span(start, end, "fr_nir")
+
+
+def _is_nir(digits: str) -> bool:
+    month = int(digits[3:5])
+    known = 1 <= month <= 12 or 20 <= month <= 42 or month >= 50
+    return digits[0] in "123478" and known and 97 - int(digits[:13]) % 97 == int(digits[13:])
+
+
+def _size(run: Run, i: int) -> int:
+    return run.groups[i][1] - run.groups[i][0]
+
+
+def _stands_alone(scan: Scan, start: int, end: int) -> bool:
+    """Whether no dash goes on with it, as in longer numbers of three groups and more."""
+    text = scan.text
+    return scan.is_apart(start, end) and text[start - 1 : start] != "-" and text[end : end + 1] != "-"

@@ -1,0 +1,120 @@
+"""Users' patterns: checked when they are loaded, then run by an engine that no text can hold up.
+
+RE2 (the `pii` extra) takes linear time and is used for every pattern that it can run. What it has not, look-around,
+back-references, atomic groups, `(?x)` and repeats over 1,000, is run by `regex`, with a timeout; so is everything where
+RE2 is not installed. In both engines `\\d`, `\\w`, `\\s` and `\\b` mean ASCII. They differ in two things: in RE2 `$`
+is the very end, in `regex` also before a line break there; and `(?i)` beyond ASCII is RE2's alone.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from palimpsest.errors import ConfigError
+from palimpsest.privacy.ambiguity import Ambiguous, check
+
+MAX_CHARACTERS = 10_000
+"""A pattern may be so long."""
+
+FIRST_SECONDS, MORE_SECONDS, MORE_CHARACTERS = 0.05, 0.05, 65_536
+"""A pattern may take 50 ms for an entry, and 50 ms more for each further 64 KiB of it."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+Places = list[tuple[int, int]]
+
+
+class Matcher(NamedTuple):
+    """A pattern that is ready. `linear` says that its engine needs no timeout."""
+
+    find: Callable[[str, float], Places]
+    """Return where the pattern matches a text, without empty matches. Raises TimeoutError after so many seconds."""
+    linear: bool
+
+
+def allowed_seconds(characters: int) -> float:
+    """How long a pattern may take for so many characters of one entry."""
+    return FIRST_SECONDS + MORE_SECONDS * (characters // MORE_CHARACTERS)
+
+
+def compiled(pattern: object, where: str, *, linear: bool = True) -> Matcher:
+    """Return what finds the pattern; without `linear` RE2 is left alone, as where it is not installed.
+
+    Raises ConfigError naming `where` and the reason for what is no pattern, or could backtrack exponentially.
+    """
+    if not isinstance(pattern, str) or not pattern:
+        raise ConfigError(where, pattern, "a regular expression as text")
+    if len(pattern) > MAX_CHARACTERS:
+        raise ConfigError(where, pattern, f"a pattern of at most {MAX_CHARACTERS:,} characters")
+    refused = _refused(pattern)
+    if refused is not None:
+        raise ConfigError(where, pattern, refused)
+    found = _linear(pattern) if linear else None
+    if found is not None:
+        return Matcher(found, linear=True)
+    return Matcher(_timed(pattern, where), linear=False)
+
+
+@lru_cache(maxsize=256)
+def _refused(pattern: str) -> str | None:
+    """Why the pattern is not accepted, or None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern)
+        check(pattern)
+    except (re.error, OverflowError) as error:
+        return f"a valid regular expression ({error})"
+    except Warning as warning:
+        return f"a regular expression of one meaning ({warning}; put a backslash before a bracket that is meant)"
+    except RecursionError:
+        return "a pattern that is less deeply nested"
+    except Ambiguous as fault:
+        return f"a pattern that no text can make run for ever; this one can backtrack exponentially: {fault.reason}"
+    return None
+
+
+def _linear(pattern: str) -> Callable[[str, float], Places] | None:
+    """The pattern in RE2, or None where that is not installed or has not what the pattern needs."""
+    try:
+        import re2  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        finditer = re2.compile(pattern, options).finditer
+    except (re2.error, UnicodeEncodeError):
+        return None
+
+    def find(text: str, _seconds: float) -> Places:
+        try:
+            return _places(finditer(text))
+        except UnicodeEncodeError:  # one character stands for each lone surrogate, so that the places stay right
+            return _places(finditer(_SURROGATES.sub("\ufffd", text)))
+
+    return find
+
+
+def _timed(pattern: str, where: str) -> Callable[[str, float], Places]:
+    import regex  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        finditer = regex.compile(pattern, regex.ASCII | regex.VERSION0).finditer
+    except (regex.error, ValueError) as error:
+        raise ConfigError(where, pattern, f"a valid regular expression ({error})") from error
+
+    def find(text: str, seconds: float) -> Places:
+        if seconds <= 0:
+            raise TimeoutError
+        return _places(finditer(text, timeout=seconds))
+
+    return find
+
+
+def _places(matches: Any) -> Places:
+    return [span for match in matches if (span := match.span())[0] < span[1]]

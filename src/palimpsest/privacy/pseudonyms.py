@@ -1,0 +1,82 @@
+"""Pseudonyms: `[EMAIL_1]` is the same address wherever it stands in a session. Pure; no clear value is ever kept."""
+
+from __future__ import annotations
+
+import hmac
+import re
+
+import msgspec
+
+MIN_KEY = 16
+"""Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""
+
+_HASH_BYTES = 16
+
+
+class Pseudonyms(msgspec.Struct, frozen=True):
+    """The numbers that a session has given out, to be kept with it. A new session begins with `Pseudonyms()`.
+
+    The keys are `LABEL:` and a keyed hash of the value (HMAC-SHA256, 16 bytes): without the key nobody can tell, or try
+    out, which value it was, and with another key every value is new.
+    """
+
+    numbers: dict[str, int] = {}
+
+
+class Numbering:
+    """Gives values their numbers while some text is cleaned. What it was given is never changed.
+
+    Without a key nothing is numbered, and one thing stands for all values of a kind: `[EMAIL]`.
+    """
+
+    def __init__(self, given: Pseudonyms, key: bytes | None) -> None:
+        self._given, self._key = given, key
+        self._numbers: dict[str, int] | None = None
+        self._highest: dict[str, int] | None = None
+
+    @property
+    def pseudonyms(self) -> Pseudonyms:
+        """What was given, with the numbers that are new."""
+        return self._given if self._numbers is None else Pseudonyms(self._numbers)
+
+    def stand_in(self, kind: str, value: str) -> str:
+        """Return what stands for the value: `[EMAIL_1]`."""
+        label = label_of(kind)
+        if self._key is None:
+            return f"[{label}]"
+        digest = hmac.digest(self._key, f"{label}:{_plain(kind, value)}".encode("utf-8", "surrogatepass"), "sha256")
+        name = f"{label}:{digest[:_HASH_BYTES].hex()}"
+        number = (self._given.numbers if self._numbers is None else self._numbers).get(name)
+        if number is None:
+            if self._numbers is None:
+                self._numbers = dict(self._given.numbers)
+            number = self._numbers[name] = self.highest(label) + 1
+            assert self._highest is not None, "highest() has made it"
+            self._highest[label] = number
+        return f"[{label}_{number}]"
+
+    def highest(self, label: str) -> int:
+        """The highest number of a label that was given out, or 0."""
+        if self._highest is None:
+            self._highest = {}
+            for name, number in self._given.numbers.items():
+                of = name.partition(":")[0]
+                self._highest[of] = max(self._highest.get(of, 0), number)
+        return self._highest.get(label, 0)
+
+
+def label_of(kind: str) -> str:
+    """The kind as it stands in a pseudonym: capitals, digits and underscores."""
+    return re.sub(r"[^A-Z0-9]+", "_", kind.upper()).strip("_") or "PRIVATE"
+
+
+_AS_WRITTEN = frozenset({"api_key", "credential", "private_key"})
+_GROUPED = frozenset({"card", "iban", "phone", "us_ssn", "uk_nino", "de_tax_id", "fr_nir"})
+
+
+def _plain(kind: str, value: str) -> str:
+    """The value without what may be written in one way or another: case, white space, and what groups digits."""
+    if kind in _AS_WRITTEN:
+        return value
+    folded = value.casefold()
+    return "".join(filter(str.isalnum, folded)) if kind in _GROUPED else " ".join(folded.split())

@@ -1,0 +1,60 @@
+"""The recognisers that are built in, by name, and the sets of them that have a name. Pure.
+
+None needs anything beside the text, and none takes more than linear time. They find what has a form: names of people,
+postal addresses, dates of birth, health, belief and the like have none and cannot be found offline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from palimpsest.privacy import Span
+from palimpsest.privacy.addresses import emails, ip_addresses, may_be_ip
+from palimpsest.privacy.credentials import api_keys, credentials, may_hold_credential, private_keys
+from palimpsest.privacy.numbers import cards, de_tax_ids, fr_nirs, ibans, phones, uk_ninos, us_ssns
+from palimpsest.privacy.scanning import Scan
+
+
+class BuiltIn(NamedTuple):
+    """A recogniser, and what tells at once that it need not be asked.
+
+    `sign` is a regular expression over the text in ASCII ("?" for every other character), in the dialect of RE2:
+    where it matches nothing, neither does the recogniser. `may_find` tells more, and costs more.
+    """
+
+    find: Callable[[Scan], Iterable[Span]]
+    may_find: Callable[[Scan], object]
+    sign: str
+
+
+_NAMES = "(?i)key|token|pass|cre|authorization|bearer|pwd|://"
+_NUMBERS = "[0-9][0-9 .()/?-]{5,}[0-9]"
+_ADDRESSES = r"\.[0-9]{1,3}\.[0-9]{1,3}\.|:[0-9A-Fa-f]{0,4}:"
+
+
+def _runs(scan: Scan) -> object:
+    return scan.runs
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "private_key": BuiltIn(private_keys, lambda scan: scan.capitals and "BEGIN " in scan.text, "-----BEGIN"),
+    "credential": BuiltIn(credentials, may_hold_credential, _NAMES),
+    "api_key": BuiltIn(api_keys, lambda scan: scan.digits and scan.long_words, "[A-Za-z0-9_.-]{20}"),
+    "email": BuiltIn(emails, lambda scan: "@" in scan.text, "@"),
+    "iban": BuiltIn(ibans, lambda scan: scan.capitals and scan.digits >= 8, "[A-Z]{2}[0-9]{2}"),
+    "card": BuiltIn(cards, _runs, _NUMBERS),
+    "us_ssn": BuiltIn(us_ssns, _runs, _NUMBERS),
+    "uk_nino": BuiltIn(uk_ninos, lambda scan: scan.capitals and scan.digits >= 6, "[A-Z]{2} ?[0-9]{2}"),
+    "fr_nir": BuiltIn(fr_nirs, _runs, _NUMBERS),
+    "de_tax_id": BuiltIn(de_tax_ids, _runs, _NUMBERS),
+    "phone": BuiltIn(phones, _runs, _NUMBERS),
+    "ip": BuiltIn(ip_addresses, may_be_ip, _ADDRESSES),
+}
+"""In the order in which they decide between them where they find the same place."""
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "default": tuple(BUILT_IN),
+    "secrets": ("private_key", "credential", "api_key"),
+}
+"""`default` is all of them; `secrets` is what opens doors and says nothing of people."""

@@ -1,0 +1,328 @@
+"""Every place of an entry where text can be: content, parts, arguments, names, metadata, what a provider said. Pure.
+
+Left as they are: ids, the names of tools, types and roles, and media in base64 (nobody looks into pictures, sound and
+documents). What a provider has signed or encrypted cannot be changed, so reasoning in which something is found goes
+whole, and everything else loses its signature.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
+from palimpsest.formats.gemini_parts import NAME as GEMINI
+from palimpsest.formats.openai_responses_items import NAME as RESPONSES
+from palimpsest.privacy.cleaning import Cleaner, Tally
+from palimpsest.privacy.credentials import secret_word
+
+_replace = msgspec.structs.replace
+
+SIGNED = "signed_reasoning"
+"""The kind under which reasoning that was dropped is counted."""
+
+_SEALS = ("signature", "thought_signature", "thoughtSignature", "encrypted")
+"""Beginnings of the keys under which providers sign or encrypt what stands beside them."""
+
+_NO_REASONING = (Reasoning(text=""),)
+"""Stays where nothing else is left, so that what follows is linked as before; no context shows it."""
+
+_SEALED_ITEMS = ("redacted_thinking", "compaction", "reasoning")
+_PROTOCOL = frozenset({"type", "role"})
+_IDENTIFIERS = frozenset({"id", "name", "call_id", "tool_call_id", "tool_use_id"})
+_BLOBS = frozenset({"data", "file_data", "b64_json", "result"})
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}={0,2}")
+_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_IN_BASE64, _ENCODED = ";base64,", re.compile(r"[A-Za-z0-9+/]*={0,2}")
+
+
+class Washer:
+    """Cleans entries and values with one cleaner, for one tally."""
+
+    def __init__(self, cleaner: Cleaner, tally: Tally) -> None:
+        self._cleaner, self._tally = cleaner, tally
+        self._kept: tuple[str | None, ...] = ()
+
+    def entry(self, entry: Entry) -> Entry:
+        """Return the entry without what is private: itself, where nothing was found."""
+        tally, kind = self._tally, entry.kind
+        before = tally.count
+        tally.place = "arguments" if kind == "tool_call" else "content"
+        of_tool = kind in ("tool_call", "tool_result")
+        self._kept = (entry.call_id, entry.name if of_tool else None)
+        changed: dict[str, Any] = {}
+        if isinstance(entry.content, str):
+            content = self.json_text(entry.content) if kind == "tool_call" else self.text(entry.content)
+            if content is not entry.content:
+                changed["content"] = content
+        else:
+            changed["content"] = self._parts(entry, entry.content)
+        if entry.name and not of_tool:
+            tally.place = "name"
+            changed["name"] = self.text(entry.name)
+        if entry.metadata:
+            tally.place = "metadata"
+            changed["metadata"] = self.value(entry.metadata, masks=True)
+        if entry.native is not None:
+            tally.place = "native"
+            changed["native"] = self._native(entry.native)
+        return _settled(entry, _replace(entry, **changed)) if tally.count > before else entry
+
+    # --- text and JSON
+
+    def text(self, text: str) -> str:
+        """Clean a text. It is looked at again where the escapes of JSON may hide something."""
+        cleaned = self._cleaner.clean(text, self._tally)
+        if "\\u" not in cleaned:
+            return cleaned
+        return self.json_text(cleaned) if cleaned.lstrip()[:1] in ("{", "[") else self._unescaped(cleaned)
+
+    def _unescaped(self, text: str) -> str:
+        """Clean a text that is no JSON by what its escapes stand for; as it is, where nothing is found there."""
+        plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        plain = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        cleaned = self._cleaner.clean(plain, self._tally)
+        return text if cleaned == plain else cleaned
+
+    def json_text(self, text: str) -> str:
+        """Clean the leaves of JSON text, which stays valid; text that is no JSON is cleaned as it is."""
+        if not text or text.isspace():
+            return text
+        try:
+            value = _decode(text)
+            cleaned = self.value(value, masks=self._cleaner.names_secrets)
+        except (ValueError, RecursionError):
+            return self._unescaped(self._cleaner.clean(text, self._tally))
+        if cleaned is value:
+            return text
+        compact = (",", ":") if ": " not in text else None
+        return json.dumps(cleaned, ensure_ascii=False, separators=compact)
+
+    def value(self, value: Any, *, masks: bool, native: bool = False) -> Any:
+        """Clean the leaves and keys of plain JSON. What is clean comes back as the same object.
+
+        With `masks` the value of a key that names a secret becomes a redaction string, whatever it is. `native` says
+        that it is a provider's, with types, ids and media in it.
+        """
+        if isinstance(value, str):
+            return self._leaf(value, native=native)
+        if isinstance(value, dict):
+            return self._mapping(value, masks=masks, native=native)
+        if isinstance(value, list):
+            items = [self.value(item, masks=masks, native=native) for item in value]
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        if value is None or isinstance(value, bool):
+            return value
+        return self._number(value)
+
+    def _leaf(self, text: str, *, native: bool) -> str:
+        if native and text[:1] in ("{", "["):
+            return self.json_text(text)
+        if native and is_data_address(text):
+            return self._blob(text)
+        return self.text(text)
+
+    def _number(self, number: float) -> Any:
+        """A number whose digits are private becomes text: a card's number is one with and without quotes."""
+        text = repr(number)
+        if not self._cleaner.looks_at_numbers and (isinstance(number, float) or len(text) < 7):
+            return number
+        cleaned = self._cleaner.clean(text, self._tally)
+        return number if cleaned == text else cleaned
+
+    def _mapping(self, given: dict[str, Any], *, masks: bool, native: bool) -> dict[str, Any]:
+        cleaned: dict[str, Any] = {}
+        same = not isinstance(given, _Repeated)
+        if not same:
+            self._tally.note("repeated_key")
+        for key, value in given.items():
+            name = self._cleaner.clean_key(key, self._tally)
+            if name is not key:
+                name = _unused(name, cleaned, given)
+            if masks and (word := secret_word(key)) is not None:
+                new = self._masked(value, numbers=word != "token")
+                new = self.value(new, masks=masks, native=native) if new is value else new
+            elif native and self._is_protocol(key, value):
+                new = value
+            else:
+                new = self.value(value, masks=masks, native=native)
+            cleaned[name] = new
+            same = same and new is value and name is key
+        return given if same else cleaned
+
+    def _masked(self, value: Any, *, numbers: bool) -> Any:
+        """A redaction string for every text below, and for every number where `numbers` says so."""
+        if isinstance(value, str):
+            if not value or self._cleaner.is_stand_in(value, self._tally):
+                return value
+            return self._cleaner.mask(value, self._tally)
+        if isinstance(value, dict):
+            items = {key: self._masked(inner, numbers=numbers) for key, inner in value.items()}
+            return items if any(items[key] is not inner for key, inner in value.items()) else value
+        if isinstance(value, list):
+            inside = [self._masked(inner, numbers=numbers) for inner in value]
+            return inside if any(new is not old for new, old in zip(inside, value, strict=True)) else value
+        if numbers and isinstance(value, int | float) and not isinstance(value, bool):
+            return self._cleaner.mask(repr(value), self._tally)
+        return value
+
+    def _is_protocol(self, key: str, value: Any) -> bool:
+        """Whether the provider's format, and not what was said, decides this value."""
+        if not isinstance(value, str):
+            return False
+        if (key in _PROTOCOL and _NAME.fullmatch(value)) or (key in _IDENTIFIERS and value in self._kept):
+            return True
+        return key in _BLOBS and _BASE64.fullmatch(value) is not None
+
+    # --- parts and what was kept of the provider
+
+    def _parts(self, entry: Entry, content: tuple[Part, ...]) -> tuple[Part, ...]:
+        """The entry's parts, cleaned."""
+        sealed_hit = False
+        parts: list[Part] = []
+        is_item = _is_reasoning_item(entry)
+        for part in content:
+            found = self._tally.count
+            cleaned = self._part(part)
+            if self._tally.count > found and (is_item or is_sealed_reasoning(part)):
+                sealed_hit = True
+            parts.append(cleaned)
+        if not sealed_hit:
+            return tuple(parts)
+        self._tally.note(SIGNED)
+        pairs = zip(content, parts, strict=True)
+        kept = () if is_item else tuple(new for old, new in pairs if not is_sealed_reasoning(old))
+        return kept or _NO_REASONING
+
+    def _part(self, part: Part) -> Part:
+        tally = self._tally
+        before = tally.count
+        changed: dict[str, Any] = {}
+        if isinstance(part, Text | Reasoning):
+            changed["text"] = self.text(part.text)
+        elif isinstance(part, Opaque):
+            changed["item"] = self.value(part.item, masks=self._cleaner.names_secrets, native=True)
+        elif isinstance(part, Image):
+            changed |= {"source": self._blob(part.source), "detail": part.detail and self.text(part.detail)}
+        elif isinstance(part, File):
+            is_address = part.file_id is not None and "://" in part.file_id  # as Gemini's are; other ids stay
+            changed |= {
+                "file_id": self.text(part.file_id or "") if is_address else part.file_id,
+                "filename": part.filename and self.text(part.filename),
+                "data": part.data and self._blob(part.data),
+            }
+        else:
+            assert isinstance(part, Audio), "the last kind of part"
+            changed |= {"data": self._blob(part.data), "format": self.text(part.format)}
+        if part.extra:
+            changed["extra"] = self.value(part.extra, masks=self._cleaner.names_secrets, native=True)
+        if tally.count == before:
+            return part
+        for key in ("extra", "item"):
+            if isinstance(changed.get(key), dict):
+                changed[key] = _unsealed(changed[key]) or (None if key == "extra" else {})
+        return _replace(part, **changed)
+
+    def _blob(self, data: str) -> str:
+        """Media in base64 as they are, but for what their `data:` address says of them; anything else is text."""
+        if _BASE64.fullmatch(data):
+            return data
+        if not is_data_address(data):
+            return self.text(data)
+        about, sign, blob = data.partition(_IN_BASE64)
+        return f"{self.text(about)}{sign}{blob}"
+
+    def _native(self, native: Native) -> Native:
+        before = self._tally.count
+        absent = tuple(map(self.text, native.absent))
+        format = self.text(native.format)
+        keep = native.keep and self.value(native.keep, masks=self._cleaner.names_secrets, native=True)
+        call = native.call and self.value(native.call, masks=self._cleaner.names_secrets, native=True)
+        return (
+            native
+            if self._tally.count == before
+            else _replace(native, format=format, keep=keep, absent=absent, call=call)
+        )
+
+
+def _settled(before: Entry, after: Entry) -> Entry:
+    """An entry that was cleaned, without counts and seals that no longer fit what it says."""
+    if after.content == before.content and after.native == before.native:
+        return after
+    native = after.native
+    if native is not None and native.format == RESPONSES and after.content == _NO_REASONING:
+        native = Native(format=native.format, keep={"type": "reasoning"})
+    elif native is not None and native.call is not None and (call := _unsealed(native.call)) is not native.call:
+        # Without a native a call counts as another provider's, which Gemini takes unsigned.
+        native = None if native.format == GEMINI else _replace(native, call=call)
+    return _replace(after, native=native, tokens=None)
+
+
+def without_sealed_reasoning(entry: Entry) -> Entry:
+    """The entry without reasoning that is signed: what comes with it in one message stands and falls with it."""
+    if isinstance(entry.content, str) or not _has_sealed_reasoning(entry):
+        return entry
+    kept = tuple(part for part in entry.content if not is_sealed_reasoning(part))
+    return _replace(entry, content=kept or _NO_REASONING)
+
+
+def _has_sealed_reasoning(entry: Entry) -> bool:
+    return not isinstance(entry.content, str) and any(map(is_sealed_reasoning, entry.content))
+
+
+def is_sealed_reasoning(part: Part) -> bool:
+    """Whether this is reasoning that its provider has signed or encrypted."""
+    if isinstance(part, Reasoning):
+        return any(key.startswith(_SEALS) for key in part.extra or ())
+    return isinstance(part, Opaque) and part.item.get("type") in _SEALED_ITEMS
+
+
+def is_data_address(text: str) -> bool:
+    """Whether this is a `data:` address in base64, in which there is no text to be found, but for its beginning."""
+    about, _, blob = text.partition(_IN_BASE64)
+    return about.startswith("data:") and _ENCODED.fullmatch(blob) is not None and len(about) < len(text)
+
+
+def _is_reasoning_item(entry: Entry) -> bool:
+    """Whether all the entry's parts are one encrypted item of its provider."""
+    keep = entry.native.keep if entry.native is not None else None
+    return _has_sealed_reasoning(entry) and entry.is_reasoning and (keep or {}).get("type") == "reasoning"
+
+
+def _unsealed(item: Mapping[str, Any]) -> Any:
+    """The item without signatures, at any depth of mappings; itself, where it has none."""
+    kept = {
+        key: _unsealed(value) if isinstance(value, dict) else value
+        for key, value in item.items()
+        if not key.startswith(_SEALS)
+    }
+    return item if len(kept) == len(item) and all(kept[key] is value for key, value in item.items()) else kept
+
+
+def _unused(name: str, *taken: Mapping[str, Any]) -> str:
+    """The name, or with a number where several keys became it."""
+    found, number = name, 2
+    while any(found in names for names in taken):
+        found, number = f"{name} {number}", number + 1
+    return found
+
+
+class _Repeated(dict[str, Any]):
+    """A JSON object in which a key is there twice. Only the last is looked at, so no other may stay."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Repeated(found)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_json).decode

@@ -1,0 +1,295 @@
+"""Scanning what is stored for what a policy would have redacted, and redacting it there.
+
+A session is looked at from its first entry to its last, whatever became of them, with its records and its head. What
+changes is computed beside the store and put in place in one step, which begins a new epoch:
+
+    look      a portion of entries and records, until so many of them change or there are no more
+    note      a record of the kind "redact" with figures, and new pseudonyms: nothing says anything else yet
+    rewrite   head, records and entries together, unless somebody began an epoch meanwhile: then look again
+    on        to what comes next, until nothing has come while it was looked at; then what is withheld is erased
+
+After a kill the same again goes on with what is left: what is redacted already is found to be clean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import msgspec
+
+from palimpsest.admission import Admission, admission
+from palimpsest.entries import Entry
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.options import check_id
+from palimpsest.redacting import REASON, Found, Redaction, Sample, Unchecked
+from palimpsest.stores import Store
+from palimpsest.stores.rewriting import Rewritable
+
+if TYPE_CHECKING:
+    from palimpsest.memory import AsyncMemory, Privacy
+    from palimpsest.privacy.redaction import Redactor
+
+PAGE, BATCH = 1000, 256
+"""Sessions, and entries, that are read at once."""
+
+PORTION = 4096
+"""Entries and records that are rewritten in one step, about: they are in memory together."""
+
+UNREADABLE = "it cannot be read: it is damaged"
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Called with the number of sessions that are done, and of all."""
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scan has found, and done.
+
+    `sessions` were looked at; `entries` and `summaries` are those in which something was found. `findings` counts that
+    by kind ("email", "redact_patterns[0]") and place ("content", "summary"), the most frequent first. `samples` show
+    some of it as it would be, never as it is. `withheld` are the entries of types that the policy withholds.
+    `redacted` is how many entries and records were rewritten or erased: 0 unless that was asked for. `refused` is what
+    could not be checked; it is as it was. `remains` says in plain sentences where the store may still hold copies
+    of what was redacted, and how they go.
+    """
+
+    sessions: int = 0
+    entries: int = 0
+    summaries: int = 0
+    findings: dict[tuple[str, str], int] = {}
+    samples: tuple[Sample, ...] = ()
+    withheld: int = 0
+    redacted: int = 0
+    refused: tuple[Unchecked, ...] = ()
+    remains: tuple[str, ...] = ()
+
+
+async def scan(
+    memory: AsyncMemory,
+    privacy: Privacy | None,
+    *,
+    session: str | None,
+    apply: bool,
+    sample: int,
+    progress: Progress | None,
+) -> Scanned:
+    """Scan a memory; see `AsyncMemory.scan`."""
+    redactor = memory.privacy.redactor if privacy is None else admission(privacy).redactor
+    if redactor is None:
+        raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
+        raise ConfigError("sample", sample, "a whole number of samples, 0 or more")
+    if apply is not True and apply is not False:
+        raise ConfigError("apply", apply, "True or False")
+    if session is not None:
+        check_id(session, "session")
+        if await memory.store.head(SessionKey(memory.tenant, session)) is None:
+            raise SessionNotFound(session)
+    if apply:
+        await _check_rewritable(memory.store)
+    scanner = _Scanner(memory, redactor.afresh(), apply=apply, sample=sample)
+    done: set[str] = set()
+    while left := [session] if session is not None and not done else await _others(memory, session, done):
+        total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
+        for name in left:
+            await scanner.session(name)
+            done.add(name)
+            if progress is not None:
+                progress(len(done), total)
+    return scanner.result(len(done), await memory.store.scrub() if apply else ())
+
+
+async def _check_rewritable(store: Store) -> None:
+    if not store.writable:
+        raise ConfigError("apply", True, f"False, since {store.url} was opened to read only")
+    if not isinstance(store, Rewritable):
+        raise ConfigError("apply", store.url, "a store that rewrites in place (palimpsest.stores.rewriting)")
+    await store.tenants()  # which an encrypted store can as far as the one below it can
+
+
+async def _others(memory: AsyncMemory, only: str | None, done: set[str]) -> list[str]:
+    """The sessions that are still to be looked at, where it is not one alone."""
+    found: list[str] = []
+    after = ""
+    while only is None and (page := await memory.store.sessions(memory.tenant, after=after, limit=PAGE)):
+        found += [one.session for one in page if one.session not in done]
+        after = page[-1].session
+    return found
+
+
+class _Seen(NamedTuple):
+    """How far a session was looked at: in which epoch, up to which entry and record; at which revision wholly."""
+
+    epoch: int
+    entries: int
+    records: int = 0
+    revision: int | None = None
+
+
+class _Scanner:
+    """Scans sessions and sums up what is found."""
+
+    def __init__(self, memory: AsyncMemory, redactor: Redactor, *, apply: bool, sample: int) -> None:
+        self._memory, self._store, self._redactor = memory, memory.store, redactor
+        self._applies, self._most = apply, sample
+        self._entries = self._summaries = self._withheld = self._redacted = 0
+        self._findings: Counter[tuple[str, str]] = Counter()
+        self._samples: dict[tuple[str, str], list[Sample]] = {}
+        self._refused: dict[tuple[str, str], Unchecked] = {}
+
+    def result(self, sessions: int, remains: tuple[str, ...]) -> Scanned:
+        """What there is to report."""
+        return Scanned(
+            sessions=sessions,
+            entries=self._entries,
+            summaries=self._summaries,
+            findings=dict(self._findings.most_common()),
+            samples=_chosen(self._samples, self._most),
+            withheld=self._withheld,
+            redacted=self._redacted,
+            refused=tuple(self._refused.values()),
+            remains=remains,
+        )
+
+    async def session(self, name: str) -> None:
+        """Scan a session until nothing has been added to it while it was looked at."""
+        try:
+            await self._scan(SessionKey(self._memory.tenant, name))
+        except StoreCorrupt:
+            self._refused[name, ""] = Unchecked(name, "session", UNREADABLE)
+
+    async def _scan(self, key: SessionKey) -> None:
+        seen, withheld = None, set[str]()
+        while (head := await self._store.head(key)) is not None:
+            if seen is None or (self._applies and head.epoch != seen.epoch):
+                seen, withheld = _Seen(head.epoch, head.first_seq - 1), set()
+            if head.revision == seen.revision or (seen.revision is not None and not self._applies):
+                if not (withheld and self._applies):
+                    break
+                await self._erase(key, withheld)
+                continue
+            found, further = await self._looked(key, head, seen)
+            if self._applies and found.changes:
+                if not await self._put(key, head, found):
+                    continue  # somebody was first: look again
+                further = further._replace(epoch=head.epoch + 1)
+            seen = further
+            withheld.update(found.withheld)
+            self._sum(found)
+        self._withheld += 0 if self._applies else len(withheld)
+
+    # --- looking
+
+    async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Found, _Seen]:
+        """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
+        found = Found(key.session, self._redactor, head.pseudonyms, await self._others(key))
+        run = self._memory.runner.run
+        after = max(seen.entries, head.first_seq - 1)
+        while after + 1 < head.next_seq:
+            batch, after = await self._batch(key, after, head.next_seq, found)
+            await run(found.look_at_entries, batch)
+            if found.changes >= PORTION:
+                return found, seen._replace(entries=after)
+        since = seen.records
+        while since < head.revision:
+            upto = min(since + PORTION, head.revision)
+            for record in await self._records(key, since, upto, found):
+                await run(found.look_at_record, record)
+            since = upto
+        await run(found.look_at_head, head)
+        return found, _Seen(head.epoch, after, head.revision, head.revision)
+
+    async def _others(self, key: SessionKey) -> list[dict[str, int]]:
+        """The pseudonyms that branches which may share entries have given out."""
+        branches = await self._store.branches(key) if self._redactor.numbers else ()
+        heads = [await self._store.head(key._replace(session=branch)) for branch in branches]
+        return [head.pseudonyms for head in heads if head is not None]
+
+    async def _batch(self, key: SessionKey, after: int, before: int, found: Found) -> tuple[list[Entry], int]:
+        """Return the next entries, which end where a message of a provider ends, and the last place of them."""
+        limit = BATCH
+        while True:
+            try:
+                batch = await self._store.read(key, after=after, before=before, limit=limit)
+            except StoreCorrupt:
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+            if len(batch) < limit:
+                return batch, before - 1
+            end = next((i for i in range(limit - 1, 0, -1) if not batch[i].continues), 0)
+            if end:
+                return batch[:end], batch[end - 1].seq
+            limit *= 2
+
+    async def _singly(self, key: SessionKey, seqs: range, found: Found) -> tuple[list[Entry], int]:
+        """Return those of these entries that can be read."""
+        entries: list[Entry] = []
+        for seq in seqs:
+            try:
+                entries += await self._store.fetch(key, [seq])
+            except StoreCorrupt:
+                found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
+        return entries, seqs[-1]
+
+    async def _records(self, key: SessionKey, after: int, upto: int, found: Found) -> Sequence[Record]:
+        try:
+            return await self._store.records(key, after=after, before=upto + 1)
+        except StoreCorrupt:
+            found.refused.append(Unchecked(key.session, f"records {after + 1} to {upto}", UNREADABLE))
+            return ()
+
+    # --- doing
+
+    async def _put(self, key: SessionKey, head: Head, found: Found) -> bool:
+        """Put what was found in place; return whether nobody else has begun an epoch, or given out pseudonyms."""
+        assert isinstance(self._store, Rewritable), "it was looked at before anything was"
+        figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
+        numbers = found.numbers if self._redactor.numbers else {}
+        reason = Admission(self._redactor.afresh()).told(REASON)  # which the policy may redact, too
+        change = Change(kind="redact", reason=reason, pseudonyms=numbers, detail=figures)
+        if self._memory.derivations is not None and found.entries:
+            await self._memory.derivations.erased(self._store, key, sorted(found.entries))
+        while (now := await self._store.head(key)) is not None:
+            if (now.epoch, now.pseudonyms) != (head.epoch, head.pseudonyms):
+                return False
+            try:
+                await self._store.compact(key, change, expect_revision=now.revision)
+                break
+            except Conflict:
+                continue
+        try:
+            await self._store.rewrite(key, Redaction(key, head.epoch, found), seqs=found.entries.keys())
+        except Conflict:
+            return False
+        return True
+
+    async def _erase(self, key: SessionKey, ids: set[str]) -> None:
+        """Erase what is withheld, in every branch, with what summaries tell of it."""
+        session = self._memory.session(key.session)
+        try:
+            await session.erase(sorted(ids), reason="withheld")
+        except EntryNotFound:  # the session was cleared meanwhile, or another is in its place
+            return
+        self._withheld += len(ids)
+        self._redacted += len(ids)
+
+    # --- summing up
+
+    def _sum(self, found: Found) -> None:
+        self._entries += len(found.entries) - found.stubs
+        self._withheld += found.stubs
+        self._summaries += found.summaries
+        self._redacted += len(found.entries) + len(found.records) if self._applies else 0
+        self._findings.update(found.findings)
+        self._refused |= {(one.session, one.place): one for one in found.refused}
+        for name, samples in found.samples.items():
+            kept = self._samples.setdefault(name, [])
+            kept += samples[: self._most - len(kept)]
+
+
+def _chosen(samples: dict[tuple[str, str], list[Sample]], number: int) -> tuple[Sample, ...]:
+    """So many samples: one of each kind and place first."""
+    mixed = (sample for row in zip_longest(*samples.values()) for sample in row if sample is not None)
+    return tuple(islice(mixed, number))

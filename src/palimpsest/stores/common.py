@@ -1,0 +1,113 @@
+"""What stores share: expectations of heads, imports, branches, listings, the options of those on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from palimpsest.entries import Entry, now_us, same
+from palimpsest.errors import ConfigError, Conflict, nearest
+from palimpsest.log import Change, Head, SessionKey
+from palimpsest.stores import LARGE, SessionInfo
+
+
+def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None) -> None:
+    """Raise Conflict unless the head is where the caller saw it."""
+    if revision is not None and head.revision != revision:
+        raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
+    if epoch is not None and head.epoch != epoch:
+        raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
+
+
+def loading(key: SessionKey, before: Head | None, after: Head, replace: bool) -> Head:
+    """Return the head of an import, where a session of the head `before` (None: none) may be in its place.
+
+    What was seen of that one is seen as outdated. Raises Conflict where it may not be replaced.
+    """
+    if before is None:
+        return after
+    if not replace:
+        raise Conflict(f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'")
+    return msgspec.structs.replace(
+        after,
+        revision=max(after.revision, before.revision + 1),
+        epoch=max(after.epoch, before.epoch + 1),
+        epoch_reason="import",
+    )
+
+
+def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
+    """Return the key of a new branch. Raises Conflict where there is such a session already."""
+    if there is not None:
+        raise Conflict(f"session {into!r}", "is there already; give the branch another id")
+    return SessionKey(key.tenant, into)
+
+
+def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
+
+    What was made from them, and what is remembered of compactions, is each branch's own.
+    """
+    detail = {**change.detail, "session": key.session}
+    return msgspec.structs.replace(change, seqs=tuple(seqs), silence=(), compaction=None, attempts=None, detail=detail)
+
+
+class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of stores on this machine's disk.
+
+    `synchronous` is FULL (what was acknowledged survives a loss of power) or NORMAL (it survives the process, a loss of
+    power may take the last commits); `busy_seconds` is how long to wait for other writers; a text or the data of an
+    image of more than `large_bytes` is kept once, however many entries hold it.
+    """
+
+    clock: Callable[[], int] = now_us
+    synchronous: str = "FULL"
+    busy_seconds: float = 30
+    readonly: bool = False
+    large_bytes: int = LARGE
+
+
+def disk_options(given: Mapping[str, Any]) -> DiskOptions:
+    """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
+    known = DiskOptions.__struct_fields__
+    for name in given:
+        if name not in known:
+            raise ConfigError("option", name, ", ".join(known), nearest=nearest(name, known))
+    options = DiskOptions(**given)
+    synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
+    if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
+        raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
+    if not isinstance(options.readonly, bool):
+        raise ConfigError("readonly", options.readonly, "True or False")
+    if isinstance(large, bool) or not isinstance(large, int) or large < 64:
+        raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
+    return msgspec.structs.replace(options, synchronous=synchronous.upper())
+
+
+def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
+    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
+    fresh: dict[str, Entry] = {}
+    for entry in entries:
+        before = known.get(entry.id) or fresh.get(entry.id)
+        if before is None:
+            fresh[entry.id] = entry
+        elif not before.erased and not same(before, entry):
+            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
+    return list(fresh.values())
+
+
+def info(session: str, head: Head) -> SessionInfo:
+    """The session as a listing shows it."""
+    return SessionInfo(
+        session=session,
+        entries=head.entries,
+        revision=head.revision,
+        epoch=head.epoch,
+        created=head.created,
+        updated=head.updated,
+        forked_from=head.forked_from,
+    )

@@ -1,0 +1,121 @@
+"""Master keys: read, checked, and never shown."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+from palimpsest.errors import ConfigError
+
+ENVIRONMENT = "PALIMPSEST_KEY"
+SIZE, LONGEST_ID = 32, 64
+ALLOWED = f"{SIZE} bytes, or their base64, or {2 * SIZE} hexadecimal digits"
+WRITTEN = "ID:KEY, or several with commas between them, the current one first"
+
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_ID - 1}}}")
+
+
+class Keys:
+    """Master keys by their ids: `Keys({"2026": key, "2025": older})`.
+
+    A key is 32 bytes, or text: their base64, or 64 hexadecimal digits. An id is up to 64 letters, digits, dots,
+    hyphens and underscores; it stands in clear beside everything that the key encrypts. What is written is written
+    under the `current` one (default: the first), the others are there to read. Raises ConfigError, which shows no key.
+    """
+
+    __slots__ = ("_keys", "current")
+
+    def __init__(self, keys: Mapping[str, str | bytes], *, current: str | None = None) -> None:
+        if not isinstance(keys, Mapping) or not keys:
+            raise ConfigError("encryption", type(keys).__name__, "a mapping of key ids to keys, with one at least")
+        self._keys = {_id(id): _key(id, key) for id, key in keys.items()}
+        self.current = next(iter(self._keys)) if current is None else current
+        if self.current not in self._keys:
+            raise ConfigError("encryption.current", current, ", ".join(self._keys))
+
+    @classmethod
+    def parse(cls, text: str, *, where: str = "encryption") -> Keys:
+        """Read `ID:KEY,ID:KEY`, the current one first. Raises ConfigError that names `where`."""
+        keys: dict[str, str | bytes] = {}
+        for piece in filter(None, map(str.strip, text.split(","))):
+            id, colon, key = piece.partition(":")
+            if not colon:
+                raise ConfigError(where, "a key without an id", WRITTEN)
+            if id in keys:
+                raise ConfigError(where, f"two keys of the id {_id(id)}", "an id of its own for each key")
+            keys[id] = key
+        if not keys:
+            raise ConfigError(where, "nothing", WRITTEN)
+        return cls(keys)
+
+    @classmethod
+    def from_env(cls, name: str = ENVIRONMENT) -> Keys:
+        """Read the environment variable, which holds what `parse` reads. Raises ConfigError where it is not set."""
+        return cls.parse(os.environ.get(name, ""), where=name)
+
+    @classmethod
+    def of(cls, given: object) -> Keys:
+        """Return the keys that `encryption=` was given: keys, a mapping, or text."""
+        if isinstance(given, Keys):
+            return given
+        if isinstance(given, str):
+            return cls.parse(given)
+        if isinstance(given, Mapping):
+            return cls(given)
+        raise ConfigError("encryption", type(given).__name__, "Keys(...), a mapping of key ids to keys, or ID:KEY")
+
+    @staticmethod
+    def new() -> str:
+        """Return a new key, as base64: keep it where you keep secrets, for without it nothing can be read."""
+        return binascii.b2a_base64(os.urandom(SIZE), newline=False).decode()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all keys."""
+        return tuple(self._keys)
+
+    def secret(self, id: str) -> bytes | None:
+        """The key of this id, if it is there."""
+        return self._keys.get(id)
+
+    def __repr__(self) -> str:
+        return f"Keys(ids={self.ids!r}, current={self.current!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("keys are not pickled: open the memory where it is used")
+
+
+def _id(given: object) -> str:
+    if not isinstance(given, str) or not _ID.fullmatch(given):  # it may be a key in the wrong place: not shown
+        found = f"an id of {len(given)} characters" if isinstance(given, str) else type(given).__name__
+        raise ConfigError("encryption", found, "ids of up to 64 letters, digits, dots, hyphens and underscores")
+    return given
+
+
+def _key(id: str, given: object) -> bytes:
+    where = f"encryption key {id}"
+    if isinstance(given, bytes | bytearray):
+        raw = bytes(given)
+    elif isinstance(given, str):
+        raw = _read(given.strip())
+    else:
+        raise ConfigError(where, type(given).__name__, ALLOWED)
+    if len(raw) != SIZE:
+        raise ConfigError(where, f"{len(raw)} bytes" if raw else "what is neither base64 nor hexadecimal", ALLOWED)
+    return raw
+
+
+def _read(text: str) -> bytes:
+    """The bytes that the text stands for; none where it is not readable."""
+    if len(text) == 2 * SIZE and re.fullmatch("[0-9a-fA-F]+", text):
+        return bytes.fromhex(text)
+    if not re.fullmatch("[A-Za-z0-9+/_-]+={0,2}", text):
+        return b""
+    plain = text.rstrip("=").translate(str.maketrans("-_", "+/"))
+    try:
+        return binascii.a2b_base64(plain + "=" * (-len(plain) % 4))
+    except binascii.Error:
+        return b""

@@ -1,0 +1,261 @@
+"""The store around another: what goes in is sealed, what comes out is opened.
+
+Every write is a compare-and-set of the session's revision, so that each text is bound to the place that it will have,
+and nothing is written under a key that was retired meanwhile. Writers of one process wait for each other; whoever
+loses against another process begins again. Keyed additions are compared here, by what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from palimpsest.entries import Entry
+from palimpsest.errors import Conflict
+from palimpsest.linking import link
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.stores import Appended, Dump, Item, SessionInfo
+from palimpsest.stores.common import expected, unknown_only
+from palimpsest.stores.encrypted import forms, telling
+from palimpsest.stores.encrypted.base import SealingStore
+from palimpsest.stores.encrypted.forms import Names
+from palimpsest.stores.encrypted.sealing import Box
+
+_replace = msgspec.structs.replace
+
+
+class EncryptedStore(SealingStore):
+    """`below` with everything in it that is text sealed. Closing it closes that store."""
+
+    # --- writing sessions
+
+    async def append(
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+    ) -> Appended:
+        async def write() -> Appended:
+            with self._alone(key):
+                while (done := await self._append(key, entries, check_ids, expect)) is None:
+                    pass
+                return done
+
+        return await self._whole(write)
+
+    async def _append(
+        self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None
+    ) -> Appended | None:
+        """Append, unless somebody else writes meanwhile (None)."""
+        stored, head = await self.reader.head(key) or (Head(), Head())
+        expected(key, head, expect)
+        known: dict[str, Entry] = {}
+        fresh: Sequence[Entry] = entries
+        if check_ids:
+            found = await self.below.fetch(key, ids=[entry.id for entry in entries])
+            known = {entry.id: entry for entry in await self.reader.entries(key, found)}
+            fresh = unknown_only(entries, known)
+        if not fresh:
+            return Appended(head, tuple(known[entry.id] for entry in entries), 0)
+        box = await self._box(key, head if head.revision else None)
+        _, linked = link(head, fresh, self._clock())
+        names = Names(box, forms.known_names(stored, head))
+        sealed = [names.on(given, forms.seal_entry(entry, box)) for given, entry in zip(fresh, linked, strict=True)]
+        try:
+            done = await self.below.append(key, sealed, expect=head.revision)
+        except Conflict:
+            return None
+        if not head.revision:
+            await self._settle([key], box)
+        self._note(key, done.head)
+        self.reader.note_digests(key, done.head, linked)
+        new = {entry.id: entry for entry in linked}
+        given = linked if len(linked) == len(entries) else [new.get(e.id) or known[e.id] for e in entries]
+        return Appended(await self.reader.open_head(key, done.head), tuple(given), len(linked))
+
+    async def compact(
+        self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
+    ) -> Head:
+        async def write() -> Head:
+            with self._alone(key):
+                while (done := await self._compact(key, change, expect_revision, expect_epoch)) is None:
+                    pass
+                return done
+
+        return await self._whole(write)
+
+    async def _compact(
+        self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
+    ) -> Head | None:
+        """Commit the change, unless somebody else writes meanwhile (None)."""
+        _, head = await self.reader.head(key) or (Head(), Head())
+        expected(key, head, expect_revision, expect_epoch)
+        box = await self._box(key, head if head.revision else None)
+        try:
+            after = await self.below.compact(
+                key, _sealed(change, head.revision + 1, box), expect_revision=head.revision, expect_epoch=expect_epoch
+            )
+        except Conflict:
+            return None
+        if not head.revision:
+            await self._settle([key], box)
+        self._note(key, after)
+        return await self.reader.open_head(key, after)
+
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+        async def write() -> None:
+            lineage = forms.shared(await self.reader.lineage(key), key.session, head)
+            branch = key._replace(session=into)
+            box = await self._box(branch, None)
+            sealed = forms.seal_head(head, box, lineage)
+            await self.below.fork(key, into, sealed, expect_epoch=expect_epoch)
+            await self._settle([branch], box)
+
+        await self._whole(write)
+
+    async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
+        async def write() -> None:
+            box = await self._box(key, None)
+            sealed = Dump(
+                head=forms.seal_head(dump.head, box),
+                entries=tuple(forms.seal_entry(entry, box) for entry in dump.entries),
+                records=tuple(telling.seal_record(record, box) for record in dump.records),
+            )
+            await self.below.load(key, sealed, replace=replace)
+            await self._settle([key], box)
+
+        await self._whole(write)
+
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        await self.below.count(key, counter, counts)
+
+    async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
+        return await self.below.delete(key, expect=expect)
+
+    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        return await self.below.due(now)
+
+    async def sweep(self, now: int) -> int:
+        return await self.below.sweep(now)
+
+    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+        return await self.below.scrub(whole=whole)
+
+    # --- reading sessions
+
+    async def head(self, key: SessionKey) -> Head | None:
+        async def read() -> Head | None:
+            found = await self.reader.head(key)
+            return found[1] if found is not None else None
+
+        return await self._whole(read)
+
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        counter: str | None = None,
+        uncounted: bool = False,
+    ) -> list[Entry]:
+        async def read() -> list[Entry]:
+            stored = await self.below.read(
+                key,
+                after=after,
+                before=before,
+                limit=limit,
+                newest_first=newest_first,
+                counter=counter,
+                uncounted=uncounted,
+            )
+            return await self.reader.entries(key, stored)
+
+        return await self._whole(read)
+
+    async def fetch(
+        self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
+    ) -> list[Entry]:
+        async def read() -> list[Entry]:
+            return await self.reader.entries(key, await self.below.fetch(key, seqs, ids, counter=counter))
+
+        return await self._whole(read)
+
+    async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
+        async def read() -> list[Record]:
+            return await self.reader.records(key, await self.below.records(key, after=after, before=before))
+
+        return await self._whole(read)
+
+    async def branches(self, key: SessionKey) -> list[str]:
+        return await self.below.branches(key)
+
+    async def tally(
+        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
+    ) -> tuple[int, int]:
+        return await self.below.tally(key, counter, after=after, before=before)
+
+    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
+        found = await self.below.sessions(tenant, after=after, limit=limit)
+        return [_replace(one, forked_from=forms.parent_of(one.forked_from)) for one in found]
+
+    # --- items and leases
+
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        item = await self.below.get_item(tenant, namespace, self.items.name(tenant, namespace, key))
+        return None if item is None else self.items.opened(tenant, namespace, item)
+
+    async def put_item(
+        self,
+        tenant: str,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expires: int | None = None,
+        expect: int | None = None,
+    ) -> Item:
+        await self.markings.refresh()
+        box, name = self.items.box(tenant), self.items.name(tenant, namespace, key)
+        sealed = self.items.sealed(box, namespace, name, key, value)
+        try:
+            item = await self.below.put_item(tenant, namespace, name, sealed, expires=expires, expect=expect)
+        except Conflict as fault:
+            raise Conflict(f"item {namespace}/{key}", fault.reason) from None
+        await self._settle_items(tenant, box)
+        return _replace(item, key=key, value=value)
+
+    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        return await self.below.delete_item(tenant, namespace, self.items.name(tenant, namespace, key))
+
+    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        found = await self.below.list_items(tenant, namespace)
+        return [self.items.opened(tenant, namespace, item) for item in found]
+
+    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
+        return await self.below.clear_items(tenant, dry_run=dry_run)
+
+    async def lease(
+        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
+    ) -> int | None:
+        return await self.below.lease(tenant, name, holder, seconds, fence=fence)
+
+
+def _sealed(change: Change, revision: int, box: Box) -> Change:
+    """The change as it is stored; it will make this revision."""
+    summary = change.compaction.summary if change.compaction is not None else None
+    told = telling.Told(change.kind, revision, change.reason, change.detail, change.cut, summary)
+    sealed = telling.seal_told(told, box)
+    compaction = change.compaction
+    if compaction is not None and sealed.summary is not None:
+        compaction = _replace(compaction, summary=sealed.summary)
+    back = forms.seal_head(change.back, box) if change.back is not None else None
+    return _replace(
+        change,
+        reason=sealed.reason,
+        detail=sealed.detail,
+        cut=sealed.cut,
+        compaction=compaction,
+        back=back,
+        pseudonyms=forms.seal_pseudonyms(change.pseudonyms, box),
+    )

@@ -1,0 +1,142 @@
+"""The contract of stores: what erasing over sessions asks of them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from palimpsest.entries import moment
+from palimpsest.errors import Conflict
+from palimpsest.log import Change, Cut, Head
+from palimpsest.testing.branches import fork
+from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+
+THIRD = KEY._replace(session="a third")
+
+
+class ErasureConformance(Contract):
+    """Who shares what, what is due, records that lose their words, and items by the tenant."""
+
+    @rule
+    async def test_branches_are_those_that_share_entries(self, on: Opened) -> None:
+        """Whoever has entries of the same addition, tombstones too, whichever branched off which; nobody else."""
+        await on.store.append(KEY, said("a", "b"))
+        await on.store.append(FOREIGN, said("a"))
+        await fork(on.store, KEY, OTHER)
+        await on.store.append(OTHER, said("mine"))
+        await fork(on.store, OTHER, THIRD)
+        await on.store.append(KEY, said("c"))
+
+        names = sorted([KEY.session, OTHER.session, THIRD.session])
+        for key in (KEY, OTHER, THIRD):
+            assert await on.store.branches(key) == [name for name in names if name != key.session]
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1, 2)))
+        assert len(await on.store.branches(KEY)) == 2
+        await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        await on.store.append(KEY, said("d"))
+        assert await on.store.branches(KEY) == []
+        assert await on.store.branches(OTHER) == [THIRD.session]
+        await on.store.delete(OTHER)
+        assert await on.store.branches(THIRD) == []
+        assert await on.store.branches(OTHER) == []
+        assert await on.store.branches(FOREIGN) == []
+
+    @rule
+    async def test_what_is_due_is_what_a_sweep_would_erase(self, on: Opened) -> None:
+        """By session, in each that shares it; what is erased or swept is due no more."""
+        soon = moment(on.clock.now + 1_000_000)
+        await on.store.append(KEY, [*said("a"), *said("b", "c", expires_at=soon)])
+        await fork(on.store, KEY, OTHER)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(3,)))
+
+        assert await on.store.due(on.clock.now) == []
+        later = on.clock.now + 1_000_000
+        assert sorted(await on.store.due(later)) == sorted([(KEY, (2,)), (OTHER, (2,))])
+        await on.store.sweep(later)
+        assert await on.store.due(later) == []
+
+    @rule
+    async def test_a_delete_happens_only_where_it_is_expected(self, on: Opened) -> None:
+        """With an expected revision a session to which somebody has added meanwhile stays."""
+        await on.store.append(KEY, said("a"))
+        await on.store.append(KEY, said("b"))
+
+        await refused(Conflict, on.store.delete(KEY, expect=1))
+        await refused(Conflict, on.store.delete(OTHER, expect=1))
+
+        assert texts(await on.store.read(KEY)) == ["a", "b"]
+        assert await on.store.delete(KEY, expect=2) is True
+        assert await on.store.head(KEY) is None
+
+    @rule
+    async def test_items_of_a_tenant_go_together(self, on: Opened) -> None:
+        """All namespaces, expired items too, are counted and go; another tenant's stay; its leases end."""
+        await on.store.put_item("t", "one", "a", b"1")
+        await on.store.put_item("t", "one", "b", b"2", expires=on.clock.now + 1)
+        await on.store.put_item("t", "two", "a", b"3")
+        await on.store.put_item("other", "one", "a", b"4")
+        on.clock.advance(1)
+        assert await on.store.lease("t", "name", "me", 60) is not None
+
+        assert await on.store.clear_items("t", dry_run=True) == {"one": 2, "two": 1}
+        assert await on.store.clear_items("t") == {"one": 2, "two": 1}
+
+        assert await on.store.clear_items("t") == {}
+        assert await on.store.list_items("t", "one") == []
+        assert [item.value for item in await on.store.list_items("other", "one")] == [b"4"]
+        assert await on.store.lease("t", "name", "you", 60) is not None
+
+    @rule
+    async def test_silent_records_say_nothing(self, on: Opened) -> None:
+        """An erasure takes reason, details and conditions of the records that it names, the head's too; no others."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        cut = Cut(start=2, conditions=("a secret",))
+        await on.store.compact(KEY, Change(kind="cut", reason="r", view="v", cut=cut, detail={"a": "secret"}))
+        await on.store.compact(KEY, Change(kind="erase", reason="secret", seqs=(1,), detail={"a": 1}))
+        await on.store.compact(KEY, Change(kind="pin", reason="pinned", seqs=(2,), detail={"kept": 1}))
+        await fork(on.store, KEY, OTHER)
+
+        head = await on.store.compact(KEY, Change(kind="erase", reason="again", silence=(2, 3)))
+
+        first, second, third, last = await on.store.records(KEY)
+        assert (first.detail, first.reason, first.cut) == ({}, "r", replace(cut, conditions=(), epoch=1, revision=2))
+        assert (second.reason, second.detail, second.seqs) == ("", {}, (1,))
+        assert (third.detail, last.reason, last.seqs) == ({"kept": 1}, "again", ())
+        assert head.views["v"].conditions == ()
+        assert ((await on.store.head(KEY)) or Head()).views["v"].conditions == ()
+        assert texts(await on.store.read(KEY)) == ["", "b", "c"]
+        assert [record.reason for record in await on.store.records(OTHER)] == ["r", "secret", "pinned"]
+        assert ((await on.store.head(OTHER)) or Head()).views["v"].conditions == ("a secret",)
+
+    @rule
+    async def test_a_silent_summary_covers_nothing(self, on: Opened) -> None:
+        """A summary that is named loses its words though no entry of it is erased: what it covered is uncovered."""
+        await on.store.append(KEY, said("a", "b", "c", "d"))
+        first = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "a secret", (1, 1)))
+        other = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "others", (3, 3)))
+        state = await state_of(on.store, KEY)
+        await compact(on.store, KEY, covering(state, "a secret, too", (2, 2), fold=[first]))
+
+        await on.store.compact(KEY, Change(kind="erase", reason="r", silence=(first.revision,)))
+
+        found = await summaries(on.store, KEY)
+        assert found[first.revision].withdrawn
+        assert found[first.revision].text == ""
+        assert found[other.revision].text == "others"
+        assert await sound(on.store, KEY)
+        newest = max(found)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", silence=(newest,)))
+        after = await state_of(on.store, KEY)
+        assert (after.current, after.covered, after.evicted) == ((other.revision,), ((3, 3),), ((1, 2),))
+        assert await sound(on.store, KEY)
+        assert texts(await on.store.read(KEY)) == ["a", "b", "c", "d"]
+
+    @rule
+    async def test_nothing_remains_where_nobody_is_in_the_way(self, on: Opened) -> None:
+        """Scrubbing tells of nothing that could not be done, however often it is asked."""
+        await on.store.append(KEY, said("a", "b"))
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+
+        assert await on.store.scrub(whole=False) == ()
+        assert await on.store.scrub() == ()
+        assert texts(await on.store.read(KEY)) == ["", "b"]

@@ -1,0 +1,277 @@
+"""The contract of stores that rewrite what they hold: `palimpsest.stores.rewriting.Rewritable`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from palimpsest.entries import Entry
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.stores import Item
+from palimpsest.stores.rewriting import Rewritable
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+
+LARGE = "large " * 20_000
+
+
+class Saying:
+    """Puts a word in the place of another, in entries and in details of records."""
+
+    def __init__(self, old: str, new: str, *, keeps_texts: bool = False) -> None:
+        self._old, self._new, self.keeps_texts = old, new, keeps_texts
+
+    def head(self, head: Head) -> Head:
+        """A later one."""
+        return replace(head, revision=head.revision + 1)
+
+    def branch(self, _: SessionKey, head: Head, __: Collection[int]) -> Head:
+        """A later one."""
+        return replace(head, revision=head.revision + 1)
+
+    def entry(self, entry: Entry) -> Entry:
+        """The entry with the other word."""
+        if self._old not in entry.text:
+            return entry
+        return replace(entry, content=entry.text.replace(self._old, self._new))
+
+    def record(self, record: Record) -> Record:
+        """The record with the other word."""
+        detail = {name: self._new if value == self._old else value for name, value in record.detail.items()}
+        return record if detail == record.detail else replace(record, detail=detail)
+
+    def item(self, _: str, item: Item) -> Item:
+        """The item with the other word."""
+        value = item.value.replace(self._old.encode(), self._new.encode())
+        return item if value == item.value else replace(item, value=value)
+
+
+class Nothing(Saying):
+    """Leaves everything as it is, head and all."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such word", "")
+
+    def head(self, head: Head) -> Head:
+        """The same."""
+        return head
+
+
+class Failing(Saying):
+    """Fails at one entry."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__("old", "new")
+        self._seq = seq
+
+    def entry(self, entry: Entry) -> Entry:
+        """The entry with the other word, unless it is that one."""
+        if entry.seq == self._seq:
+            raise KeyError(entry.seq)
+        return super().entry(entry)
+
+
+def rewritable(on: Opened) -> Rewritable:
+    """The store as one that rewrites."""
+    assert isinstance(on.store, Rewritable), "a store that rewrites is Rewritable"
+    return on.store
+
+
+class RewritingConformance(Contract):
+    """Everything that the docstrings of `Rewritable` and `Rewrite` promise, one rule a test.
+
+    For stores that implement it, beside `StoreConformance`, with the same fixture.
+    """
+
+    @rule
+    async def test_what_is_rewritten_says_something_else_in_its_place(self, on: Opened) -> None:
+        """Entries, records and head are those that were given; ids, places, links, times and all others stay."""
+        done = await on.store.append(KEY, said("old one", "keep", "the old"))
+        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        await on.store.append(OTHER, said("old"))
+        head = await on.store.head(KEY) or Head()
+
+        assert await rewritable(on).rewrite(KEY, Saying("old", "new")) == (3, None)
+
+        one, two, three = done.entries
+        wanted = [replace(one, content="new one"), two, replace(three, content="the new")]
+        assert await on.store.read(KEY) == wanted
+        assert await on.store.fetch(KEY, ids=[three.id]) == wanted[2:]
+        assert [record.detail for record in await on.store.records(KEY)] == [{"why": "new"}]
+        assert await on.store.head(KEY) == replace(head, revision=head.revision + 1)
+        assert texts(await on.store.read(OTHER)) == ["old"]
+        assert texts(list((await on.store.append(KEY, said("more"))).entries)) == ["more"]
+
+    @rule
+    async def test_what_says_something_else_is_counted_anew(self, on: Opened) -> None:
+        """Counts of rewritten entries go, by whatever counter; those of the others stay."""
+        await on.store.append(KEY, said("old", "keep"))
+        for counter in ("words", "letters"):
+            await on.store.count(KEY, counter, {1: 1, 2: 2})
+
+        await rewritable(on).rewrite(KEY, Saying("old", "new"))
+
+        for counter in ("words", "letters"):
+            assert [entry.tokens for entry in await on.store.read(KEY, counter=counter)] == [None, 2]
+            assert await on.store.tally(KEY, counter) == (1, 2)
+        await on.store.count(KEY, "words", {1: 5})
+        assert await on.store.tally(KEY, "words") == (2, 7)
+
+    @rule
+    async def test_counts_stay_where_texts_do(self, on: Opened) -> None:
+        """A rewrite that keeps texts keeps their counts."""
+        await on.store.append(KEY, said("old", "keep"))
+        await on.store.count(KEY, "words", {1: 1, 2: 2})
+
+        await rewritable(on).rewrite(KEY, Saying("old", "old!", keeps_texts=True))
+
+        assert [entry.tokens for entry in await on.store.read(KEY, counter="words")] == [1, 2]
+
+    @rule
+    async def test_what_stays_is_not_written(self, on: Opened) -> None:
+        """Where everything is to stay, nothing counts as rewritten, no head moves; and no session is made."""
+        await on.store.append(KEY, said("a"))
+        before = await on.store.head(KEY)
+
+        assert await rewritable(on).rewrite(KEY, Nothing()) == (0, None)
+        assert await on.store.head(KEY) == before
+        assert await rewritable(on).rewrite(OTHER, Saying("a", "b")) == (0, None)
+        assert await on.store.head(OTHER) is None
+
+    @rule
+    async def test_a_long_session_is_rewritten_stretch_by_stretch(self, on: Opened) -> None:
+        """Whoever goes on after the seq that is returned reaches the end; head and records are rewritten once."""
+        await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
+        how = Saying("old", "new")
+
+        changed, after = await rewritable(on).rewrite(KEY, how)
+        while after is not None:
+            await on.store.append(KEY, said("new, of another writer"))
+            more, after = await rewritable(on).rewrite(KEY, how, after=after)
+            changed += more
+
+        assert changed == 600
+        found = texts(await on.store.read(KEY))
+        assert found[:600] == [f"new {number}" for number in range(600)]
+        head = await on.store.head(KEY) or Head()
+        assert head.revision == 2 + len(found) - 600
+
+    @rule
+    async def test_what_is_named_is_rewritten_in_one_step(self, on: Opened) -> None:
+        """Entries that are named by their seqs are rewritten together, with head and records, however many they are."""
+        await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
+        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        before = await on.store.head(KEY) or Head()
+
+        done = await rewritable(on).rewrite(KEY, Saying("old", "new"), seqs=range(1, 601))
+
+        assert done == (601, None)
+        assert texts(await on.store.read(KEY)) == [f"new {number}" for number in range(600)]
+        assert [record.detail for record in await on.store.records(KEY)] == [{"why": "new"}]
+        assert await on.store.head(KEY) == replace(before, revision=before.revision + 1)
+        assert await on.store.scrub() == ()
+
+    @rule
+    async def test_only_what_comes_after_a_place_is_rewritten(self, on: Opened) -> None:
+        """With `after` earlier entries, records and head stay."""
+        await on.store.append(KEY, said("old", "old"))
+        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        before = await on.store.head(KEY)
+
+        assert await rewritable(on).rewrite(KEY, Saying("old", "new"), after=1) == (1, None)
+
+        assert texts(await on.store.read(KEY)) == ["old", "new"]
+        assert [record.detail for record in await on.store.records(KEY)] == [{"why": "old"}]
+        assert await on.store.head(KEY) == before
+
+    @rule
+    async def test_what_the_rewrite_raises_undoes_the_step(self, on: Opened) -> None:
+        """Neither the entries before the one that it failed at, nor records, head or counts are others."""
+        await on.store.append(KEY, said("old", "old"))
+        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        before = [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)]
+
+        await refused(KeyError, rewritable(on).rewrite(KEY, Failing(2)))
+
+        assert [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)] == before
+
+    @rule
+    async def test_large_content_is_rewritten(self, on: Opened) -> None:
+        """A large text may become another, or a small one, and back; who else holds the same keeps it."""
+        await on.store.append(KEY, said(LARGE, "small"))
+        await on.store.append(OTHER, said(LARGE))
+        for old, new in ((LARGE, "none"), ("none", LARGE + "!"), (LARGE, "gone"), ("small", LARGE)):
+            await rewritable(on).rewrite(KEY, Saying(old, new))
+            await on.store.sweep(0)
+
+        assert texts(await on.store.read(KEY)) == ["gone!", LARGE]
+        assert texts(await on.store.read(OTHER)) == [LARGE]
+
+    @rule
+    async def test_branches_are_rewritten_one_by_one_or_together(self, on: Opened) -> None:
+        """When each was rewritten all of them say it, and what one has added alone is its own still."""
+        await on.store.append(KEY, said("old"))
+        await on.store.count(KEY, "words", {1: 1})
+        head = await on.store.head(KEY) or Head()
+        await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)
+        await on.store.append(OTHER, said("old, too"))
+
+        for key in (OTHER, KEY):
+            await rewritable(on).rewrite(key, Saying("old", "new"))
+
+        assert texts(await on.store.read(KEY)) == ["new"]
+        assert texts(await on.store.read(OTHER)) == ["new", "new, too"]
+        for key in (OTHER, KEY):
+            assert await on.store.tally(key, "words") == (0, 0)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False]
+
+    @rule
+    async def test_no_branch_says_something_else_under_the_same_head(self, on: Opened) -> None:
+        """The head of a branch moves in the step in which what it shares is rewritten, and in no other."""
+        await on.store.append(KEY, said("old", "keep"))
+        head = await on.store.head(KEY) or Head()
+        for name in ("early", "late"):
+            point = replace(head, next_seq=3 if name == "late" else 1)
+            await on.store.fork(KEY, name, point, expect_epoch=head.epoch)
+            await on.store.append(KEY._replace(session=name), said("old, too"))
+
+        await rewritable(on).rewrite(KEY, Saying("old", "new"))
+
+        for name in ("early", "late"):
+            branch = KEY._replace(session=name)
+            said_now, now = texts(await on.store.read(branch)), await on.store.head(branch) or Head()
+            assert said_now[-1] == "old, too"
+            assert (now.revision > head.revision + 1) == (said_now[0] == "new")
+
+    @rule
+    async def test_tenants_are_those_that_have_something(self, on: Opened) -> None:
+        """A tenant with a session or an item is listed, by its id, as long as it has one."""
+        assert await rewritable(on).tenants() == []
+        await on.store.append(FOREIGN, said("a"))
+        await on.store.put_item("items only", "n", "k", b"")
+
+        assert await rewritable(on).tenants() == sorted([FOREIGN.tenant, "items only"])
+        await on.store.delete(FOREIGN)
+        await on.store.delete_item("items only", "n", "k")
+        assert await rewritable(on).tenants() == []
+
+    @rule
+    async def test_items_are_rewritten(self, on: Opened) -> None:
+        """Their values are others; keys, versions, order and expiry stay, and other tenants' items."""
+        tenant, end = KEY.tenant, on.clock.now + 1_000_000
+        for key, value in (("b", b"x"), ("b", b"old"), ("a", b"keep")):
+            await on.store.put_item(tenant, "n", key, value, expires=end)
+        await on.store.put_item(tenant, "m", "k", b"the old")
+        await on.store.put_item(FOREIGN.tenant, "n", "b", b"old")
+
+        assert await rewritable(on).rewrite_items(tenant, Saying("old", "new").item) == 2
+        assert await rewritable(on).rewrite_items(tenant, Saying("old", "new").item) == 0
+
+        b, a = await on.store.list_items(tenant, "n")
+        assert (b, a) == (
+            Item(key="b", value=b"new", version=2, expires=end),
+            Item(key="a", value=b"keep", version=1, expires=end),
+        )
+        assert await on.store.get_item(tenant, "m", "k") == Item(key="k", value=b"the new", version=1)
+        assert await on.store.get_item(FOREIGN.tenant, "n", "b") == Item(key="b", value=b"old", version=1)

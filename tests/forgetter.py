@@ -1,0 +1,38 @@
+"""A process of its own that forgets, or writes what is to be forgotten. It speaks as `writer.py` does."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from palimpsest import Memory
+from writer import say
+
+WORD = "zanzibar"
+USER = "ann"
+
+
+def forget(path: str, what: str) -> None:
+    """Forget, and say how far it is after each session."""
+    with Memory.open(path) as memory:
+        say("ready")
+        sys.stdin.readline()
+        subject: dict[str, Any] = {"user": USER} if what == "user" else {"matches": WORD}
+        done = memory.forget(**subject, progress=lambda done, total: say([done, total]))
+        say({"entries": done.entries, "remains": [*done.remains]})
+
+
+def append(path: str, number: str) -> None:
+    """Add what matches and what does not, to sessions that are there and to new ones."""
+    with Memory.open(path) as memory:
+        say("ready")
+        sys.stdin.readline()
+        for i in range(int(number)):
+            session = memory.session(f"s{i % 7}" if i % 3 else f"new {i}")
+            session.add_user_message(f"to {WORD} {i}", name=USER)
+            session.add_assistant_message(f"kept {i}" if i % 3 else f"yes, {WORD}")
+        say("done")
+
+
+if __name__ == "__main__":
+    {"forget": forget, "append": append}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,100 @@
+"""Sessions with marker words in every place that takes text, and stores to keep them in, for tests of scanning."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from palimpsest import Entry, Image, Memory, Session, Text
+from palimpsest.entries import Native
+from palimpsest.runners import drive
+from palimpsest.stores.encrypted import Encryption
+from sealed import FIRST, address
+from writer import quarters
+
+PATTERN = r"zq\d{3}secret"
+POLICY = {"redact_patterns": [PATTERN]}
+PLACES = ("memory", "sqlite", "file", "sealed-memory", "sealed-sqlite", "sealed-file")
+
+COMPACT = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
+"""A compaction that leaves one interaction, in one pass of the summarizer."""
+
+
+class Words:
+    """Marker words, all different, and those that were used."""
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+        self._words: Iterator[str] = (f"zq{number:03d}secret" for number in itertools.count(100))
+
+    def __call__(self) -> str:
+        self.used.append(next(self._words))
+        return self.used[-1]
+
+
+def opened(place: str, folder: Path, **options: Any) -> Memory:
+    """The memory over a store of this kind."""
+    kind = place.removeprefix("sealed-")
+    encryption: Encryption | None = FIRST if kind != place else None
+    where = address(kind, folder)
+    if kind != "memory":
+        options.setdefault("synchronous", "NORMAL")
+    return Memory.open(where, encryption=encryption, **options)
+
+
+def session_of(memory: Memory, name: str = "one", **options: Any) -> Session:
+    """A session of the tests."""
+    return memory.session(name, **{"counter": quarters, "max_tokens": 100_000, **options})
+
+
+def play(memory: Memory, word: Words) -> Session:
+    """Put a marker into every place of a session that takes text, in what is rewound, covered and branched off, too."""
+    told = [word() for _ in range(3)]
+
+    def summarizer(_: str) -> str:
+        return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
+
+    session = session_of(memory, summarizer=summarizer)
+    for number in range(6):
+        text = f"{number} " + "many words that are to be summarised " * 8
+        session.add_user_message(f"{text} {word()}")
+        session.add_assistant_message(text)
+    session.compact(COMPACT)
+    session.add_user_message(word(), metadata={word(): word()}, name=word())
+    session.add_context(word(), name=word())
+    native = Native(format="openai", keep={word(): word()})
+    parts = (Text(text=word(), extra={word(): 1}), Image(source=f"data:,{word()}"))
+    large = word() * 3_000
+    session.add_entries([Entry(content=parts, native=native, name=word()), Entry(role="assistant", content=large)])
+    session.add_tool_call("look_up", {word(): word()}, call_id="c1")
+    session.add_tool_result(None, word(), call_id="c1")
+    session.record_usage(100, context=session.context())
+    session.erase([session.add_user_message("gone").id], reason=word())
+    branch = session.fork("branch")
+    back = session.add_user_message("kept")
+    session.add_user_message(word())
+    session.rewind(back)
+    session.add_assistant_message(word())
+    condition = f"not contains(message.content, '{word()}')"
+    session_of(memory, view="small", conditions=[condition], max_tokens=1_000).context()
+    branch.add_user_message(word())
+    return session
+
+
+def everything(memory: Memory) -> str:
+    """All that can be read of a memory: exports, entries that were rewound, records, contexts and heads."""
+    found: list[object] = []
+    for one in memory.sessions():
+        session = session_of(memory, one.session)
+        key = session.options.key
+        found += [session.export(), session.entries(rewound=True), session.history(), session.summaries(history=True)]
+        found += [session.context(dry_run=True).messages, drive(memory.store.head(key)), session.interactions()]
+    return repr(found)
+
+
+def left_in(text: str) -> list[str]:
+    """The markers that are in a text."""
+    return sorted(set(re.findall(PATTERN, text)))

@@ -1,0 +1,175 @@
+"""Redacting what is stored, in processes of their own: killed at each step, or beside others who write.
+
+scan_process.py die FOLDER NAME        for each step a copy of the folder, in which a process was killed there
+scan_process.py write ADDRESS NUMBER   append so many entries that a new rule would redact, when told to go
+scan_process.py scan ADDRESS           redact until it is told to end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marked import POLICY, session_of
+from palimpsest import Memory
+from palimpsest.entries import Entry
+from palimpsest.log import Head, Record, SessionKey
+from palimpsest.runners import Runner
+from palimpsest.stores import STORES
+from palimpsest.stores.common import disk_options
+from palimpsest.stores.file.store import FileStore
+from palimpsest.stores.rewriting import Rewrite
+from palimpsest.stores.sqlite.store import SQLiteStore
+
+EVERYTHING: Mapping[str, Any] = {**POLICY, "non_persistable_message_types": ["health"]}
+
+
+class Steps:
+    """Counts steps, and kills this process at one of them."""
+
+    def __init__(self, last: int) -> None:
+        self._left = last
+
+    def step(self) -> None:
+        """One more step."""
+        self._left -= 1
+        if self._left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dying:
+    """A rewrite with a step before each value."""
+
+    keeps_texts = False
+
+    def __init__(self, how: Rewrite, steps: Steps) -> None:
+        self._how, self._steps = how, steps
+
+    def head(self, head: Head) -> Head:
+        self._steps.step()
+        return self._how.head(head)
+
+    def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
+        self._steps.step()
+        return self._how.branch(key, head, seqs)
+
+    def entry(self, entry: Entry) -> Entry:
+        new = self._how.entry(entry)
+        if new is not entry:
+            self._steps.step()
+        return new
+
+    def record(self, record: Record) -> Record:
+        new = self._how.record(record)
+        if new is not record:
+            self._steps.step()
+        return new
+
+
+def mortal(kind: str, steps: Steps) -> None:
+    """Register a store `mortal:` with steps before and after whatever it changes."""
+    base: Any = {"sqlite": SQLiteStore, "file": FileStore}[kind]
+
+    class Mortal(base):  # type: ignore[misc]
+        def _compact(self, *arguments: Any) -> Head:
+            steps.step()
+            head: Head = super()._compact(*arguments)
+            steps.step()
+            return head
+
+        def _rewrite(self, key: SessionKey, how: Rewrite, *rest: Any) -> tuple[int, int | None]:
+            steps.step()
+            done: tuple[int, int | None] = super()._rewrite(key, Dying(how, steps), *rest)
+            steps.step()
+            return done
+
+        def _scrub(self, whole: bool) -> tuple[str, ...]:
+            steps.step()
+            done: tuple[str, ...] = super()._scrub(whole)
+            steps.step()
+            return done
+
+    class MortalFiles(Mortal):
+        @contextmanager
+        def _rewriting(self, *arguments: Any) -> Iterator[Any]:
+            with super()._rewriting(*arguments) as file:
+                yield file
+            steps.step()
+
+    made = MortalFiles if kind == "file" else Mortal
+
+    def opened(url: str, runner: Runner, **options: Any) -> Any:
+        return made(url, url.removeprefix("mortal:"), runner, disk_options(options))
+
+    STORES.register("mortal", opened)
+
+
+def die(kind: str, pristine: str, name: str) -> None:
+    """Redact a copy of the folder for each step, and be killed there; say how many there were."""
+    Memory.open("memory://").session("s", model="gpt-4o").options.counter.count("loaded once, for all children")
+    for last in range(1_000):
+        copy = f"{pristine}-{last}"
+        shutil.copytree(pristine, copy)
+        child = os.fork()
+        if child == 0:
+            mortal(kind, Steps(last))
+            with Memory.open(f"mortal:{copy}/{name}", synchronous="NORMAL") as memory:
+                memory.scan(EVERYTHING, apply=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        say({"folder": copy, "killed": os.WIFSIGNALED(status)})
+        if not os.WIFSIGNALED(status):
+            return
+
+
+def write(address: str, number: int) -> None:
+    """Append entries that are to be redacted, and see that no epoch has two contexts that begin otherwise."""
+    given: dict[int, list[dict[str, Any]]] = {}
+    with Memory.open(address, synchronous="NORMAL") as memory:
+        session = session_of(memory)
+        say("ready")
+        sys.stdin.readline()
+        for i in range(number):
+            session.add_user_message(f"zq100secret {i}")
+            context = session.context()
+            if context.epoch is not None:
+                before = given.get(context.epoch, [])
+                assert context.messages[: len(before)] == before, f"epoch {context.epoch} has two beginnings"
+                given[context.epoch] = context.messages
+
+
+def scan(address: str) -> None:
+    """Redact again and again, until told to end."""
+    import select
+
+    with Memory.open(address, synchronous="NORMAL") as memory:
+        say("ready")
+        sys.stdin.readline()
+        redacted = 0
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            redacted += memory.scan(POLICY, apply=True).redacted
+        say(redacted)
+
+
+def say(thing: object) -> None:
+    """Tell whoever started this process."""
+    sys.stdout.write(json.dumps(thing) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    mode, *arguments = sys.argv[1:]
+    if mode == "die":
+        folder = Path(arguments[0])
+        die("sqlite" if (folder / "a.db").exists() else "file", str(folder), arguments[1])
+    elif mode == "write":
+        write(arguments[0], int(arguments[1]))
+    else:
+        scan(arguments[0])

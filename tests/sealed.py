@@ -1,0 +1,140 @@
+"""Encrypted stores for tests: keys, opening, what lies on the disk, and a session with a marker in every place."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from palimpsest import Entry, Image, Keys, Memory, Session, Text
+from palimpsest.entries import Native, now_us
+from palimpsest.log import SessionKey
+from palimpsest.runners import Inline, drive
+from palimpsest.stores import Store, open_store, unlocked
+from palimpsest.stores.encrypted import Encryption
+from palimpsest.stores.encrypted.store import EncryptedStore
+from palimpsest.stores.rewriting import Rewritable
+from palimpsest.stores.sqlite.rows import checksum
+from writer import quarters
+
+OLD, NEW, OTHER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
+FIRST = Keys({"old": OLD})
+RING = Keys({"old": OLD, "new": NEW})
+BOTH = Keys({"new": NEW, "old": OLD})
+LAST = Keys({"new": NEW})
+KEY = SessionKey("default", "one")
+
+KINDS = ("sqlite", "file")
+MARKER = "sesame"
+
+
+def address(kind: str, folder: Path) -> str:
+    """Where a store of this kind lives in a folder."""
+    return {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[kind]
+
+
+def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_us, **options: Any) -> Store:
+    """The store at this address, opened with these keys."""
+    runner = Inline()
+    if where != "memory://":
+        options.setdefault("synchronous", "NORMAL")
+    store = open_store(where, runner, clock=clock, **options)
+    return drive(unlocked(store, keys, runner, clock))
+
+
+def bytes_of(folder: Path) -> bytes:
+    """Every byte of every file in a folder, and the names of the files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return b"\n".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
+
+
+def everything(memory: Memory) -> dict[str, Any]:
+    """All that a memory's tenant has: exports of its sessions, and the items of the namespace `notes`."""
+    found: dict[str, Any] = {one.session: memory.session(one.session).export() for one in memory.sessions()}
+    return found | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
+
+
+def key_ids(where: str, keys: Encryption) -> set[str]:
+    """The ids of the keys under which anything is stored: heads, entries, records, items, of all tenants."""
+    store = opened(where, keys)
+    assert isinstance(store, EncryptedStore)
+    below = store.below
+    assert isinstance(below, Rewritable)
+    found: list[object] = []
+    for tenant in drive(below.tenants()):
+        for one in drive(below.sessions(tenant)):
+            key = SessionKey(tenant, one.session)
+            found += [drive(below.head(key)), drive(below.read(key)), drive(below.records(key))]
+        found.append(drive(below.list_items(tenant, "notes")))
+    drive(store.close())
+    return set(re.findall(r"sealed:1:([^:]+):", repr(found)))
+
+
+def markers() -> Iterator[str]:
+    """Words that all have the marker in them, and are all different."""
+    return (f"{MARKER}{number:02d}x" for number in itertools.count())
+
+
+def play(memory: Memory) -> list[str]:
+    """Put a marker into every place that takes text; return those that are in the store afterwards."""
+    words = markers()
+    used: list[str] = []
+
+    def word() -> str:
+        used.append(next(words))
+        return used[-1]
+
+    told = [word() for _ in range(3)]
+
+    def summarizer(prompt: str) -> str:
+        return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
+
+    options: dict[str, Any] = {"counter": quarters, "summarizer": summarizer}
+    session = memory.session(KEY.session, max_tokens=100_000, **options)
+    before = [f"{number} " + "many words that are to be summarised " * 8 for number in range(6)]
+    for text in before:
+        session.add_user_message(text)
+        session.add_assistant_message(text)
+    session.compact({"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10})
+    session.add_user_message(word(), metadata={word(): word()})
+    session.add_context(word(), name=word())
+    native = Native(format="openai", keep={word(): word()})
+    parts = (Text(text=word(), extra={word(): 1}), Image(source=f"data:,{word()}"))
+    session.add_entries(
+        [Entry(content=parts, native=native, name=word()), Entry(role="assistant", content=word() * 8_000)]
+    )
+    session.add_tool_call(word(), {word(): word()}, call_id=word())
+    session.add_tool_result(None, word(), call_id=used[-2])
+    session.add_tool_call(word(), {}, call_id=word())  # open: the head names it
+    session.context()
+    session.erase([session.add_user_message("gone").id], reason=word())
+    memory.session(
+        KEY.session,
+        conditions=[f"not contains(message.content, '{word()}')"],
+        max_tokens=2_000,
+        view="small",
+        **options,
+    ).context()
+    session.fork("branch").add_user_message(word())
+    drive(memory.store.put_item(memory.tenant, "notes", word(), word().encode()))
+    return used
+
+
+def session_of(memory: Memory, name: str = KEY.session) -> Session:
+    """The session of the tests."""
+    return memory.session(name, counter=quarters)
+
+
+def rewrite_rows(path: Path, change: Callable[[dict[int, tuple[Any, bytes]]], dict[int, tuple[Any, bytes]]]) -> None:
+    """Let somebody who can write to the file, and make checksums, change rows of entries: place to id and body."""
+    db = sqlite3.connect(path)
+    with db:
+        rows = {pos: (id, body) for pos, id, body in db.execute("SELECT pos, id, body FROM entry")}
+        for pos, (id, body) in change(rows).items():
+            db.execute(
+                "UPDATE entry SET id = ?, body = ?, sum = ? WHERE pos = ?", (id, body, checksum(body, pos, id), pos)
+            )
+    db.close()

@@ -1,0 +1,58 @@
+"""A process of its own over an encrypted store: `python sealed_process.py MODE STORE [ARGUMENT ...]`.
+
+It speaks as `writer.py` does: one JSON value a line, what was acknowledged, and never before that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from palimpsest import Memory
+from palimpsest.runners import drive
+from palimpsest.stores.encrypted.rotation import rotate_keys
+from sealed import BOTH, RING
+from writer import meet, say, turn
+
+
+def write(where: str, name: str, threads: str) -> None:
+    """With the old key as the current one: add turns to one session, and to new ones, until a line comes in."""
+    stop = threading.Event()
+    spoken = threading.Lock()
+    with Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
+
+        def work(thread: int) -> None:
+            for number in itertools.count():
+                label = f"{name}.{thread}.{number}"
+                session = f"{name}-{number}" if number % 4 == 0 else "shared"
+                memory.session(session).add(turn(label))
+                drive(memory.store.put_item("default", "notes", label, label.encode()))
+                with spoken:
+                    say([session, label])
+                if stop.is_set():
+                    return
+
+        meet()
+        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(int(threads))]
+        for worker in workers:
+            worker.start()
+        sys.stdin.readline()
+        stop.set()
+        for worker in workers:
+            worker.join()
+
+
+def rotate(where: str) -> None:
+    """Change keys, and say after each session how many are done."""
+    with Memory.open(where, encryption=BOTH, synchronous="NORMAL") as memory:
+        meet()
+        done = rotate_keys(memory, progress=lambda done, total: say([done, total]))
+        say(["done", done.texts, done.items])
+
+
+if __name__ == "__main__":
+    modes: dict[str, Callable[..., Any]] = {"write": write, "rotate": rotate}
+    modes[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,338 @@
+"""Admission: pseudonyms that a session keeps, errors and logs that quote nothing private, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import (
+    AsyncMemory,
+    CallableSummarizer,
+    ConfigError,
+    Entry,
+    InvalidEntry,
+    Memory,
+    Policy,
+    PrivacyRefused,
+    Redactor,
+    Session,
+    Span,
+)
+
+KEY = b"sixteen bytes and more"
+MAIL = {"recognisers": {"email": "pseudonym"}}
+MARKER = "QX-4711-PRIVATE"
+MARKS = {"redact_patterns": [r"QX-\d{4}-[A-Z]+"]}
+
+
+def numbered(**more: Any) -> Redactor:
+    return Redactor({**MAIL, **more}, key=KEY)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    """A memory that gives addresses numbers."""
+    with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
+        yield memory
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[Memory]:
+    """A memory in which the marker is private."""
+    with Memory.open(tmp_path / "log.db", privacy=MARKS) as memory:
+        yield memory
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.text for entry in session.entries()]
+
+
+# --- what `privacy` may be
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["default", "email", {"recognisers": "email"}, Policy(recognisers=["email"]), Redactor({"recognisers": "email"})],
+    ids=["preset", "name", "mapping", "policy", "redactor"],
+)
+def test_a_policy_is_given_in_any_form(given: Any) -> None:
+    """A name, a mapping, a policy and a redactor mean the same."""
+    with Memory.open("memory://", privacy=given) as memory:
+        assert memory.session("s").add_user_message("to ann@example.com").text == "to [REDACTED]"
+
+
+def test_without_a_policy_everything_is_kept() -> None:
+    """Nothing is looked for unless it is asked for."""
+    with Memory.open("memory://") as memory:
+        assert memory.session("s").add_user_message("to ann@example.com").text == "to ann@example.com"
+
+
+@pytest.mark.parametrize("given", ["emial", 7, {"redact_pattern": []}, {"redact_patterns": ["(a+)+"]}, MAIL])
+def test_a_policy_that_is_not_accepted_opens_nothing(tmp_path: Path, given: Any) -> None:
+    """A name that nobody knows, a number, an unknown key, a hostile pattern, pseudonyms without a key."""
+    with pytest.raises(ConfigError):
+        Memory.open(tmp_path / "log.db", privacy=given)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- pseudonyms
+
+
+def test_one_value_has_one_number_throughout_a_session(tmp_path: Path) -> None:
+    """Also in another process, in arguments and in other spelling; another session counts anew."""
+    with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
+        memory.session("s").add_user_message("ann@example.com and bob@example.com")
+    with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
+        session = memory.session("s")
+        session.add_tool_call("mail", {"to": "BOB@example.com", "cc": "eve@example.com"})
+        memory.session("t").add_user_message("bob@example.com")
+
+        assert texts(session) == ["[EMAIL_1] and [EMAIL_2]", '{"to": "[EMAIL_2]", "cc": "[EMAIL_3]"}']
+        assert texts(memory.session("t")) == ["[EMAIL_1]"]
+
+
+def test_numbers_go_with_branches_exports_and_rewinds_and_end_with_a_clear(memory: Memory) -> None:
+    """A branch, an import and what is added after a rewind go on counting; a cleared session begins again."""
+    session = memory.session("s")
+    first = session.add_user_message("ann@example.com")
+    session.add_user_message("bob@example.com")
+    branch = session.fork("branch", at=first)
+    branch.add_user_message("bob@example.com, eve@example.com")
+    memory.import_session(session.export(), session_id="copy")
+    memory.session("copy").add_user_message("eve@example.com, bob@example.com")
+    session.rewind(first)
+    session.add_user_message("eve@example.com")
+
+    assert texts(branch)[-1] == "[EMAIL_2], [EMAIL_3]"
+    assert texts(memory.session("copy"))[-1] == "[EMAIL_3], [EMAIL_2]"
+    assert texts(session) == ["[EMAIL_1]", "[EMAIL_3]"]
+    session.clear()
+    assert session.add_user_message("eve@example.com").text == "[EMAIL_1]"
+
+
+def test_a_key_of_another_batch_says_the_same_again(memory: Memory) -> None:
+    """Adding a batch again under its key adds nothing, though its addresses came with other numbers at first sight."""
+    batch = [{"role": "user", "content": "bob@example.com"}, {"role": "assistant", "content": "ann@example.com"}]
+    session = memory.session("s")
+    session.add_user_message("ann@example.com")
+
+    first = session.add(batch, key="k")
+    again = session.add(batch, key="k")
+
+    assert first == again
+    assert texts(session) == ["[EMAIL_1]", "[EMAIL_2]", "[EMAIL_1]"]
+
+
+WRITES = """
+import sys
+from palimpsest import Memory, Redactor
+privacy = Redactor({"recognisers": {"email": "pseudonym"}}, key=b"sixteen bytes and more")
+with Memory.open(sys.argv[1], privacy=privacy) as memory:
+    for i in range(30):
+        memory.session("s").add_user_message(f"{sys.argv[2]}{i}@example.com shared{i % 5}@example.com")
+"""
+
+
+def test_two_processes_never_give_one_number_to_two_values(tmp_path: Path) -> None:
+    """Two writers at once: every value has one number, and every number one value."""
+    path = f"sqlite:///{tmp_path}/log.db"
+    Memory.open(path).close()
+    writers = [subprocess.Popen([sys.executable, "-c", WRITES, path, name]) for name in "ab"]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+
+    with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
+        said = texts(memory.session("s"))
+        own = [text.split()[0] for text in said]
+        shared = {text.split()[1] for text in said}
+        assert len(said) == 60
+        assert len(set(own)) == 60
+        assert len(shared) == 5
+        assert not shared & set(own)
+
+
+async def _write_at_once(path: Path) -> list[str]:
+    async with AsyncMemory.open(path, privacy=numbered()) as memory:
+        session = memory.session("s")
+        await asyncio.gather(*(session.add_user_message(f"{i % 4}@example.com") for i in range(40)))
+        return [entry.text for entry in await session.entries()]
+
+
+def test_tasks_that_write_at_once_share_numbers(tmp_path: Path) -> None:
+    """Forty tasks with four addresses: four numbers, ten times each."""
+    said = asyncio.run(_write_at_once(tmp_path / "log.db"))
+
+    assert sorted(said) == sorted(f"[EMAIL_{i}]" for i in (1, 2, 3, 4) for _ in range(10))
+
+
+def test_the_same_context_again_adds_nothing_though_it_was_redacted(memory: Memory) -> None:
+    """A named context is compared as it is stored."""
+    session = memory.session("s")
+
+    first = session.add_context("mail ann@example.com", name="notes of ann@example.com")
+    again = session.add_context("mail ann@example.com", name="notes of ann@example.com")
+    other = session.add_context("mail bob@example.com", name="notes of ann@example.com")
+
+    assert first == again
+    assert (first.text, first.name) == ("mail [EMAIL_1]", "notes of [EMAIL_1]")
+    assert other.seq == 2
+
+
+# --- errors, logs, events
+
+
+def quoted(fault: BaseException) -> str:
+    """All that is told of an error."""
+    return "".join(traceback.format_exception(fault)) + repr(fault) + repr(vars(fault)) + repr(fault.args)
+
+
+def test_an_error_quotes_nothing_private_even_where_it_is_cut(marked: Memory) -> None:
+    """The value is cleaned before it is shortened: half of a secret matches no pattern."""
+    with pytest.raises(InvalidEntry) as caught:
+        marked.session("s").add_user_message("x", name={"a" * 60: MARKER})  # type: ignore[arg-type]
+
+    assert "QX-" not in quoted(caught.value)
+    assert "'[REDACTED" in str(caught.value)
+
+
+def test_an_error_keeps_causes_that_hold_nothing_private(marked: Memory) -> None:
+    """What is clean is left alone, and so is its cause."""
+    with pytest.raises(ConfigError) as caught:
+        marked.session("s", max_tokns=3)  # type: ignore[call-arg]
+
+    assert caught.value.nearest == "max_tokens"
+
+
+def test_what_a_handler_raises_is_logged_without_what_is_private(
+    marked: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log line has the handler's traceback, and none of what its error quotes."""
+
+    def handler(session: str, facts: dict[str, Any]) -> None:
+        raise ValueError(f"cannot send {MARKER}")
+
+    marked.on("entry:added", handler)
+    with caplog.at_level(logging.DEBUG):
+        marked.session("s").add_user_message("hello")
+
+    assert "in handler" in caplog.text
+    assert "ValueError: cannot send [REDACTED]" in caplog.text
+    assert MARKER not in caplog.text + repr([vars(record) for record in caplog.records])
+
+
+def test_a_condition_with_something_private_in_it_is_refused(marked: Memory) -> None:
+    """Conditions are stored with every cut, so the session is not opened; the error does not quote it."""
+    with pytest.raises(ConfigError, match=r"conditions\[0\]") as caught:
+        marked.session("s", conditions=[f"contains(message.content, '{MARKER}')"])
+
+    assert MARKER not in quoted(caught.value)
+
+
+def test_a_refusal_stores_nothing_and_is_told(tmp_path: Path) -> None:
+    """A recogniser that raises refuses the whole batch; handlers hear of it without the text."""
+    told: list[dict[str, Any]] = []
+
+    def shaky(text: str) -> list[Span]:
+        if MARKER in text:
+            raise RuntimeError(text)
+        return []
+
+    with Memory.open(tmp_path / "log.db", privacy={"recognisers": [shaky]}) as memory:
+        memory.on("privacy:refused", lambda _, facts: told.append(facts))
+        session = memory.session("s")
+        with pytest.raises(PrivacyRefused) as caught:
+            session.add([{"role": "user", "content": "fine"}, {"role": "user", "content": MARKER}])
+
+        assert session.entries() == []
+        assert MARKER not in quoted(caught.value) + repr(told)
+        assert [facts["rule"] for facts in told] == ["recognisers.shaky"]
+    assert MARKER.encode() not in (tmp_path / "log.db").read_bytes()
+
+
+# --- what comes in from elsewhere, and what was there before
+
+
+def test_an_import_is_admitted_whole(marked: Memory) -> None:
+    """Entries, tombstones that still have content, records and summaries of an export pass the same step."""
+    with Memory.open("memory://") as other:
+        plain = other.session("s", long_term="summarizer", summarizer=lambda prompt: f"They spoke of {MARKER}.")
+        for i in range(4):
+            plain.add_user_message(f"{MARKER} {i} " + "and so on " * 60)
+            plain.add_assistant_message("yes " * 60)
+        plain.compact({"strategy": "summarizer", "interaction_keep": 1})
+        plain.erase([2], reason=f"asked for by {MARKER}")
+        data = plain.export()
+    data["tombstones"][0]["content"] = f"not quite gone: {MARKER}"
+    assert MARKER in repr(data["records"])
+
+    marked.import_session(data)
+
+    again = marked.session("s").export()
+    assert MARKER not in repr(again)
+    assert again["tombstones"][0].get("content", "") == ""
+    assert marked.session("s").verify().ok
+
+
+def test_an_import_withholds_what_may_not_be_kept() -> None:
+    """A withheld entry of an export becomes a tombstone, and no summary tells of it."""
+    with Memory.open("memory://") as other:
+        plain = other.session("s", summarizer=lambda prompt: "The patient takes warfarin.")
+        for i in range(3):
+            plain.add_user_message(f"I take warfarin {i}" + " every day" * 60, metadata={"type": "health"})
+            plain.add_assistant_message("I see." + " Take care." * 60)
+        plain.compact({"strategy": "summarizer", "interaction_keep": 1})
+        data = plain.export()
+    with Memory.open("memory://", privacy={"non_persistable_message_types": ["HEALTH"]}) as memory:
+        memory.import_session(data)
+        session = memory.session("s")
+
+        assert "warfarin" not in repr(session.export())
+        assert [entry.erased for entry in session.entries()] == [True, False] * 3
+        assert session.verify().ok
+        assert session.context().messages
+
+
+def test_what_is_older_than_the_policy_goes_nowhere(tmp_path: Path) -> None:
+    """Entries stored before there was a policy leave the process cleaned: for a summarizer, and in every export."""
+    asked: list[str] = []
+
+    def summarize(prompt: str) -> str:
+        asked.append(prompt)
+        return f"They spoke of {MARKER} and of trains."
+
+    with Memory.open(tmp_path / "log.db") as memory:
+        for i in range(4):
+            memory.session("s").add_user_message(f"{MARKER} {i} " + "by train " * 60)
+            memory.session("s").add_assistant_message(f"train {i} " * 60)
+    with Memory.open(tmp_path / "log.db", privacy=MARKS) as memory:
+        session = memory.session("s", summarizer=CallableSummarizer(summarize))
+        done = session.compact({"strategy": "summarizer", "interaction_keep": 1})
+        session.export_to(tmp_path / "chat.json", format="openai")
+        session.export_to(tmp_path / "whole.json")
+
+        assert done.summary is not None
+        assert asked
+        assert MARKER not in repr(asked)
+        assert MARKER not in done.summary.text
+        assert MARKER not in repr(session.export())
+        assert MARKER not in (tmp_path / "chat.json").read_text() + (tmp_path / "whole.json").read_text()
+
+
+def test_a_policy_that_withholds_summaries_leaves_none() -> None:
+    """A summary is an entry of a kind: where that may not be kept, compaction fails and nothing changes."""
+    with Memory.open("memory://", privacy={"non_persistable_message_types": ["summary"]}) as memory:
+        session = memory.session("s")
+        session.add_entries([Entry(content="long " * 200), Entry(role="assistant", content="long " * 200)] * 3)
+
+        done = session.compact({"strategy": "summarizer", "interaction_keep": 1})
+
+        assert (done.reason, session.summaries()) == ("failed", [])
+        assert session.verify().active == 6

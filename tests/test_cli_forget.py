@@ -1,0 +1,130 @@
+"""`palimpsest forget`: what it asks, shows and destroys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import run, write_lines
+from palimpsest import Memory
+from processes import remains
+
+WORD = "zanzibar"
+
+
+@pytest.fixture
+def shop(here: Path) -> Path:
+    """A store with two sessions in which ann and bob speak; returns its file."""
+    lines = [
+        {"role": "user", "name": "ann", "content": f"to {WORD}"},
+        {"role": "assistant", "content": "Of course."},
+        {"role": "user", "name": "bob", "content": "me, too"},
+    ]
+    write_lines(here / "a.jsonl", lines)
+    write_lines(here / "b.jsonl", lines[:2])
+    assert run("import", "a.jsonl", "b.jsonl").exit_code == 0
+    return here / "chats.db"
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let standard input count as somebody who can be asked."""
+    monkeypatch.setattr("palimpsest.cli.forget.on_terminal", lambda stream=None: True)
+
+
+def test_it_shows_what_would_go_and_changes_nothing(shop: Path) -> None:
+    """With --dry-run the figures are printed, and every entry is still there."""
+    before = shop.read_bytes()
+
+    shown = run("forget", "--user", "ann", "--dry-run")
+
+    assert shown.exit_code == 0
+    assert shown.stdout.split() == ["would", "go", "entries", "4", "sessions,", "whole", "b"]
+    assert shop.read_bytes() == before
+
+
+def test_it_destroys_when_it_is_told_to(shop: Path) -> None:
+    """With --yes everything of the user goes, down to the bytes; the same again finds nothing."""
+    done = run("forget", "--user", "ann", "--yes", "--json")
+
+    assert json.loads(done.stdout) == {
+        "entries": 4,
+        "branches": [],
+        "sessions": ["b"],
+        "withdrawn": 0,
+        "rebuilt": 0,
+        "derived": {},
+        "items": {},
+        "media": 0,
+        "remains": [],
+        "dry_run": False,
+    }
+    assert WORD.encode() not in remains(shop)
+    again = run("forget", "--user", "ann", "--yes")
+    assert (again.exit_code, again.stdout, again.stderr) == (0, "", "Nothing to forget.\n")
+
+
+def test_it_asks_first(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --yes it shows what would go; a no leaves everything, a yes destroys it."""
+    terminal(monkeypatch)
+
+    refused = run("forget", "--session", "a", given="n\n")
+    assert refused.exit_code == 1
+    assert "would go" in refused.stdout
+    assert WORD.encode() in remains(shop)
+    done = run("forget", "--session", "a", given="y\n")
+
+    assert done.exit_code == 0
+    assert "cannot be undone" in done.stdout + done.stderr
+    with Memory.open(shop) as memory:
+        assert [info.session for info in memory.sessions()] == ["b"]
+
+
+def test_a_text_comes_from_standard_input(shop: Path) -> None:
+    """`--matches -` reads the text, so that it is in no history of a shell."""
+    done = run("forget", "--matches", "-", "--yes", given="TO ZANZIBAR\n")
+
+    assert done.exit_code == 0
+    assert done.stdout.split()[:3] == ["gone", "entries", "2"]
+    assert WORD.encode() not in remains(shop)
+
+
+def test_a_tenant_alone_is_forgotten_whole(shop: Path) -> None:
+    """`--tenant` by itself means all of it; beside another option it says whose sessions are meant."""
+    run("import", "a.jsonl", "--tenant", "acme")
+
+    assert json.loads(run("forget", "--user", "ann", "--tenant", "acme", "--yes", "--json").stdout)["entries"] == 2
+    done = json.loads(run("forget", "--tenant", "acme", "--yes", "--json").stdout)
+
+    assert (done["entries"], done["sessions"]) == (1, ["a"])
+    assert len(json.loads(run("sessions", "--json").stdout)) == 2
+
+
+WRONG = {
+    "nothing": [],
+    "two": ["--user", "ann", "--session", "a", "--yes"],
+    "nobody to ask": ["--user", "ann"],
+    "nobody to ask in JSON": ["--user", "ann", "--json"],
+    "a tenant before the command": ["--yes"],
+    "a blank text": ["--matches", " ", "--yes"],
+    "a reason that says it": ["--matches", WORD, "--reason", f"about {WORD}", "--yes"],
+}
+
+
+@pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
+def test_what_is_not_accepted_is_bad_usage(shop: Path, options: list[str]) -> None:
+    """The exit status is 2, nothing is destroyed, and no text that was asked for is repeated."""
+    refused = run("forget", *options)
+
+    assert refused.exit_code == 2
+    assert WORD not in refused.stderr
+    assert WORD.encode() in remains(shop)
+
+
+def test_a_session_that_is_not_there_is_missing(shop: Path) -> None:
+    """The exit status is 3, with the nearest id."""
+    missing = run("forget", "--session", "aa", "--yes")
+
+    assert missing.exit_code == 3
+    assert "did you mean 'a'" in missing.stderr

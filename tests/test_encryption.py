@@ -1,0 +1,395 @@
+"""Encryption at rest: the contract of stores holds through it, and nothing private is in a byte of what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from palimpsest import AsyncMemory, Conflict, Entry, Memory, StoreCorrupt
+from palimpsest.log import Change, Head, Record
+from palimpsest.runners import drive
+from palimpsest.stores import Dump
+from palimpsest.stores.encrypted.forms import CLEAR
+from palimpsest.summary import Summary
+from palimpsest.testing import FakeClock, RewritingConformance, StoreConformance, StoreFactory
+from processes import whole_turns
+from sealed import BOTH, FIRST, KEY, KINDS, MARKER, address, bytes_of, opened, play, rewrite_rows, session_of
+from writer import ENTRIES_A_TURN, turn
+
+
+class TestEncryptedMemoryStore(StoreConformance, RewritingConformance):
+    """The contract holds over `memory://`."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: opened("memory://", BOTH, clock)
+
+
+class TestEncryptedSQLiteStore(StoreConformance, RewritingConformance):
+    """The contract holds over SQLite."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        return lambda clock: opened(address("sqlite", tmp_path), BOTH, clock)
+
+
+class TestEncryptedFileStore(StoreConformance, RewritingConformance):
+    """The contract holds over a folder of files."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        return lambda clock: opened(address("file", tmp_path), BOTH, clock)
+
+
+# --- nothing private in clear
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_is_in_any_byte_of_the_store(kind: str, tmp_path: Path) -> None:
+    """Of all that takes text, content to conditions, nothing is in a file, while it is open and afterwards."""
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    for folder, keys in ((plain, None), (sealed, FIRST)):
+        folder.mkdir()
+        with Memory.open(address(kind, folder), encryption=keys) as memory:
+            words = play(memory)
+            while_open = bytes_of(folder)
+        if keys is None:
+            assert [word for word in words if word.encode() not in while_open] == []
+        else:
+            assert MARKER.encode() not in while_open + bytes_of(folder)
+
+
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_what_comes_out_is_what_comes_out_of_any_store(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """The same calls give the same contexts and histories, encrypted or not."""
+    told = []
+    for name, keys in (("plain", None), ("sealed", FIRST)):
+        (tmp_path / name).mkdir()
+        with Memory.open(address(kind, tmp_path / name), encryption=keys, clock=clock) as memory:
+            play(memory)
+            session = session_of(memory)
+            history = [(step.revision, step.kind, step.reason, step.detail) for step in session.history()]
+            entries = [(e.seq, e.text, e.name, e.call_id, e.metadata, e.native, e.answers) for e in session.entries()]
+            messages = re.sub(r'id=\\?"[0-9a-f-]{36}', "", json.dumps(session.context().messages))
+            told.append((messages, history, entries, [made.text for made in session.summaries()]))
+
+    assert told[0] == told[1]
+
+
+def test_what_is_alike_does_not_look_alike() -> None:
+    """The same text in two entries is another ciphertext each time, large content too."""
+    with Memory.open("memory://", encryption=FIRST) as memory:
+        for name in ("one", "two"):
+            for text in ("short", "short", "long " * 20_000, "long " * 20_000):
+                session_of(memory, name).add_user_message(text)
+        keys = [KEY._replace(session=name) for name in ("one", "two")]
+        stored = [entry.text for key in keys for entry in drive(memory.store.below.read(key))]
+
+    assert len(set(stored)) == len(stored) == 8
+    assert all(text.startswith("sealed:1:old:") for text in stored)
+
+
+def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: Path) -> None:
+    """Results pair by call id, nearest first, or by the name of their tool, oldest first, as without encryption."""
+    found = []
+    for keys in (None, FIRST):
+        with Memory.open("memory://", encryption=keys) as memory:
+            session = session_of(memory)
+            for name, call_id in (("f", "1"), ("g", "1"), ("f", "2"), ("f", "1")):
+                session.add_tool_call(name, {}, call_id=call_id)
+            for result in (
+                Entry(call_id="1"),
+                Entry(name="f"),
+                Entry(call_id="2"),
+                Entry(name="g"),
+                Entry(call_id="9"),
+            ):
+                session.add_entries([replace(result, kind="tool_result", role="tool", content="x")])
+            found.append([(entry.name, entry.call_id, entry.answers, entry.late) for entry in session.entries()])
+
+    assert found[0] == found[1]
+    assert [answers for *_, answers, _ in found[0]][4:] == [4, 1, 3, 2, 0]
+
+
+def test_a_context_that_says_the_same_is_not_added_again(tmp_path: Path) -> None:
+    """What a named context says is known in this process and in the next, though the store cannot tell."""
+    where = address("sqlite", tmp_path)
+    for _ in range(2):
+        with Memory.open(where, encryption=FIRST) as memory:
+            for _ in range(2):
+                session_of(memory).add_context("the same", name="notes.txt")
+    with Memory.open(where, encryption=FIRST) as memory:
+        session_of(memory).add_context("another", name="notes.txt")
+
+        assert [entry.text for entry in session_of(memory).entries()] == ["the same", "another"]
+
+
+def test_a_keyed_batch_is_known_by_what_it_says(tmp_path: Path) -> None:
+    """The same key and messages add nothing, whatever key encrypts them; other messages are a Conflict."""
+    where = address("sqlite", tmp_path)
+    message = {"role": "user", "content": "hello"}
+    for keys in (FIRST, BOTH):
+        with Memory.open(where, encryption=keys) as memory:
+            session_of(memory).add([message], key="k")
+            with pytest.raises(Conflict):
+                session_of(memory).add([message | {"content": "other"}], key="k")
+
+            assert len(session_of(memory).entries()) == 1
+
+
+def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
+    """Who has which number is in no byte, however it comes into a head, and is read again, in a branch, too."""
+    numbers = {f"EMAIL:{MARKER}": 1, "EMAIL:other": 2}
+    where = address("sqlite", tmp_path)
+    with Memory.open(where, encryption=FIRST) as memory:
+        session = session_of(memory)
+        session.add_user_message("hello")
+        for count in (1, 2):
+            given = dict(list(numbers.items())[:count])
+            drive(memory.store.compact(KEY, Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=given)))
+        session.fork("branch")
+        session.add_user_message("more")
+        assert MARKER.encode() not in bytes_of(tmp_path)
+
+    with Memory.open(where, encryption=FIRST) as memory:
+        for name in ("one", "branch"):
+            assert drive(memory.store.head(KEY._replace(session=name))).pseudonyms == numbers
+        assert list(drive(memory.store.below.head(KEY)).pseudonyms.values()) == [0]
+
+
+def test_whoever_adds_a_field_decides_what_becomes_of_it() -> None:
+    """Of an entry only what is listed stays in clear; of heads, changes and records each field was thought about."""
+    assert set(Entry.__struct_fields__) - set(CLEAR) == {
+        *("id", "seq"),
+        *("content", "name", "call_id", "tokens", "metadata", "native", "lone"),
+    }
+    sealed = {
+        Head: {"calls", "contexts", "pseudonyms", "views", "forked_from"},
+        Change: {"reason", "cut", "compaction", "pseudonyms", "back", "detail"},
+        Record: {"reason", "cut", "compaction", "detail"},
+        Summary: {"text", "items", "fallback"},
+    }
+    clear = {
+        Head: "revision epoch epoch_reason first_seq next_seq turn group tail reasoning pinned erased usage turns "
+        "rewound hidden compaction attempts created updated",
+        Change: "kind view seqs unpin usage spare also silence attempts",
+        Record: "revision kind at view seqs unpin to rewound",
+        Summary: "id covers folded parents revision version level folds method model prompt passes tokens shown_tokens "
+        "counter source_tokens first_at last_at at spent withdrawn",
+    }
+    for kind, names in clear.items():
+        assert set(kind.__struct_fields__) == sealed[kind] | set(names.split()), kind
+
+
+def test_a_tombstone_is_stored_without_content() -> None:
+    """What is imported as erased, and has content all the same, has none when it is stored, or read."""
+    grave = Entry(id="e", seq=1, content="secret", erased=True, revision=1, metadata={"k": "secret"})
+    with Memory.open("memory://", encryption=FIRST) as memory:
+        head = Head(revision=1, next_seq=2, erased=1)
+        drive(memory.store.load(KEY, Dump(head=head, entries=(grave,), records=())))
+
+        assert "secret" not in repr(drive(memory.store.below.read(KEY)))
+        assert [entry.text for entry in drive(memory.store.read(KEY))] == [""]
+
+
+# --- what was changed is found
+
+
+def test_a_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
+    """A bit of a ciphertext that is another, checksum and all, names entry and session; the rest stays readable."""
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        for text in ("one", "two", "three"):
+            session_of(memory).add_user_message(text)
+
+    def flip(rows):
+        at = sorted(rows)[1]
+        id, body = rows[at]
+        middle = body.index(b"sealed:1:old:") + 40
+        return {at: (id, body[:middle] + (b"A" if body[middle : middle + 1] != b"A" else b"B") + body[middle + 1 :])}
+
+    rewrite_rows(tmp_path / "a.db", flip)
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        with pytest.raises(StoreCorrupt, match="entry 2 of session 'one' cannot be decrypted"):
+            session_of(memory).entries()
+        assert session_of(memory).entry(3).text == "three"
+
+
+def swapped(rows):
+    """The first two rows in each other's place, ids and all."""
+    one, two = sorted(rows)[:2]
+    return {one: rows[two], two: rows[one]}
+
+
+def crossed(rows):
+    """A row of the second session in the place of one of the first, under its id."""
+    first, second = min(rows), max(rows)
+    return {first: (rows[first][0], rows[second][1])}
+
+
+def promoted(rows):
+    """The first message said by another."""
+    at = min(rows)
+    return {at: (rows[at][0], rows[at][1].replace(b'"role":"assistant"', b'"role":"system"'))}
+
+
+def readable(rows):
+    """The first message in clear."""
+    at = min(rows)
+    return {at: (rows[at][0], re.sub(rb'"content":"[^"]*"', b'"content":"said by somebody"', rows[at][1]))}
+
+
+@pytest.mark.parametrize("change", [swapped, crossed, promoted, readable])
+def test_what_was_moved_or_changed_is_refused(change: Callable, tmp_path: Path) -> None:
+    """Rows cannot change places, sessions or speakers, nor can anything come in that was not encrypted."""
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        for name in ("one", "two"):
+            session_of(memory, name).add_assistant_message("first")
+            session_of(memory, name).add_assistant_message("again")
+
+    rewrite_rows(tmp_path / "a.db", change)
+    with (
+        Memory.open(tmp_path / "a.db", encryption=FIRST) as memory,
+        pytest.raises(StoreCorrupt, match="entry 1 of session 'one'"),
+    ):
+        session_of(memory).entries()
+
+
+def blackened(record: Record) -> Record:
+    """The record's summary withdrawn, though it says something."""
+    made = replace(record.compaction.summary, withdrawn=True, text="said by somebody")
+    return replace(record, compaction=replace(record.compaction, summary=made))
+
+
+def detailed(record: Record) -> Record:
+    """The record with other details."""
+    return replace(record, detail={"session": "said by somebody"})
+
+
+def annotated(record: Record) -> Record:
+    """The record with a further detail."""
+    return replace(record, detail={**record.detail, "note": "said by somebody"})
+
+
+@pytest.mark.parametrize("change", [blackened, detailed, annotated])
+def test_a_record_says_nothing_that_was_not_sealed(change: Callable) -> None:
+    """Nothing comes in by a summary that is said to be withdrawn, or by details that look like the store's own."""
+    with Memory.open("memory://", encryption=FIRST) as memory:
+        play(memory)
+        below = memory.store.below
+        records = drive(below.records(KEY))
+        at = next(n for n, record in enumerate(records) if record.compaction and record.compaction.summary)
+        records[at] = change(records[at])
+        dump = Dump(head=drive(below.head(KEY)), entries=tuple(drive(below.read(KEY))), records=tuple(records))
+        drive(below.load(KEY, dump, replace=True))
+
+        with pytest.raises(StoreCorrupt, match=f"the record of revision {records[at].revision} of session 'one'"):
+            drive(memory.store.records(KEY))
+
+
+def test_an_item_cannot_be_put_in_anothers_place(tmp_path: Path) -> None:
+    """The value of one key under another is refused."""
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        for key in ("mine", "theirs"):
+            drive(memory.store.put_item("default", "notes", key, key.encode()))
+    db = sqlite3.connect(tmp_path / "a.db")
+    with db:
+        db.execute(
+            "UPDATE item SET value = (SELECT max(value) FROM item WHERE tenant = 'default') WHERE tenant = 'default'"
+        )
+    db.close()
+
+    with (
+        Memory.open(tmp_path / "a.db", encryption=FIRST) as memory,
+        pytest.raises(StoreCorrupt, match="of namespace 'notes' cannot be decrypted"),
+    ):
+        drive(memory.store.list_items("default", "notes"))
+
+
+# --- who uses it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_branches_read_what_others_have_written(kind: str, tmp_path: Path) -> None:
+    """A branch of a branch reads all before it, in a new process, and when the sessions that wrote it are gone."""
+    where = address(kind, tmp_path)
+    with Memory.open(where, encryption=FIRST) as memory:
+        session = session_of(memory)
+        session.add_user_message("a")
+        second = session.fork("second")
+        session.add_user_message("not there")
+        second.add_user_message("b")
+        second.fork("third").add_user_message("c")
+        memory.delete_session("one")
+        memory.delete_session("second")
+        session_of(memory, "second").add_user_message("another")
+
+    with Memory.open(where, encryption=FIRST) as memory:
+        assert [entry.text for entry in session_of(memory, "third").entries()] == ["a", "b", "c"]
+        assert memory.info("third").forked_from[0] == "second"
+        assert [entry.text for entry in session_of(memory, "second").entries()] == ["another"]
+
+
+def test_a_child_process_is_told(tmp_path: Path) -> None:
+    """An encrypted store that was opened before a fork is refused in the child, and waits for no lock of the parent."""
+    code = (
+        "import os, sys\n"
+        "from palimpsest import ForkedProcess, Memory\n"
+        "memory = Memory.open(sys.argv[1], encryption={'k': bytes(32)})\n"
+        "session = memory.session('one'); session.add_user_message('a')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try: session.add_user_message('b')\n"
+        "    except ForkedProcess: os._exit(7)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "session.add_user_message('c'); print(len(session.entries()))"
+    )
+    where = address("sqlite", tmp_path)
+    ran = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "2\n"
+
+
+def test_threads_and_tasks_lose_nothing(tmp_path: Path) -> None:
+    """Adding to one session at once, from threads and from tasks, loses and mixes nothing."""
+    with (
+        Memory.open(tmp_path / "a.db", encryption=FIRST, synchronous="NORMAL") as memory,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        list(pool.map(lambda n: session_of(memory).add(turn(f"thread.{n}")), range(24)))
+
+    async def tasks() -> None:
+        async with AsyncMemory.open(tmp_path / "a.db", encryption=FIRST, synchronous="NORMAL") as memory:
+            session = memory.session(KEY.session)
+            await asyncio.gather(*(session.add(turn(f"task.{n}")) for n in range(24)))
+            assert len(await session.entries()) == 48 * ENTRIES_A_TURN
+
+    asyncio.run(tasks())
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        found = whole_turns(session_of(memory).entries(), ENTRIES_A_TURN)
+    assert len(found) == 48
+    assert set(found.values()) == {1}
+
+
+def test_cryptography_is_loaded_only_where_it_is_used() -> None:
+    """A store that is not encrypted opens without the library; one that is to be says what is missing."""
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from palimpsest import Keys, Memory, MissingExtra\n"
+        "Memory.open('memory://').close()\n"
+        "try: Memory.open('memory://', encryption={'k': Keys.new()})\n"
+        "except MissingExtra as fault: print(fault)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "pip install 'palimpsest-memory[encryption]'" in ran.stdout

@@ -1,0 +1,242 @@
+"""Keys: how they are read, that nothing shows them, and what happens to a store that is opened with others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+import shutil
+import traceback
+from pathlib import Path
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreCorrupt, StoreUnavailable, WrongKey
+from palimpsest.runners import drive
+from palimpsest.stores import MARK
+from sealed import BOTH, FIRST, KEY, KINDS, LAST, NEW, OLD, OTHER, address, session_of
+
+AS_TEXT = base64.b64encode(OTHER).decode()
+
+
+# --- keys
+
+
+@pytest.mark.parametrize(
+    "written",
+    [OTHER, AS_TEXT, AS_TEXT.rstrip("="), base64.urlsafe_b64encode(OTHER).decode(), OTHER.hex(), OTHER.hex().upper()],
+)
+def test_a_key_is_bytes_base64_or_hexadecimal(written: str | bytes) -> None:
+    """However it is written, it is the same key."""
+    assert Keys({"k": written}).secret("k") == OTHER
+
+
+def test_the_environment_names_keys_and_the_first_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ID:KEY`, with commas between several; spaces and line breaks around them do not matter."""
+    monkeypatch.setenv("PALIMPSEST_KEY", f" new:{AS_TEXT},\nold:{OLD.hex()} ,")
+    keys = Keys.from_env()
+
+    assert (keys.ids, keys.current, keys.secret("old")) == (("new", "old"), "new", OLD)
+    monkeypatch.setenv("MINE", f"k:{AS_TEXT}")
+    assert Keys.from_env("MINE").ids == ("k",)
+
+
+def test_another_than_the_first_may_be_current() -> None:
+    """`current` names one that is there."""
+    assert Keys({"a": OLD, "b": NEW}, current="b").current == "b"
+    with pytest.raises(ConfigError, match=r"encryption\.current: 'c' is not accepted; allowed: a, b"):
+        Keys({"a": OLD, "b": NEW}, current="c")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("", "PALIMPSEST_KEY"),
+        (AS_TEXT, "a key without an id"),
+        (f"{AS_TEXT}:k", "an id of"),
+        (f"k:{AS_TEXT[:-4]}", "encryption key k: '30 bytes'"),
+        ("k:not a key!", "neither base64 nor hexadecimal"),
+        (f"k:{AS_TEXT}x", "encryption key k"),
+        (f"k:{AS_TEXT},k:{AS_TEXT}", "two keys of the id k"),
+        (f"a b:{AS_TEXT}", "an id of 3 characters"),
+    ],
+)
+def test_a_bad_key_is_refused_and_not_shown(text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which key, and what is wrong with it; of the key itself nothing is in it, nor in its causes."""
+    monkeypatch.setenv("PALIMPSEST_KEY", text)
+
+    with pytest.raises(ConfigError, match=where) as caught:
+        Keys.from_env()
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert AS_TEXT[:20] not in shown.replace(f'"{text}"', "")
+
+
+@pytest.mark.parametrize("given", [{}, {"k": b"short"}, {"k": 7}, {7: OLD}, 7, ["k"], Keys])
+def test_what_is_no_key_is_refused(given: object) -> None:
+    """Whatever `encryption=` is given, a ConfigError says what it takes."""
+    with pytest.raises(ConfigError, match="encryption"):
+        Memory.open("memory://", encryption=given)
+
+
+def test_keys_are_not_shown_and_not_copied_out() -> None:
+    """Neither `repr` nor pickling gives a key away; a new key is another each time."""
+    keys = Keys({"k": OTHER})
+
+    assert repr(keys) == str(keys) == "Keys(ids=('k',), current='k')"
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(keys)
+    assert not hasattr(keys, "__dict__")
+    assert Keys.new() != Keys.new()
+    assert len(base64.b64decode(Keys.new())) == 32
+
+
+def test_keys_may_be_given_as_a_mapping_or_as_text() -> None:
+    """What `Keys` takes, `encryption` takes, too."""
+    for given in ({"k": OLD}, f"k:{AS_TEXT}"):
+        with Memory.open("memory://", encryption=given) as memory:
+            session_of(memory).add_user_message("hello")
+            assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+
+
+# --- opening
+
+
+def main_files(folder: Path) -> dict[Path, bytes]:
+    """The files of stores in a folder, without SQLite's journals, which come and go."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm")))
+    return {path: path.read_bytes() for path in files}
+
+
+@pytest.fixture(params=KINDS)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store with one message, encrypted with the old key."""
+    where = address(request.param, tmp_path)
+    with Memory.open(where, encryption=FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+    return where
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (None, "is encrypted: open it with encryption="),
+        ({"old": OTHER}, "another one than the one of this id"),
+        ({"other": OTHER}, "is not among the keys given"),
+        ({"new": NEW, "other": OTHER}, "is not among the keys given"),
+        ({"new": NEW, "old": OTHER}, "another one than the one of this id"),
+    ],
+)
+def test_a_store_is_refused_without_its_key(
+    where: str, tmp_path: Path, keys: dict[str, bytes] | None, told: str
+) -> None:
+    """No key, another key, a key of another id: the error names the id, nothing is read and nothing is changed."""
+    before = main_files(tmp_path)
+
+    with pytest.raises(WrongKey, match=told) as caught:
+        Memory.open(where, encryption=keys)
+
+    assert caught.value.key_id == "old"
+    assert caught.value.__cause__ is None
+    assert "hello" not in str(caught.value)
+    assert main_files(tmp_path) == before
+    with Memory.open(where, encryption=FIRST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+
+
+def test_an_async_memory_is_refused_the_same(where: str) -> None:
+    """Opening happens at `async with`, and so do its errors."""
+
+    async def look() -> list[str]:
+        with pytest.raises(WrongKey):
+            async with AsyncMemory.open(where):
+                pass
+        async with AsyncMemory.open(where, encryption=FIRST) as memory:
+            return [entry.text for entry in await memory.session("one").entries()]
+
+    assert asyncio.run(look()) == ["hello"]
+
+
+def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
+    """A store that was copied elsewhere is no easier to read."""
+    kind, folder = ("file", "logs") if where.startswith("file") else ("sqlite", "")
+    shutil.copytree(tmp_path / folder, tmp_path / "copy" / folder)
+
+    with pytest.raises(WrongKey):
+        Memory.open(address(kind, tmp_path / "copy"))
+    with Memory.open(address(kind, tmp_path / "copy"), encryption=FIRST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("holds", ["session", "item"])
+def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: str, tmp_path: Path) -> None:
+    """Keys to what is in clear are an error, and the store stays as it is, whoever's it is."""
+    where = address(kind, tmp_path)
+    with Memory.open(where, tenant="somebody") as memory:
+        if holds == "session":
+            session_of(memory).add_user_message("hello")
+        else:
+            drive(memory.store.put_item("somebody", "notes", "k", b"v"))
+
+    with pytest.raises(ConfigError, match="holds what is not encrypted"):
+        Memory.open(where, encryption=FIRST)
+
+    with Memory.open(where, tenant="somebody") as memory:
+        assert len(memory.sessions()) == (holds == "session")
+
+
+def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
+    """A store that was only opened before is encrypted from its first opening with keys on."""
+    Memory.open(tmp_path / "a.db").close()
+    Memory.open(tmp_path / "a.db", encryption=FIRST).close()
+
+    with pytest.raises(WrongKey):
+        Memory.open(tmp_path / "a.db")
+
+
+def test_what_is_written_by_somebody_without_keys_is_not_half_read(tmp_path: Path) -> None:
+    """A program that had the store open before it was encrypted writes in clear: reading that names the entry."""
+    with Memory.open(tmp_path / "a.db") as early:
+        with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+            session_of(memory).add_user_message("sealed")
+        session_of(early, "early").add_user_message("in clear")
+
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        with pytest.raises(StoreCorrupt, match="entry 1 of session 'early' is not encrypted"):
+            session_of(memory, "early").entries()
+        assert [entry.text for entry in session_of(memory).entries()] == ["sealed"]
+
+
+def test_a_read_only_store_is_read(where: str) -> None:
+    """Reading needs no writing, with a further key as the current one, too; what writes says that it cannot."""
+    with Memory.open(where, encryption=BOTH, readonly=True) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+        assert session_of(memory).context().messages == [{"role": "user", "content": "hello"}]
+        with pytest.raises(StoreUnavailable):
+            session_of(memory).add_user_message("no")
+
+
+def test_the_current_key_is_what_is_written_with(where: str) -> None:
+    """With a further key as the current one new entries are under it; then both are needed."""
+    with Memory.open(where, encryption=BOTH) as memory:
+        session_of(memory).add_user_message("again")
+        stored = [entry.text for entry in drive(memory.store.below.read(KEY))]
+        assert [text.split(":")[2] for text in stored] == ["old", "new"]
+
+    for keys, missing in ((LAST, "old"), (FIRST, "new")):
+        with pytest.raises(WrongKey) as caught:
+            Memory.open(where, encryption=keys)
+        assert caught.value.key_id == missing
+
+
+def test_without_its_mark_a_store_shows_nothing(tmp_path: Path) -> None:
+    """Where what the store says of its encryption was taken away, keys are refused, and without them it is noise."""
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+        drive(memory.store.below.delete_item(*MARK))
+
+    with pytest.raises(ConfigError, match="holds what is not encrypted"):
+        Memory.open(tmp_path / "a.db", encryption=FIRST)
+    with Memory.open(tmp_path / "a.db") as memory:
+        assert [entry.text[:13] for entry in session_of(memory).entries()] == ["sealed:1:old:"]

@@ -1,0 +1,80 @@
+"""An encrypted store answers as the memory store does, whatever is asked in whatever order, keys changed in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+from palimpsest import Entry, Keys, Record
+from palimpsest.log import Head, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+from palimpsest.stores.encrypted.rotation import rotate
+from sealed import NEW, OLD, opened
+from test_stores_model import TwoStores
+
+RINGS = (Keys({"old": OLD, "new": NEW}), Keys({"new": NEW, "old": OLD}))
+
+
+class EncryptedToo(TwoStores):
+    """The second store is encrypted; now and then it is opened with the other key as the current one, or rotated."""
+
+    ring = RINGS[0]
+
+    def opened(self) -> Store:
+        return opened(self.address.format(self.folder), self.ring, self.clock, large_bytes=64)
+
+    @rule(ring=st.sampled_from(RINGS))
+    def reopen_with(self, ring: Keys) -> None:
+        drive(self.file.close())
+        self.ring = ring
+        self.file = self.opened()
+
+    @rule()
+    def rotate(self) -> None:
+        """Bring all under the current key: that moves every head by a revision, here and in the model, or none."""
+        before = self.revisions(self.file)
+        drive(rotate(self.file))
+        if self.revisions(self.file) != before:
+            for key in before:
+                drive(self.model.rewrite(key, Moved()))
+
+    def revisions(self, store: Store) -> dict[SessionKey, int]:
+        """The revision of each session."""
+        found = {tenant: drive(store.sessions(tenant)) for tenant in ("t", "u")}
+        return {SessionKey(tenant, one.session): one.revision for tenant, page in found.items() for one in page}
+
+
+class Moved:
+    """Rewrites nothing but a head's revision."""
+
+    keeps_texts = True
+
+    def head(self, head: Head) -> Head:
+        return replace(head, revision=head.revision + 1)
+
+    def entry(self, entry: Entry) -> Entry:
+        return entry
+
+    def record(self, record: Record) -> Record:
+        return record
+
+
+class EncryptedFilesToo(EncryptedToo):
+    """The same over a folder of files."""
+
+    address = "file://{}/model"
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(20, 25), pytest.param(300, 80, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+@pytest.mark.parametrize("machine", [EncryptedToo, EncryptedFilesToo], ids=["sqlite", "file"])
+def test_an_encrypted_store_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
+    """Encrypted or not, both stores answer alike, whichever of two keys is the current one."""
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    )

@@ -1,0 +1,401 @@
+"""A change of keys: everything comes under the new one while others go on, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import run, write_lines
+from palimpsest import ConfigError, Conflict, Memory, StoreCorrupt, WrongKey
+from palimpsest.entries import now_us
+from palimpsest.runners import Inline, drive
+from palimpsest.stores import MARK, open_store
+from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.testing import FakeClock
+from processes import Process, integrity, together, whole_turns
+from sealed import (
+    BOTH,
+    FIRST,
+    KEY,
+    KINDS,
+    LAST,
+    NEW,
+    OLD,
+    RING,
+    address,
+    bytes_of,
+    everything,
+    key_ids,
+    play,
+    rewrite_rows,
+    session_of,
+)
+from writer import ENTRIES_A_TURN, turn
+
+SCRIPT = Path(__file__).with_name("sealed_process.py")
+
+
+@pytest.fixture(params=KINDS)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the store of a test lives."""
+    return address(request.param, tmp_path)
+
+
+def still(exports: dict[str, Any]) -> dict[str, Any]:
+    """What was exported, but for what a change of keys moves: the revision of heads, and the time of the export."""
+    found = json.loads(json.dumps(exports, default=str))
+    for name, export in found.items():
+        if name != "items":
+            export["head"].pop("revision")
+            export.pop("exported_at", None)
+    return found
+
+
+def changed(where: str) -> list[Any]:
+    """Let a process change the keys to the end, and return what it said."""
+    (said,) = together([Process("rotate", where, script=SCRIPT)])
+    return said
+
+
+# --- what it does
+
+
+def test_all_is_under_the_new_key_afterwards(where: str, tmp_path: Path, clock: FakeClock) -> None:
+    """Every tenant's sessions, branches, records, summaries and items read as before with the new key alone."""
+    before = {}
+    for tenant in ("default", "other"):
+        with Memory.open(where, encryption=FIRST, tenant=tenant, clock=clock) as memory:
+            play(memory)
+            before[tenant] = still(everything(memory))
+
+    with Memory.open(where, encryption=BOTH, clock=clock) as memory:
+        done = rotate_keys(memory)
+
+    assert (done.key_id, done.sessions) == ("new", 4)
+    assert key_ids(where, LAST) == {"new"}
+    for tenant, exports in before.items():
+        with Memory.open(where, encryption=LAST, tenant=tenant, clock=clock) as memory:
+            assert still(everything(memory)) == exports
+    with pytest.raises(WrongKey) as caught:
+        Memory.open(where, encryption=FIRST)
+    assert caught.value.key_id == "new"
+
+
+def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
+    """Counts are not counted again, items keep version, order and expiry, and an erasure still reaches branches."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        session = session_of(memory)
+        session.add([{"role": "user", "content": "secret " * 10_000}, {"role": "assistant", "content": "b"}])
+        session.count()
+        session.fork("branch")
+        for key, value in (("z", b"1"), ("a", b"1"), ("z", b"2")):
+            drive(memory.store.put_item("default", "notes", key, value, expires=9_000_000_000_000_000))
+        before = drive(memory.store.list_items("default", "notes"))
+        tally = drive(memory.store.tally(KEY, "custom:quarters"))
+
+    with Memory.open(where, encryption=BOTH) as memory:
+        assert rotate_keys(memory).items == 2
+
+    with Memory.open(where, encryption=LAST) as memory:
+        assert drive(memory.store.list_items("default", "notes")) == before
+        assert [(item.key, item.version) for item in before] == [("z", 2), ("a", 1)]
+        assert drive(memory.store.tally(KEY, "custom:quarters")) == tally
+        assert tally[0] == 2
+        session_of(memory).erase([1])
+        assert [entry.erased for entry in session_of(memory, "branch").entries()] == [True, False]
+        assert drive(memory.store.put_item("default", "notes", "z", b"3", expect=2)).version == 3
+
+
+def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> None:
+    """What the head knows by names is found again, from a session that was there before, and from a new one."""
+    with Memory.open(where, encryption=RING) as memory:
+        session = session_of(memory)
+        session.add_context("text", name="notes.txt")
+        session.add_tool_call("f", {}, call_id="1")
+        session.add_tool_call("g", {}, call_id="2")
+        with Memory.open(where, encryption=BOTH) as other:
+            rotate_keys(other)
+
+        session.add_tool_result(None, "x", call_id="2")
+        session_of(memory).add_tool_result("f", "y")
+        session.add_context("text", name="notes.txt")
+
+        assert [(entry.name, entry.answers) for entry in session.entries()][3:] == [("g", 3), ("f", 2)]
+        stored = [entry.text.split(":")[2] for entry in drive(memory.store.below.read(KEY))]
+        assert set(stored) == {"new"}
+
+
+def test_again_there_is_nothing_to_do(where: str) -> None:
+    """A second change to the same key seals nothing and moves no head; a change back works."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+    with Memory.open(where, encryption=BOTH) as memory:
+        assert rotate_keys(memory).texts == 1
+        revision = memory.info("one").revision
+        assert (rotate_keys(memory).texts, memory.info("one").revision) == (0, revision)
+    with Memory.open(where, encryption=RING) as memory:
+        assert rotate_keys(memory).key_id == "old"
+    with Memory.open(where, encryption=FIRST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+
+
+def test_items_are_found_after_a_change_there_and_back(where: str) -> None:
+    """Whichever key was retired before: the mark keeps the secret that items' names are made with."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        drive(memory.store.put_item("default", "notes", "k", b"v"))
+    for keys in (BOTH, RING, BOTH, RING):
+        with Memory.open(where, encryption=keys) as memory:
+            rotate_keys(memory)
+        with Memory.open(where, encryption={keys.current: keys.secret(keys.current)}) as memory:
+            assert drive(memory.store.get_item("default", "notes", "k")).value == b"v"
+
+
+def test_a_mark_without_keys_is_damage(where: str) -> None:
+    """Where the mark names no key nothing is made of it: a name would be another than before."""
+    Memory.open(where, encryption=FIRST).close()
+    store = open_store(where, Inline())
+    mark = json.loads(drive(store.get_item(*MARK)).value)
+    drive(store.put_item(*MARK, json.dumps(mark | {"keys": {}}).encode()))
+    drive(store.close())
+
+    with pytest.raises(StoreCorrupt, match="names no key"):
+        Memory.open(where, encryption=FIRST)
+
+
+def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
+    """A result under the new key may refer to its call by a name under the old one: no key is left out."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        session_of(memory).add_tool_call("look", {}, call_id="1")
+    with Memory.open(where, encryption=BOTH) as memory:
+        session_of(memory).add_tool_result(None, "found", call_id="1")
+        rotate_keys(memory)
+    assert key_ids(where, LAST) == {"new"}
+
+
+def test_of_two_changes_at_once_the_later_wins(where: str) -> None:
+    """Whoever was overtaken says so, what it has sealed meanwhile is sealed once more, and the other's word holds."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        for number in range(3):
+            session_of(memory, f"s{number}").add_user_message("hello")
+    with Memory.open(where, encryption=BOTH) as one, Memory.open(where, encryption=RING) as two:
+
+        def back(done: int, _: int) -> None:
+            if done == 1:
+                assert rotate_keys(two).key_id == "old"
+
+        with pytest.raises(Conflict, match="to the key 'old'"):
+            rotate_keys(one, progress=back)
+    assert key_ids(where, FIRST) == {"old"}
+
+
+def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> None:
+    """Ciphertexts under the old key are overwritten, and nothing is said to remain."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        for number in range(300):
+            session_of(memory).add_user_message(f"{number} " * (1 + number % 50))
+        stored = [entry.text[14:74].encode() for entry in drive(memory.store.below.read(KEY))]
+    with Memory.open(where, encryption=BOTH) as memory:
+        assert rotate_keys(memory).remains == ()
+
+    after = bytes_of(tmp_path)
+    assert [text for text in stored if text in after] == []
+
+
+def test_without_encryption_there_is_no_change_of_keys() -> None:
+    """A store that is not encrypted is a ConfigError."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="an encrypted store"):
+        rotate_keys(memory)
+
+
+def test_progress_tells_sessions(where: str) -> None:
+    """It is called after each session with how many are done, and how many there are."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        for number in range(3):
+            session_of(memory, str(number)).add_user_message("hello")
+    told = []
+    with Memory.open(where, encryption=BOTH) as memory:
+        rotate_keys(memory, progress=lambda done, total: told.append((done, total)))
+
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+# --- damage and interruption
+
+
+def test_what_is_damaged_keeps_its_key(tmp_path: Path) -> None:
+    """An entry that cannot be read is named when all the rest is done, and the old key stays with the store."""
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        for name in ("bad", "good"):
+            session_of(memory, name).add_user_message("hello")
+
+    def spoil(rows: dict[int, Any]) -> dict[int, Any]:
+        at = min(rows)
+        return {at: (rows[at][0], rows[at][1].replace(b"sealed:1:old:", b"sealed:1:old:AAAA", 1))}
+
+    rewrite_rows(tmp_path / "a.db", spoil)
+    with Memory.open(tmp_path / "a.db", encryption=BOTH) as memory:
+        with pytest.raises(StoreCorrupt, match="entry 1 of session 'bad'"):
+            rotate_keys(memory)
+        good = drive(memory.store.below.read(KEY._replace(session="good")))
+        assert good[0].text.startswith("sealed:1:new:")
+    with pytest.raises(WrongKey):
+        Memory.open(tmp_path / "a.db", encryption=LAST)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int) -> None:
+    """Killed at any time, all is readable with both keys, and the same again completes it."""
+    with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
+        for number in range(8):
+            for piece in range(4):
+                session_of(memory, f"s{number}").add(turn(f"{number}.{piece}"))
+        before = still(everything(memory))
+
+    with Process("rotate", where, script=SCRIPT) as process:
+        assert process.hear() == "ready"
+        process.tell()
+        for _ in range(after):
+            process.hear()
+        process.kill()
+    with Memory.open(where, encryption=RING) as memory:
+        assert still(everything(memory)) == before
+
+    *_, (_, texts, _) = changed(where)
+    assert texts <= 8 * 4 * ENTRIES_A_TURN
+    assert key_ids(where, LAST) == {"new"}
+    with Memory.open(where, encryption=LAST) as memory:
+        assert still(everything(memory)) == before
+
+
+# --- while others go on
+
+
+def test_writers_go_on_while_keys_change(where: str, tmp_path: Path) -> None:
+    """Two processes of two threads write, with the old key as their current one, all the time: nothing is lost, all
+    of it is under the new key, and nothing that is written later needs the old one."""
+    with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
+        for number in range(30):
+            session_of(memory, "shared").add(turn(f"before.{number}"))
+    writers = [Process("write", where, name, 2, script=SCRIPT) for name in ("one", "two")]
+    with writers[0], writers[1]:
+        for writer in writers:
+            assert writer.hear() == "ready"
+            writer.tell()
+        acknowledged = [writer.hear() for writer in writers for _ in range(4)]
+
+        *_, (_, texts, _) = changed(where)
+
+        acknowledged += [writer.hear() for writer in writers for _ in range(4)]
+        for writer in writers:
+            writer.tell("stop")
+        acknowledged += [said for writer in writers for said in writer.end()]
+
+    assert texts >= 30 * ENTRIES_A_TURN
+    assert key_ids(where, LAST) == {"new"}
+    wanted: dict[str, list[str]] = {"shared": [f"before.{number}" for number in range(30)]}
+    for session, label in acknowledged:
+        wanted.setdefault(session, []).append(label)
+    with Memory.open(where, encryption=LAST) as memory:
+        for session, labels in wanted.items():
+            found = whole_turns(session_of(memory, session).entries(), ENTRIES_A_TURN)
+            assert sorted(found.elements()) == sorted(labels)
+        items = {item.key: item.value for item in drive(memory.store.list_items("default", "notes"))}
+    assert items == {label: label.encode() for _, label in acknowledged}
+    assert integrity(where if where.startswith("file") else tmp_path / "a.db") == "ok"
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
+def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str, there: bool) -> None:
+    """All keys change between what a writer looked at and its commit: it ends up under the new key all the same."""
+    waiting: list[Callable[[], object]] = []
+
+    def clock() -> int:
+        if waiting:
+            waiting.pop()()
+        return now_us()
+
+    def change() -> None:
+        with Memory.open(where, encryption=BOTH, synchronous="NORMAL") as other:
+            rotate_keys(other)
+
+    with Memory.open(where, encryption=RING, clock=clock, synchronous="NORMAL") as memory:
+        session_of(memory, "other").add_user_message("before")
+        if there:
+            session_of(memory).add_user_message("before")
+        waiting.append(change)
+        session_of(memory).add_user_message("late")
+        assert not waiting
+
+    assert key_ids(where, LAST) == {"new"}
+    with Memory.open(where, encryption=LAST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()][-1] == "late"
+
+
+def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
+    """Once the change has begun, a program that has no new key can write nothing; what it reads says what it needs."""
+    with Memory.open(where, encryption=FIRST) as late:
+        session_of(late).add_user_message("hello")
+        with Memory.open(where, encryption=BOTH) as memory:
+            rotate_keys(memory)
+
+        with pytest.raises(WrongKey) as caught:
+            session_of(late).add_user_message("no")
+        assert caught.value.key_id == "new"
+        with pytest.raises(WrongKey):
+            session_of(late).entries()
+    with Memory.open(where, encryption=LAST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
+
+
+# --- the command
+
+
+@pytest.fixture
+def sealed_chat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An imported chat, encrypted with a key of the environment."""
+    monkeypatch.setenv("PALIMPSEST_KEY", f"old:{OLD.hex()}")
+    write_lines(here / "chat.jsonl", [{"role": "user", "content": "hello"}])
+    assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
+
+
+SAID = {"key": "new", "sessions": 1, "texts": 1, "items": 0, "remains": []}
+
+
+def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`PALIMPSEST_KEY` has both keys; afterwards the new one opens the store, in every command."""
+    monkeypatch.setenv("PALIMPSEST_KEY", f"new:{NEW.hex()},old:{OLD.hex()}")
+
+    done = run("rotate-keys", "--json")
+
+    assert (done.exit_code, json.loads(done.stdout)) == (0, SAID)
+    monkeypatch.setenv("PALIMPSEST_KEY", f"new:{NEW.hex()}")
+    assert "hello" in run("show", "chat").stdout
+    assert run("rotate-keys").stdout == "All is under the key 'new' already.\n"
+    assert run("doctor").exit_code == 0
+
+
+def test_the_command_line_tells_what_is_wrong_with_keys(
+    here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the key it is the store that cannot be read; a key that is none is bad usage, and is not shown."""
+    monkeypatch.delenv("PALIMPSEST_KEY")
+    refused = run("show", "chat")
+    assert (refused.exit_code, "'old'" in refused.stderr) == (5, True)
+
+    monkeypatch.setenv("PALIMPSEST_KEY", "old:mysecretmysecret")
+    refused = run("show", "chat")
+    assert refused.exit_code == 2
+    assert "mysecret" not in refused.output
+    monkeypatch.setenv("PALIMPSEST_KEY", "")  # a secret that did not arrive: nothing is written in clear for that
+    assert run("import", "chat.jsonl", "--store", "sqlite:///empty.db").exit_code == 2
+    assert not (here / "empty.db").exists()
+
+    monkeypatch.setenv("PALIMPSEST_KEY", f"old:{OLD.hex()}")
+    assert run("import", "chat.jsonl", "--store", "sqlite:///other.db").exit_code == 0
+    monkeypatch.delenv("PALIMPSEST_KEY")
+    assert run("import", "chat.jsonl", "--store", "sqlite:///plain.db").exit_code == 0
+    assert run("rotate-keys", "--store", "sqlite:///plain.db").exit_code == 2

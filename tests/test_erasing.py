@@ -1,0 +1,635 @@
+"""What `session.erase` promises: what a query means, what it reports, what becomes of summaries and derived data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from palimpsest import (
+    Audio,
+    ConfigError,
+    EntryNotFound,
+    Erased,
+    ErasureFailed,
+    File,
+    Image,
+    Memory,
+    Opaque,
+    Query,
+    Session,
+    Summarize,
+    Text,
+)
+from palimpsest.testing import FakeClock
+from writer import quarters
+
+WORD = "zanzibar"
+
+
+def talk(session: Session, *texts: str) -> None:
+    """One interaction for each text."""
+    for text in texts:
+        session.add_user_message(text)
+        session.add_assistant_message(f"about that: {text}")
+
+
+def left(session: Session) -> list[int]:
+    """The numbers of the entries that are no tombstones, rewound ones too."""
+    return [entry.seq for entry in session.entries(rewound=True) if not entry.erased]
+
+
+# --- what a query means
+
+SURFACES: dict[str, dict[str, Any]] = {
+    "content": {"role": "user", "content": f"to {WORD}"},
+    "another case": {"role": "user", "content": "to ZANZIBAR"},
+    "a provider's key": {"role": "user", "content": "x", "odd": {WORD: 1}},
+    "a provider's value": {"role": "user", "content": "x", "odd": [{"deep": WORD}]},
+    "escaped in JSON in a value": {"role": "user", "content": "x", "odd": '{"a": "\\u007aanzibar"}'},
+    "an unknown part": {"role": "user", "content": [{"type": "mystery", "says": WORD}]},
+    "an image's address": {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"http://{WORD}/"}}]},
+    "a name": {"role": "user", "name": WORD, "content": "x"},
+    "arguments": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"at": "Zanzibar"}'}}],
+    },
+    "escaped arguments": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"\\u007AanzIbar": 1}'}}
+        ],
+    },
+    "a tool's name": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": WORD, "arguments": "{}"}}],
+    },
+    "a call's id": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": WORD, "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    },
+}
+
+
+@pytest.mark.parametrize("message", SURFACES.values(), ids=SURFACES)
+def test_a_text_is_found_on_every_surface(session: Session, message: dict[str, Any]) -> None:
+    """Wherever a provider's message can hold a text, the query finds it, and nothing else."""
+    session.add({"role": "user", "content": "before"})
+    session.add(message)
+    session.add({"role": "user", "content": "zanzi bar"})
+
+    done = session.erase(Query(text=WORD))
+
+    assert (done.entries, left(session)) == (1, [1, 3])
+    assert WORD not in json.dumps(session.export()).lower()
+
+
+@pytest.mark.parametrize("metadata", [{WORD: 1}, {"a": {"b": [WORD.upper()]}}, {"a": {WORD: {}}}])
+def test_a_text_is_found_in_metadata(session: Session, metadata: dict[str, Any]) -> None:
+    """Keys and values count, at any depth."""
+    session.add_user_message("x", metadata=metadata)
+
+    assert session.erase(Query(text=WORD)).entries == 1
+
+
+@pytest.mark.parametrize("asked", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("said", ["NFC", "NFD"])
+def test_normal_forms_make_no_difference(session: Session, said: str, asked: str) -> None:
+    """A letter with its accent is the same however it was put together; a letter without it is another."""
+    session.add_user_message(f"in {unicodedata.normalize(said, 'ZÜRICH')} there")
+    session.add_user_message("in Zurich there")
+
+    assert session.erase(Query(text=unicodedata.normalize(asked, "Zürich"))).entries == 1
+    assert left(session) == [2]
+
+
+def test_words_of_formats_and_media_are_no_text(session: Session) -> None:
+    """Keys of providers' items, their types, and base64 say nothing: a query for such a word erases nothing by them."""
+    session.add_user_message([Text(text="hello"), Image(source="data:image/png;base64,dHlwZWFubmE=")])
+    session.add(
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "anna", "format": "wav"}}]}
+    )
+    session.add_user_message([Opaque(item={"type": "tool_use", "id": "1", "input": {}})])
+
+    for word in ("anna", "type", "tool_use", "input_audio"):
+        assert not session.erase(Query(text=word))
+    assert left(session) == [1, 2, 3]
+
+
+def test_fields_of_a_query_are_anded(session: Session) -> None:
+    """An entry is meant where it meets everything that is given."""
+    session.add_user_message("red", name="ann")
+    session.add_user_message("red", name="bob")
+    session.add_user_message("blue", name="ann")
+
+    assert session.erase(Query(text="red", user="ann", where="message.name == 'ann'")).entries == 1
+    assert left(session) == [2, 3]
+
+
+def test_times_are_from_one_up_to_the_other(memory: Memory, clock: FakeClock) -> None:
+    """`after` counts from that moment on, `before` up to, and without, the other."""
+    session, begun = memory.session("one"), clock.now
+    for _ in range(4):
+        session.add_user_message("x")
+        clock.advance(60)
+    first = datetime.fromtimestamp(begun // 1_000_000, UTC)
+
+    assert session.erase(Query(after=first + timedelta(minutes=1), before=first + timedelta(minutes=3))).entries == 2
+    assert left(session) == [1, 4]
+
+
+CONDITIONS = {
+    "message.role == 'assistant'": [1, 3, 5],
+    "message.index == 2 or contains(message.content, 'two')": [1, 2, 5],
+    "message.age == 0": [1, 2, 3, 4],
+    "interaction.index == 0": [3, 4, 5],
+    "interaction.age == 1": [1, 2, 5],
+    "session.message_count == 5": [],
+    "message.metadata.lang == 'de'": [1, 2, 3, 4],
+}
+
+
+@pytest.mark.parametrize(("condition", "stays"), CONDITIONS.items())
+def test_conditions_select_what_they_are_true_of(session: Session, condition: str, stays: list[int]) -> None:
+    """A condition of a message selects messages, one of an interaction or the session whole interactions."""
+    talk(session, "one", "two")
+    session.add_user_message("three", metadata={"lang": "de"})
+
+    session.erase(Query(where=condition))
+
+    assert left(session) == stays
+
+
+def test_a_condition_without_an_answer_erases_nothing(session: Session) -> None:
+    """Where a condition cannot be evaluated nothing is erased, and the error names the entry, not the condition."""
+    session.add_user_message("x", metadata={"amount": 7})
+    session.add_user_message("y")
+
+    with pytest.raises(ConfigError, match="entry 2") as raised:
+        session.erase(Query(where="message.metadata.amount > 5"))
+
+    assert "amount" not in str(raised.value)
+    assert left(session) == [1, 2]
+    assert (
+        session.erase(Query(where="message.metadata.amount is not None and message.metadata.amount > 5")).entries == 1
+    )
+
+
+def test_a_users_interactions_are_meant_whole(session: Session) -> None:
+    """What a user said, by name or metadata, and everything until the next human message, but nobody else's."""
+    session.add_user_message("hello", name="ann")
+    session.add_tool_call("look", {})
+    session.add_tool_result("look", "found")
+    session.add_assistant_message("here")
+    session.add_user_message("me, too", metadata={"user_id": "bob"})
+    session.add_assistant_message("of course")
+    session.add_assistant_message("by the way", metadata={"user_id": "ann"})
+
+    assert session.erase(Query(user="ann")).entries == 5
+    assert left(session) == [5, 6]
+
+
+def test_what_was_rewound_is_reached(session: Session) -> None:
+    """A query finds what a rewind has taken back, by text, condition and user, and it can never come back."""
+    talk(session, "one")
+    session.add_user_message(f"to {WORD}", name="ann")
+    session.rewind(to=2)
+
+    assert session.erase(Query(text=WORD)).entries == 1
+    assert session.entry(3).erased
+    assert session.verify().ok
+    session.rewind(to=session.stats().revision)
+
+
+BAD = {
+    "nothing": {},
+    "blank": {"text": " "},
+    "no text": {"text": 5},
+    "no condition": {"where": "message.secretword =="},
+    "an unknown field": {"where": "message.secretword == 1"},
+    "a naive time": {"before": datetime(2024, 1, 1)},  # noqa: DTZ001 (that is the mistake)
+    "no time": {"after": "secretword"},
+}
+
+
+@pytest.mark.parametrize("fields", BAD.values(), ids=BAD)
+def test_a_query_is_checked_when_it_is_made(fields: dict[str, Any]) -> None:
+    """What is not accepted is a ConfigError at once, which does not quote the query."""
+    with pytest.raises(ConfigError) as raised:
+        Query(**fields)
+
+    fault: BaseException | None = raised.value
+    while fault is not None:
+        assert "secretword" not in str(fault)
+        fault = fault.__cause__ or fault.__context__
+
+
+def test_a_query_shows_nothing_of_itself() -> None:
+    """Its `repr` names what is given, and not what that is."""
+    assert repr(Query(text=WORD, user="ann")) == "Query(text=…, user=…)"
+
+
+# --- what is reported and told
+
+
+def test_the_report_counts_what_went(memory: Memory) -> None:
+    """Entries, the branches that shared some, images, sounds and documents, each counted once."""
+    session = memory.session("one", counter=quarters)
+    session.add_user_message([Text(text=WORD), Image(source="http://x/y.png"), Audio(data="QUJD", format="wav")])
+    session.add_user_message([File(data="QUJD", filename=f"{WORD}.pdf")])
+    talk(session, "kept")
+    memory_branch = session.fork("branch")
+
+    done = session.erase(Query(text=WORD))
+
+    assert done == Erased(entries=2, branches=("branch",), media=3)
+    assert left(memory_branch) == left(session) == [3, 4]
+    assert session.erase(Query(text=WORD)) == Erased()
+
+
+def test_no_word_of_a_query_is_kept_or_told(memory: Memory, caplog: pytest.LogCaptureFixture, session: Session) -> None:
+    """Neither the log's records, nor events, nor what is logged hold a text or condition of a query."""
+    told: list[Any] = []
+    for event in ("erased", "compressed", "compaction:failed", "cut"):
+        memory.on(event, lambda name, facts: told.append(facts))
+    talk(session, f"to {WORD}", "kept")
+
+    with caplog.at_level(logging.DEBUG):
+        session.erase(Query(text=WORD, where="contains(message.content, 'zanzi')"))
+
+    assert [facts["seqs"] for facts in told] == [(1, 2)]
+    assert "zanzi" not in str(told) + caplog.text + json.dumps(session.export())
+    assert "zanzi" not in str(memory.session("one").history())
+
+
+def test_a_reason_that_says_the_text_is_refused(session: Session) -> None:
+    """The reason is kept in the log, so it may not hold what is to be erased."""
+    session.add_user_message(WORD)
+
+    with pytest.raises(ConfigError, match="kept in the log") as raised:
+        session.erase(Query(text=WORD), reason="they went to Zanzibar")
+
+    assert "anzibar" not in str(raised.value)
+    assert left(session) == [1]
+
+
+def test_earlier_reasons_and_details_lose_the_text(session: Session) -> None:
+    """A reason that was given before, and the conditions of cuts, say nothing of the text any more."""
+    talk(session, "one", "two", "three")
+    session.erase([1], reason=f"about {WORD}")
+    assert WORD in str(session.history())
+
+    session.erase(Query(text=WORD))
+
+    assert WORD not in str(session.history())
+    assert WORD not in json.dumps(session.export())
+    assert session.verify().ok
+
+
+def test_conditions_of_cuts_lose_the_text(memory: Memory) -> None:
+    """The condition that a cut has recorded, in its record and in the head, goes with the text that it names."""
+    chosen = memory.session(
+        "one", counter=quarters, max_tokens=60, conditions=[f"not contains(message.content, '{WORD}')"]
+    )
+    for number in range(30):
+        talk(chosen, f"about {number}")
+        chosen.context()
+    assert WORD in json.dumps(chosen.export())
+
+    memory.session("one", counter=quarters).erase(Query(text=WORD))
+
+    plain = memory.session("one", counter=quarters, max_tokens=60)
+    assert WORD not in json.dumps(plain.export())
+    assert plain.verify().ok
+    assert plain.context().tokens <= 60
+
+
+def test_unknown_entries_and_other_things_are_refused(session: Session) -> None:
+    """An id that is not there raises EntryNotFound, what is no id and no query ConfigError; nothing is erased."""
+    talk(session, "one")
+
+    with pytest.raises(EntryNotFound):
+        session.erase([1, "nobody"])
+    with pytest.raises(ConfigError, match="ids"):
+        session.erase(None)  # type: ignore[arg-type]
+    assert left(session) == [1, 2]
+
+
+# --- summaries
+
+
+class Parrot:
+    """A summarizer that says all it is given, and what it was told to say again."""
+
+    def __init__(self, always: str = "") -> None:
+        self.always, self.asked = always, 0
+
+    def __call__(self, prompt: str) -> str:
+        self.asked += 1
+        words = [word for word in prompt.split() if word.isalpha() and len(word) > 3]
+        return " ".join([self.always, *words[-12:]])
+
+
+def summarised(memory: Memory, summarizer: Any = None, *texts: str) -> Session:
+    """A session of which all but the newest interaction is covered."""
+    session = memory.session("one", counter=quarters, summarizer=summarizer, auto_compact="off")
+    for text in texts or (f"we went to {WORD} " * 8, "we went to the market " * 8, "we stayed at home " * 8):
+        talk(session, text)
+    talk(session, "and now")
+    assert session.compact(Summarize(interaction_keep=1)).done
+    return session
+
+
+def test_a_summary_is_made_anew_without_what_was_erased(memory: Memory) -> None:
+    """The words go, the rest stays covered by a summary that was made of it."""
+    session = summarised(memory)
+
+    done = session.erase(Query(text=WORD))
+
+    assert (done.entries, done.withdrawn, done.rebuilt) == (2, 1, 1)
+    (made,) = session.summaries()
+    assert "market" in made.text
+    assert WORD not in json.dumps(session.export())
+    assert WORD not in str(session.context().messages)
+    assert session.verify().ok
+
+
+def test_a_summary_of_which_nothing_is_left_is_withdrawn(memory: Memory) -> None:
+    """Where all that it covered is erased there is nothing to make it of."""
+    session = summarised(memory, None, f"all of it {WORD} " * 10)
+
+    done = session.erase(Query(text=WORD))
+
+    assert (done.withdrawn, done.rebuilt, session.summaries()) == (1, 0, [])
+    assert session.verify().ok
+
+
+def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
+    """What a summarizer answers is not accepted while it says the text; the heuristic answers in its place."""
+    parrot = Parrot(always=f"They went to {WORD.upper()}.")
+    session = summarised(memory, parrot)
+    before = parrot.asked
+
+    done = session.erase(Query(text=WORD))
+
+    assert parrot.asked > before
+    assert done.rebuilt == 1
+    (made,) = session.summaries()
+    assert (made.method, made.fallback) == ("heuristic", "the summarizer said what was erased")
+    assert WORD not in json.dumps(session.export()).lower()
+    assert WORD not in str(session.history()).lower()
+
+
+def test_a_summary_that_only_says_it_goes_too(memory: Memory) -> None:
+    """A summary that names the text without covering an entry that holds it is withdrawn and made anew, everywhere."""
+    parrot = Parrot(always=f"Somebody said {WORD}.")
+    session = summarised(memory, parrot, "we went to the market " * 9, "we stayed at home " * 9)
+    branch = session.fork("branch")
+    assert WORD in branch.summaries()[0].text
+
+    done = session.erase(Query(text=WORD))
+
+    assert (done.entries, done.withdrawn, done.rebuilt) == (0, 2, 2)
+    for each in (session, branch):
+        assert WORD not in json.dumps(each.export()).lower()
+        assert len(each.summaries()) == 1
+        assert each.verify().ok
+        assert each.stats().erased_entries == 0
+
+
+def test_older_versions_lose_their_words_too(memory: Memory) -> None:
+    """Every version that ever told of it is without words in the history."""
+    session = summarised(memory)
+    talk(session, "we bought a boat " * 9, "and more")
+    session.compact(Summarize(interaction_keep=1))
+    assert len(session.summaries(history=True)) == 2
+
+    session.erase(Query(text=WORD))
+
+    history = session.summaries(history=True)
+    assert [made.withdrawn for made in history[:2]] == [True, True]
+    assert WORD not in str(history)
+    assert session.verify().ok
+
+
+# --- what is made from entries
+
+
+class Index:
+    """Something made from entries: texts by session and id."""
+
+    name = "index"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+        self.broken = False
+
+    async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+        if self.broken:
+            raise OSError("the index is away")
+        self.told.append((session, dict(entries)))
+        return len(entries)
+
+    async def gone(self, tenant: str, session: str) -> int:
+        if self.broken:
+            raise OSError("the index is away")
+        self.told.append((session, None))
+        return 1
+
+
+def test_what_is_made_from_entries_goes_first_and_everywhere(memory: Memory, session: Session) -> None:
+    """An erasure tells what joined of the entries, by number and id, in each session that shares them."""
+    index = Index()
+    memory.derive(index)
+    talk(session, "one", "two")
+    branch = session.fork("branch")
+    ids = {entry.seq: entry.id for entry in session.entries()}
+
+    done = session.erase([1, 3])
+
+    gone = {1: ids[1], 3: ids[3]}
+    assert index.told == [("one", gone), ("branch", gone)]
+    assert done.derived == {"index": 4}
+    branch.erase([1])  # erased already
+    assert len(index.told) == 2
+
+
+def test_nothing_is_erased_where_what_was_made_stays(memory: Memory, session: Session) -> None:
+    """An index that fails keeps the entries, the error says which it was, and repeating it goes on."""
+    index = Index()
+    stop = memory.derive(index)
+    index.broken = True
+    talk(session, "one")
+
+    for destroy in (
+        lambda: session.erase([1]),
+        session.clear,
+        lambda: memory.delete_session("one"),
+        lambda: memory.forget(matches="one"),
+        lambda: memory.forget(session="one"),
+        lambda: memory.forget(tenant="default"),
+        lambda: memory.import_session(session.export(), on_conflict="replace"),
+    ):
+        with pytest.raises(ErasureFailed, match=r"index .* \(OSError\)") as raised:
+            destroy()
+        assert isinstance(raised.value.__cause__, OSError)
+    assert left(session) == [1, 2]
+    index.broken = False
+    assert session.erase([1]).derived == {"index": 1}
+    stop()
+    session.erase([2])
+    assert [seqs for _, seqs in index.told] == [{1: session.entry(1).id}]
+
+
+def test_every_path_that_destroys_tells_what_joined(memory: Memory, clock: FakeClock) -> None:
+    """Clear, delete, replace, sweep, FLUSH without archive, the neuralyzer and forget: none comes by it."""
+    index = Index()
+    memory.derive(index)
+
+    def new(name: str, **options: Any) -> Session:
+        index.told.clear()
+        session = memory.session(name, counter=quarters, **options)
+        talk(session, "one " * 9, "two " * 9, "three " * 9)
+        return session
+
+    new("cleared").clear()
+    assert index.told == [("cleared", None)]
+    new("deleted")
+    memory.delete_session("deleted")
+    assert index.told == [("deleted", None)]
+    data = new("replaced").export()
+    memory.import_session(data, on_conflict="replace")
+    assert index.told == [("replaced", None)]
+    session = new("swept")
+    soon = session.entry(1).created_at + timedelta(minutes=1)
+    session.add_user_message("expires", expires_at=soon)
+    session.fork("swept too")
+    clock.advance(3600)
+    assert memory.sweep() >= 1
+    assert sorted((name, [*seqs]) for name, seqs in index.told) == [("swept", [7]), ("swept too", [7])]
+    session = new("flushed", persistence="flush", archive=False, max_messages=2)
+    session.compact("simple_fifo")
+    session.end_turn()
+    assert [(name, [*seqs]) for name, seqs in index.told] == [("flushed", [1, 2, 3, 4, 5])]
+    new("neuralyzed").compact("neuralyzer")
+    assert [name for name, _ in index.told] == ["neuralyzed"]
+    new("forgotten")
+    memory.forget(session="forgotten")
+    assert ("forgotten", None) in index.told
+    new("ephemeral", persistence="ephemeral").erase([1])
+    assert index.told == []
+
+
+def test_what_joins_is_checked(memory: Memory) -> None:
+    """It needs a name of its own and both functions."""
+    memory.derive(Index())
+
+    for wrong in (object(), Index(), Index):
+        with pytest.raises(ConfigError, match="derived"):
+            memory.derive(wrong)  # type: ignore[arg-type]
+
+
+# --- other writers
+
+
+def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) -> None:
+    """A query that another writer was in the way of looks again, and erases what that has added, too."""
+    session.add_user_message(f"to {WORD}")
+    writer = memory.session("one")
+
+    class Meddler(Index):
+        async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+            if len(entries) < 4:
+                await memory._core.session("one").add_user_message(f"again {WORD} {len(entries)}")
+            return await super().erased(tenant, session, entries)
+
+    memory.derive(Meddler())
+
+    assert session.erase(Query(text=WORD)).entries == 4
+    assert left(writer) == []
+    assert [record.kind for record in session.history() if record.kind == "erase"] == ["erase"]
+
+
+# --- where nothing can be read, or nothing is stored
+
+
+def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
+    """Records are silenced by their revisions, so that a store that cannot read them does it as well."""
+    with Memory.open("memory://", encryption={"a": b"k" * 32}) as memory:
+        picky = [f"not contains(message.content, '{WORD}')"]
+        chosen = memory.session("one", counter=quarters, max_tokens=60, conditions=picky)
+        for number in range(20):
+            talk(chosen, f"about {number}")
+            chosen.context()
+        chosen.erase([1], reason=f"about {WORD}")
+        branch = chosen.fork("branch")
+        assert WORD in json.dumps(branch.export())
+
+        chosen.erase(Query(text=WORD))
+
+        for each in (memory.session("one", counter=quarters), memory.session("branch", counter=quarters)):
+            assert WORD not in json.dumps(each.export())
+            assert each.verify().ok
+            assert each.context(max_tokens=60).tokens <= 60
+
+
+def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
+    """What a branch's record of the same revision tells is its own: it loses nothing by what another one told."""
+    session = memory.session("one", counter=quarters, auto_compact="off")
+    talk(session, "we went to the market " * 8, "we stayed at home " * 8)
+    branch = session.fork("branch")
+    branch.compact(Summarize(interaction_keep=1))
+    session.erase([2], reason=f"about {WORD}")
+    talk(session, "more")
+    (made,) = branch.summaries()
+
+    session.erase(Query(text=WORD))
+
+    assert WORD not in str(session.history())
+    assert branch.summaries(history=True)[-1].covers == made.covers
+    assert len(branch.summaries()) == 1
+    assert branch.verify().ok
+
+
+def test_an_ephemeral_session_erases_what_it_alone_has_seen(memory: Memory) -> None:
+    """A query in an EPHEMERAL session takes words from what it shows, and leaves the stored session as it is."""
+    stored = memory.session("one", counter=quarters)
+    talk(stored, f"to {WORD}")
+    stored.erase([2], reason=f"about {WORD}")
+    ephemeral = memory.session("one", counter=quarters, persistence="ephemeral")
+    ephemeral.add_user_message(f"{WORD} again")
+
+    assert ephemeral.erase(Query(text=WORD)).entries == 2
+
+    assert WORD not in json.dumps(ephemeral.export())
+    assert WORD in stored.entry(1).text
+    assert WORD in str(stored.history())
+
+
+def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
+    """`erase`, `forget` and what joined, with an event loop."""
+    import asyncio
+
+    from palimpsest import AsyncMemory
+
+    async def main() -> None:
+        async with AsyncMemory.open(tmp_path / "log.db") as memory:
+            index = Index()
+            memory.derive(index)
+            session = memory.session("one")
+            await session.add_user_message(f"to {WORD}", name="ann")
+            await session.add_user_message("kept")
+            assert (await session.erase(Query(text=WORD))).derived == {"index": 1}
+            assert (await memory.forget(matches="kept")).entries == 1
+            assert (await memory.forget(session="one")).sessions == ("one",)
+
+    asyncio.run(main())

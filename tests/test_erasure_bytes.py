@@ -1,0 +1,240 @@
+"""After an erasure no byte of what was erased is in any file of the store, whatever it was and wherever it lay."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Image, Keys, Memory, Query, Session, Text
+from palimpsest.log import Change, SessionKey
+from palimpsest.runners import drive
+from palimpsest.testing import FakeClock
+from processes import remains
+from writer import quarters
+
+KINDS = ("sqlite", "file", "sealed sqlite", "sealed file")
+
+
+def where(kind: str, folder: Path) -> Any:
+    """The address of a store of this kind."""
+    return f"file://{folder}/logs" if "file" in kind else folder / "log.db"
+
+
+def options(kind: str) -> dict[str, Any]:
+    """What it is opened with."""
+    keys = {"encryption": Keys({"a": b"k" * 32})} if "sealed" in kind else {}
+    return {"synchronous": "NORMAL", **keys}
+
+
+def every_byte(place: Any) -> bytes:
+    """All bytes of the store's files, whatever they are called, of its folder's names, too."""
+    if isinstance(place, Path):
+        return b"".join(file.read_bytes() for file in place.parent.iterdir() if file.is_file())
+    return remains(place)
+
+
+MARKERS = {
+    "short": "zq9xkv7wpt",
+    "umlauts": "Zürzäckerlöß-ζητα-漢字漢字",
+    "escaped": 'zq"9\\x\nkv\t7wpt',
+    "beyond 16 bits": "zq9\U0001f600kv\U0001f680wpt",
+    "of some kilobytes": "zq9xkv7wpt" * 500,
+    "kept apart": "zq9xkv7wpt" * 10_000,
+}
+
+
+def forms(marker: str) -> list[bytes]:
+    """How a marker can stand in a file: a piece of it as UTF-8, and as JSON escapes it, once and twice."""
+    piece = marker[:16]
+    once = json.dumps(piece)[1:-1]
+    return [
+        piece.encode(),
+        once.encode(),
+        json.dumps(piece, ensure_ascii=False)[1:-1].encode(),
+        json.dumps(once)[1:-1].encode(),
+    ]
+
+
+def fill(memory: Memory, marker: str) -> Session:
+    """A session in which a marker is on every surface, beside others that are kept."""
+    session = memory.session("one", counter=quarters)
+    session.add_user_message("kept from the beginning")
+    session.add_user_message(f"I said {marker}", name=marker[:64], metadata={"deep": [{marker[:64]: marker}]})
+    session.add_tool_call("look", {"at": marker}, call_id="c1")
+    session.add_tool_result("look", {"found": marker}, call_id="c1")
+    session.add_assistant_message([Text(text=marker), Image(source="data:image/png;base64," + "QUJD" * 20)])
+    session.add({"role": "user", "content": "short", "odd": {"inside": json.dumps({"deeper": marker})}})
+    session.add_context(marker, name=f"{marker[:30]}.txt")
+    for number in range(30):
+        session.add_user_message(f"kept {number} " * (number * 7 % 40))
+        memory.session(f"other {number % 3}", counter=quarters).add_user_message(f"beside it {number} " * number)
+    session.stats()
+    session.context(max_tokens=2_000)
+    return session
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("marker", MARKERS.values(), ids=MARKERS)
+def test_a_marker_is_on_no_byte(tmp_path: Path, kind: str, marker: str) -> None:
+    """Text of 10 bytes to 100 kB, on every surface of an entry, is gone from every file, and the rest is there."""
+    place = where(kind, tmp_path)
+    with Memory.open(place, **options(kind)) as memory:
+        session = fill(memory, marker)
+        branch = session.fork("branch")
+        branch.add_user_message(f"said again: {marker}")
+        session.rewind(to=3)
+
+        done = memory.forget(matches=marker[:30] if len(marker) > 64 else marker)
+
+        assert done.entries == 7
+        assert done.remains == ()
+        for form in forms(marker):
+            assert form not in every_byte(place)
+        assert marker[:16] not in json.dumps([session.export(), branch.export()], ensure_ascii=False)
+        assert [session.verify().problems, branch.verify().problems] == [(), ()]
+        assert "kept from the beginning" in session.entry(1).text
+    for form in forms(marker):
+        assert form not in every_byte(place)
+    assert ("sealed" in kind) is (b"kept from the beginning" not in every_byte(place))
+
+
+DESTROYERS = ("erase", "query", "clear", "delete", "replace", "neuralyzer", "flush", "forget", "sweep")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("how", DESTROYERS)
+def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
+    """Whatever destroys entries, their text is in no byte, though many small rows have moved between pages before."""
+    dice, place = random.Random(how), where(kind, tmp_path)
+    with Memory.open(place, clock=clock, synchronous="NORMAL") as memory:
+        flushes: dict[str, Any] = {"persistence": "flush", "archive": False, "max_messages": 10}
+        session = memory.session("one", counter=quarters, **(flushes if how == "flush" else {}))
+        expiry = session.add_user_message("first").created_at.replace(year=2100) if how == "sweep" else None
+        data = session.export()
+        words = [f"m{number:04}rk" for number in range(120)]
+        said = []
+        for number, word in enumerate(words):
+            said.append(session.add_user_message(f"{word} " * dice.choice([1, 3, 20, 200]), expires_at=expiry))
+            session.add_assistant_message("yes" * dice.randrange(40))
+            beside = memory.session(f"beside {dice.randrange(9)}")
+            beside.add_user_message("beside " * dice.choice([1, 30, 300]))
+            if number % 9 == 8:
+                session.erase([said.pop(dice.randrange(len(said))).id])
+
+        if how == "erase":
+            session.erase([entry.id for entry in said])
+        elif how == "query":
+            session.erase(Query(where="contains(message.content, 'rk ')"))
+        elif how == "clear":
+            session.clear()
+        elif how == "delete":
+            memory.delete_session("one")
+        elif how == "replace":
+            memory.import_session({**data, "session_id": "one"}, on_conflict="replace")
+        elif how == "neuralyzer":
+            session.compact(
+                {"long_term_memory_id": "neuralyzer", "interaction_keep": 0, "interaction_threshold_qty": 1}
+            )
+        elif how == "flush":
+            session.compact("simple_fifo")
+            session.end_turn()
+        elif how == "forget":
+            memory.forget(session="one")
+        else:
+            clock.advance(80 * 366 * 86400)
+            memory.sweep()
+
+        everything = every_byte(place)
+        alive = {entry.text[:7] for entry in session.entries(rewound=True) if not entry.erased}
+        assert [word for word in words if word.encode() in everything and word not in alive] == []
+        assert len(alive.intersection(words)) == (2 if how == "flush" else 0)
+
+
+def test_what_a_reader_holds_back_is_told_and_finished(tmp_path: Path) -> None:
+    """While another connection reads, the write-ahead log cannot be cut off: that is told, and made good later."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
+        session = memory.session("one", counter=quarters)
+        session.add_user_message("zanzibar " * 50)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM entry").fetchone()
+
+            done = session.erase(Query(text="zanzibar"))
+
+            assert done.entries == 1
+            assert len(done.remains) == 1
+            assert "write-ahead log" in done.remains[0]
+            assert b"zanzibar" in remains(path)
+        session.add_user_message("another secret")
+        assert session.erase([2]).remains == ()
+        assert b"zanzibar" not in remains(path)
+
+
+@pytest.mark.parametrize("by", ["closing", "opening"])
+def test_what_was_held_back_is_finished_at_the_end_or_the_beginning(tmp_path: Path, by: str) -> None:
+    """Closing the store, or opening it again, finishes what a reader was in the way of."""
+    path = tmp_path / "log.db"
+    memory, reader = Memory.open(path, busy_seconds=0.2), sqlite3.connect(path)
+    other = sqlite3.connect(path)  # keeps the file open, so that the last to close it is not us
+    other.execute("SELECT count(*) FROM entry").fetchone()
+    session = memory.session("one", counter=quarters)
+    session.add_user_message("zanzibar " * 50)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM entry").fetchone()
+    session.erase([1])
+    if by == "closing":
+        reader.close()
+        memory.close()
+    else:
+        memory.close()
+        reader.close()
+        assert b"zanzibar" in remains(path)
+        Memory.open(path).close()
+
+    assert b"zanzibar" not in remains(path)
+    other.close()
+
+
+def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) -> None:
+    """Between the commit and the scrubbing a kill may come: whoever opens the file next scrubs it."""
+    path = tmp_path / "log.db"
+    memory = Memory.open(path)
+    memory.session("one").add_user_message("zanzibar " * 50)
+    change = Change(kind="erase", reason="r", seqs=(1,))
+    drive(memory.store.compact(SessionKey("default", "one"), change))  # the store alone does not scrub
+    assert b"zanzibar" in remains(path)
+
+    Memory.open(path).close()
+
+    assert b"zanzibar" not in remains(path)
+    memory.close()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file is large from 64 kB on."""
+    monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 1 << 16)
+    return None
+
+
+def test_a_large_file_is_written_anew_by_forget_alone(tmp_path: Path, small: None) -> None:
+    """An erasure in a large file says what may remain in unused parts of pages, and `forget` leaves nothing there."""
+    with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
+        session = memory.session("one", counter=quarters)
+        for number in range(200):
+            session.add_user_message(f"zanzibar {number} " * 40)
+
+        done = session.erase([3])
+        assert "too large" in done.remains[0]
+        assert memory.forget(matches="zanzibar 1 ").remains == ()
+    size = (tmp_path / "log.db").stat().st_size
+    assert b"zanzibar 1 " not in remains(tmp_path / "log.db")
+    assert size > 1 << 16

@@ -1,0 +1,102 @@
+"""Errors lose what is private, wherever they keep it, and stay what they were otherwise."""
+
+from __future__ import annotations
+
+import json
+import traceback
+
+import pytest
+
+from palimpsest import ConfigError, MissingExtra
+from palimpsest.errors import PrivacyRefused
+from palimpsest.hushing import hush
+
+SECRET = "walrus"
+
+
+def told(text: str) -> str:
+    """The text without the secret."""
+    return text.replace(SECRET, "…")
+
+
+def everything(fault: BaseException) -> str:
+    """All that an error says and keeps."""
+    fields = [getattr(fault, name, None) for name in ("msg", "object", "doc", "filename", "strerror")]
+    return f"{''.join(traceback.format_exception(fault))} {fault.args!r} {vars(fault)!r} {fields!r}"
+
+
+def raised(fault: BaseException, cause: BaseException | None = None) -> BaseException:
+    """The error, as it is when it was raised."""
+    with pytest.raises(type(fault)) as caught:
+        raise fault from cause
+    return caught.value
+
+
+def no_json() -> BaseException:
+    """An error that keeps the whole document."""
+    with pytest.raises(ValueError) as failed:  # noqa: PT011 (whatever it says)
+        json.loads(f"{{{SECRET}")
+    return failed.value
+
+
+def noted() -> BaseException:
+    """An error with a note."""
+    fault = ValueError("x")
+    fault.add_note(f"it was {SECRET}")
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ConfigError(f"a.{SECRET}", {"x": [SECRET]}, f"no {SECRET}", nearest=SECRET),
+        MissingExtra(SECRET, "pii"),
+        ValueError(f"it was {SECRET}", [SECRET], (SECRET, 1), {SECRET: 1}),
+        UnicodeEncodeError("utf-8", f"\ud800 {SECRET}", 0, 1, "surrogates"),
+        UnicodeDecodeError("utf-8", f"\xff {SECRET}".encode("latin-1"), 0, 1, "no UTF-8"),
+        OSError(2, f"no {SECRET}", f"a/{SECRET}"),
+        no_json(),
+        noted(),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_whatever_an_error_keeps_is_hushed(fault: BaseException) -> None:
+    """Arguments, fields, notes and what built-in errors keep outside of both; also when it is a cause."""
+    assert SECRET in everything(fault)
+    outer = raised(ConfigError("a", 1, "b"), fault)
+    hush(outer, told)
+    assert outer.__cause__ is None
+    assert SECRET not in everything(outer)
+
+    hush(fault, told)
+    assert SECRET not in everything(fault)
+
+
+def test_what_holds_nothing_private_stays_as_it_is() -> None:
+    """Fields are the same objects, and causes are kept."""
+    found = ["x"]
+    fault = raised(ConfigError("a", found, "b"), KeyError("harmless"))
+    hush(fault, told)
+
+    assert isinstance(fault, ConfigError)
+    assert fault.found is found
+    assert str(fault.__cause__) == "'harmless'"
+
+
+def test_a_cause_far_behind_is_found() -> None:
+    """Also in a group of errors, and in what was going on when a cause was raised."""
+    group = ExceptionGroup("several", [ValueError("x"), ValueError(f"it was {SECRET}")])
+    fault = raised(ConfigError("a", 1, "b"), raised(KeyError("x"), group))
+    hush(fault, told)
+
+    assert fault.__cause__ is None
+    assert fault.__context__ is None
+
+
+def test_a_refusal_says_why_nothing_is_told() -> None:
+    """Where nothing can be checked, an error of that keeps its words: they hold nothing of the text."""
+    fault = PrivacyRefused("redact_patterns[0]", "timeout", "it takes too long")
+    hush(fault, lambda text: "unchecked")
+
+    assert (fault.rule, fault.kind) == ("redact_patterns[0]", "timeout")
+    assert "it takes too long" in str(fault)

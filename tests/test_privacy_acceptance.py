@@ -1,0 +1,198 @@
+"""Acceptance of the privacy policy: its examples in the raw bytes of every store, what it refuses, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import run
+from palimpsest import ConfigError, Memory, PalimpsestError
+from palimpsest.errors import PrivacyRefused
+from palimpsest.privacy.redaction import Redactor
+from sealed import bytes_of
+from watched import found_in
+from writer import quarters
+
+SSN = {"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "default_redaction_string": "[SSN]"}
+BOTH = {"redact_patterns": [r"\b\d{3}-\d{4}\b", r"[\w.]+@[\w.]+\.\w+"]}
+EXAMPLES = [
+    (SSN, "My SSN is 123-45-6789", "My SSN is [SSN]", ("123-45-6789",)),
+    (
+        BOTH,
+        "My phone is 555-1234 and email is test@example.com",
+        "My phone is [REDACTED] and email is [REDACTED]",
+        ("555-1234", "test@example.com"),
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize(("policy", "said", "kept", "private"), EXAMPLES, ids=["one pattern", "two patterns"])
+def test_the_examples_in_raw_bytes(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    policy: dict[str, Any],
+    said: str,
+    kept: str,
+    private: tuple[str, ...],
+) -> None:
+    """Append, batch, import, the command line and summaries keep the same text; files and logs have no other."""
+    caplog.set_level(logging.DEBUG)
+    folder = tmp_path / "store"
+    folder.mkdir()
+    where = f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
+    told: list[object] = []
+
+    def summarizer(prompt: str) -> str:
+        told.append(prompt)
+        return f"The human said: {said}"
+
+    with Memory.open(where, privacy=policy) as memory:
+        for event in ("entry:added", "compressed", "compaction:failed", "session:imported"):
+            memory.on(event, lambda session, facts: told.append(facts))
+        one = memory.session("append")
+        assert one.add_user_message(said).text == kept
+        assert one.add_context(said, name=said).name == kept
+        assert json.loads(one.add_tool_call("f", {said: said}, call_id="c").content) == {kept: kept}
+        assert one.add_tool_result("f", said, call_id="c", metadata={said: [said]}).metadata == {kept: [kept]}
+        batch = memory.session("batch").add([{"role": "user", "content": said}, {"role": "assistant", "content": said}])
+        assert [entry.text for entry in batch] == [kept, kept]
+        path = tmp_path / "talk.jsonl"
+        path.write_text(json.dumps({"role": "user", "content": said}), encoding="utf-8")
+        memory.import_file(path, session_id="import")
+        with Memory.open("memory://") as other:
+            other.session("export").add_user_message(said)
+            memory.import_session(other.session("export").export())
+        summed = memory.session("summary", counter=quarters, summarizer=summarizer)
+        for number in range(4):
+            summed.add_user_message(f"{number} {said} " + "and much more " * 40)
+            summed.add_assistant_message("an answer " * 40)
+        summed.compact({"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10})
+        assert kept in summed.summaries()[0].text
+        for name in ("import", "export"):
+            assert memory.session(name).entries()[0].text == kept
+        told += [memory.session(one.session).export() for one in memory.sessions()]
+        (tmp_path / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
+    options = ("--store", where, "--privacy", str(tmp_path / "policy.json"))
+    result = run("import", str(path), "--session", "shell", *options)
+    assert result.exit_code == 0, result.output
+
+    data = bytes_of(folder)
+    assert data.count(kept.encode()) >= 10
+    for text in private:
+        assert found_in(data, text) == []
+        assert found_in(f"{told!r} {caplog.text} {result.output}".encode(), text) == []
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+", "(a*)*", "(a|a)*", "(.+)+", "(x+x+)+y", "(.*a){10,}", "[invalid("])
+def test_what_cannot_be_applied_is_refused_at_load(pattern: str) -> None:
+    """A pattern that is invalid, or able to backtrack exponentially, is a config error with its index."""
+    with pytest.raises(ConfigError) as refused:
+        Memory.open("memory://", privacy={"redact_patterns": [r"\d+", pattern]})
+
+    assert "redact_patterns[1]" in refused.value.where
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"\b\d{3}-\d{2}-\d{4}\b", "123-45-6789"),
+        (r"(\d{3}-)+\d{4}", "123-456-7890"),
+        (r"(?i)(?:password|pwd)\s*[:=]\s*\S+", "PWD = secret"),
+    ],
+)
+def test_harmless_patterns_are_accepted(pattern: str, text: str) -> None:
+    """Repeated groups and inline flags work."""
+    with Memory.open("memory://", privacy={"redact_patterns": [pattern]}) as memory:
+        assert memory.session("s").add_user_message(f"it is {text}, see").text.startswith("it is [REDACTED]")
+
+
+@pytest.mark.parametrize("withheld", ["system", "SYSTEM"])
+def test_types_withhold_whatever_their_case(withheld: str) -> None:
+    """A system message of a type that may not be kept is in this process's contexts, and not in the log."""
+    with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as memory:
+        session = memory.session("s", counter=quarters)
+        session.add_system_message("be kind")
+        session.add_user_message("hello")
+
+        assert "be kind" in str(session.context().messages)
+        assert [entry.text for entry in session.entries()] == ["hello"]
+
+
+class Flaky:
+    """A recogniser that fails so many times, and then finds the word "private"."""
+
+    __name__ = "flaky"
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.asked = failures, 0
+
+    def __call__(self, text: str) -> list[tuple[int, int, str]]:
+        self.asked += 1
+        if self.failures > 0:
+            self.failures -= 1
+            raise RuntimeError(text)
+        start = text.find("private")
+        return [(start, start + 7, "word")] if start >= 0 else []
+
+
+def test_two_failures_and_a_success_store_it_redacted() -> None:
+    """What fails is tried twice more."""
+    with Memory.open("memory://", privacy={"recognisers": [Flaky(2)]}) as memory:
+        assert memory.session("s").add_user_message("something private").text == "something [REDACTED]"
+
+
+def test_three_failures_store_nothing_and_tell_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither an entry nor a session is there; the event and the error say which rule, and nothing of the text."""
+    caplog.set_level(logging.DEBUG)
+    flaky, told = Flaky(3), list[object]()
+    with Memory.open(tmp_path / "log.db", privacy={"recognisers": [flaky]}) as memory:
+        memory.on("privacy:refused", lambda session, facts: told.append((session, facts)))
+        session = memory.session("s")
+        with pytest.raises(PrivacyRefused) as refused:
+            session.add_user_message("something private")
+
+        assert flaky.asked == 3
+        assert memory.sessions() == []
+        assert told == [("s", {"rule": "recognisers.flaky", "kind": "error", "why": "it raised RuntimeError"})]
+        assert (refused.value.rule, refused.value.kind) == ("recognisers.flaky", "error")
+        assert refused.value.__cause__ is None
+        assert session.add_user_message("something private").text == "something [REDACTED]"
+    assert found_in(bytes_of(tmp_path) + f"{told} {refused.value} {caplog.text}".encode(), "something private") == []
+
+
+def test_the_breaker_opens_and_recovers() -> None:
+    """After ten failures in a row nothing is tried; after five seconds one try closes it, or opens it again."""
+    now = [100.0]
+    flaky = Flaky(33)
+    redactor = Redactor({"recognisers": [flaky]}, clock=lambda: now[0])
+    with Memory.open("memory://", privacy=redactor) as memory:
+        session = memory.session("s")
+        for _ in range(10):
+            assert refusal(session).kind == "error"
+        assert flaky.asked == 30
+        paused = refusal(session)
+        assert (paused.kind, flaky.asked) == ("paused", 30)
+        assert "5.0 s" in str(paused)
+        now[0] += 4.9
+        assert refusal(session).kind == "paused"
+        now[0] += 0.2
+        assert refusal(session).kind == "error"
+        assert refusal(session).kind == "paused"
+        now[0] += 5.1
+        assert session.add_user_message("something private").text == "something [REDACTED]"
+        assert session.add_user_message("more").text == "more"
+        assert len(session.entries()) == 2
+
+
+def refusal(session: Any) -> PrivacyRefused:
+    """The refusal of a message."""
+    with pytest.raises(PalimpsestError) as refused:
+        session.add_user_message("something private")
+    assert isinstance(refused.value, PrivacyRefused)
+    return refused.value

@@ -1,0 +1,284 @@
+"""Users' patterns: which are refused and why, and that those which are accepted never run away."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest.errors import ConfigError
+from palimpsest.privacy.ambiguity import Ambiguous, check
+from palimpsest.privacy.patterns import allowed_seconds, compiled
+
+ENGINES = pytest.mark.parametrize("linear", [True, False], ids=["re2", "regex"])
+
+EXPONENTIAL = [
+    *(r"(a+)+", r"(a*)*", r"(a|a)*", r"(.+)+", r"(x+x+)+y", r"(.*a){10,}"),
+    *(r"(\d+,?)+$", r"(a|aa)+$", r"(\w+\s*)+$", r"([a-z]+)*$", r"(?:\w+\.?)+@", r"(ab|a|b)*$", r"^(.*?,){11}P"),
+    *(r"(a+){10}", r"(\d{1,3},?){1,20}", r"(\d{1,3})+x", r"(?=(a+)+)b", r"(?>(a+)+b)", r"(a(b*|c*))*d", r"((a?)*b)*c"),
+    *(r"(?:a?b?)*c", r"(?i)(?:a+A)+b", r"(?s)(?:.+\n?)+x", r"(.{0,1000},)+", "(" * 50 + "a" + ")*" * 50),
+]
+HARMLESS = [
+    *(r"\b\d{3}-\d{2}-\d{4}\b", r"(\d{3}-)+\d{4}", r"(?i)(?:password|pwd)\s*[:=]\s*\S+"),
+    *(r"(?:\d[ -]*?){13,16}", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}", r"(\w+\.)+\w+", r"(?:\b\w+\b\s*)+"),
+    *(r"(\d{3})+", r"(\d{16}\s?)+", r"([0-9a-f]{2}:){5}[0-9a-f]{2}", r"(?:[A-Z0-9]{4} ?){2,7}", r"\d{1000}"),
+    *(r"(?:foo|foobar)+", r"(?:(?!foo).)*", r"(['\"]).*?\1", r"(?>a+)+b", r"(a++)+", r".*.*=.*", r"(\d{1,3}){4}"),
+    *(r"(?:\+\d{1,2}\s?)?\(?\d{3}\)?[\s.-]?\d{3}[\s.-]?\d{4}", r"(?s)-----BEGIN.*?-----END", r"x*", r"\bgr(?:a|e)y\B"),
+    *(r"(?x) \d{3}  # three", r"(a)?(?(1)b|c)+", r"(?<=: )\w+", r"(?i:ann)|bob", r"[^\n]+\n", r"(?:[^,]*,)+"),
+]
+
+
+@pytest.mark.parametrize("pattern", EXPONENTIAL)
+def test_a_pattern_that_can_backtrack_exponentially_is_refused_with_its_place_and_the_reason(pattern: str) -> None:
+    """What could read one text in exponentially many ways is a config error, whichever engine would run it."""
+    with pytest.raises(ConfigError) as caught:
+        compiled(pattern, "privacy_policy.redact_patterns[3]")
+
+    assert caught.value.where == "privacy_policy.redact_patterns[3]"
+    assert "backtrack exponentially" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", HARMLESS)
+@ENGINES
+def test_a_harmless_pattern_is_accepted(pattern: str, linear: bool) -> None:
+    """Repeats in repeats, alternatives and long repeats are fine where they do not overlap."""
+    assert compiled(pattern, "redact_patterns[0]", linear=linear).find("", 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("[invalid(", "unterminated character set"),
+        ("(?P<a", "missing >"),
+        ("a(?i)b", "not at the start"),
+        (r"\p{L}", "bad escape"),
+        ("[[:digit:]]", "backslash before a bracket"),
+        ("(" * 5_000 + ")" * 5_000, "less deeply nested"),
+        ("a" * 10_001, "at most 10,000 characters"),
+        ("", "regular expression as text"),
+        (7, "regular expression as text"),
+    ],
+)
+def test_what_is_no_pattern_is_refused_with_the_reason(pattern: object, says: str) -> None:
+    """A config error names the place and says what is wrong with the syntax."""
+    with pytest.raises(ConfigError, match=r"^redact_patterns\[1\]: ") as caught:
+        compiled(pattern, "redact_patterns[1]")
+
+    assert says in str(caught.value)
+
+
+def test_the_reason_says_which_kind_of_ambiguity_it_is() -> None:
+    """A repeat in a repeat, an overlap, a large repeat and a pattern too large to check are told apart."""
+    words = "|".join("".join(word) for word in product("abcdefgh", repeat=4))
+
+    reasons = []
+    for pattern in ("(a+)+", "(a|aa)+", "(a+b?){50}", f"(?:(?:{words})+x?)+"):
+        with pytest.raises(Ambiguous) as caught:
+            check(pattern)
+        reasons.append(caught.value.reason)
+
+    assert "a repeat inside a repeat" in reasons[0]
+    assert "overlap" in reasons[1]
+    assert "10 times or more" in reasons[2]
+    assert "too large" in reasons[3]
+
+
+def test_checking_takes_little_time_whatever_the_pattern() -> None:
+    """Long lists of words and deep nests are checked, or given up, in a moment."""
+    words = "|".join("".join(word) for word in product("abcdef", repeat=4))
+    patterns = [f"(?:{words})", rf"(?:(?:{words[:900]})\s)+", "(" * 80 + "ab?" + "){10}" * 80, r"(?:\w{1,250},){1,250}"]
+
+    started = time.process_time()
+    for pattern in patterns:
+        try:
+            check(pattern)
+        except Ambiguous as fault:
+            assert fault.reason  # noqa: PT017 (either answer is fine here: it is the time that counts)
+
+    assert time.process_time() - started < 10
+
+
+# --- what is accepted stays quick, as counted by an oracle that knows no automata
+
+
+class Node:
+    """A small pattern: its text, and in how many ways a backtracking engine reaches each end from a start."""
+
+    letters: frozenset[str] = frozenset()
+    """What it reads, where it reads one letter of a set."""
+
+    def __init__(self, text: str, ways: Callable[[str, int], dict[int, int]]) -> None:
+        self.text, self._ways, self._known = text, ways, dict[tuple[str, int], dict[int, int]]()
+
+    def ways(self, word: str, start: int) -> dict[int, int]:
+        """End of the match -> in how many ways."""
+        if (word, start) not in self._known:
+            self._known[word, start] = self._ways(word, start)
+        return self._known[word, start]
+
+
+def _one_of(text: str, letters: frozenset[str]) -> Node:
+    node = Node(text, lambda word, i: {i + 1: 1} if word[i : i + 1] in letters else {})
+    node.letters = letters
+    return node
+
+
+def _character(char: str) -> Node:
+    if char == ".":
+        return Node(char, lambda word, i: {i + 1: 1} if i < len(word) else {})
+    return _one_of(char, frozenset(char))
+
+
+def _sum(*several: dict[int, int]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for ways in several:
+        for end, count in ways.items():
+            total[end] = total.get(end, 0) + count
+    return total
+
+
+def _then(one: Node, two: Node) -> Node:
+    def ways(word: str, start: int) -> dict[int, int]:
+        return _sum(
+            *({end: n * m for end, m in two.ways(word, mid).items()} for mid, n in one.ways(word, start).items())
+        )
+
+    return Node(one.text + two.text, ways)
+
+
+def _either(one: Node, two: Node) -> Node:
+    if one.letters and two.letters:  # engines read alternatives of one letter as a set
+        both = one.letters | two.letters
+        return _one_of(f"(?:{one.text}|{two.text})", both)
+    return Node(f"(?:{one.text}|{two.text})", lambda word, i: _sum(one.ways(word, i), two.ways(word, i)))
+
+
+def _repeated(body: Node, sign: str) -> Node:
+    def star(word: str, start: int) -> dict[int, int]:
+        """None, or one round that reads something and the rest, or one last round that reads nothing."""
+        total = {start: 1 + min(body.ways(word, start).get(start, 0), 1)}
+        for mid, n in body.ways(word, start).items():
+            if mid > start:
+                total = _sum(total, {end: n * m for end, m in node.ways(word, mid).items()})
+        return total
+
+    node = Node(f"(?:{body.text})*", star)
+    if sign == "?":
+        return Node(f"(?:{body.text})?", lambda word, i: _sum({i: 1}, body.ways(word, i)))
+    return node if sign == "*" else Node(f"(?:{body.text})+", _then(body, node)._ways)
+
+
+_NODES = st.recursive(
+    st.sampled_from("aab.").map(_character),
+    lambda inner: st.one_of(
+        st.builds(_then, inner, inner),
+        st.builds(_either, inner, inner),
+        st.builds(_repeated, inner, st.sampled_from("*+?")),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_NODES)
+def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
+    """Where a text twice as long has vastly more ways, the pattern is refused."""
+    try:
+        check(node.text)
+    except Ambiguous:
+        return
+
+    for size in (1, 2, 3):
+        for unit in map("".join, product("ab", repeat=size)):
+            short, long = (sum(node.ways(unit * (n // size), 0).values()) for n in (48, 96))
+            assert long <= 100 * max(short, 1), (node.text, unit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_NODES, st.sampled_from(["a", "b", "ab", "aab"]))
+def test_an_accepted_pattern_runs_in_bounded_time_on_a_hostile_text(node: Node, unit: str) -> None:
+    """The engine that backtracks either answers or stops at its timeout."""
+    try:
+        matcher = compiled(f"{node.text}[^ab.]$", "redact_patterns[0]", linear=False)
+    except ConfigError:
+        return
+
+    started = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        matcher.find(unit * 30 + "a!?", 2.0)
+
+    assert time.monotonic() - started < 4
+
+
+# --- the engines
+
+
+def test_re2_runs_what_it_can_and_the_rest_goes_to_the_engine_with_a_timeout() -> None:
+    """Look-around, back-references and atomic groups are the fallback's; everything else is linear."""
+    assert compiled(r"\b\d{3}-\d{2}-\d{4}\b", "x").linear
+    assert [compiled(p, "x").linear for p in (r"(?<=a)b", r"(a)\1", r"(?>a)b", r"a{2000}")] == [False] * 4
+
+
+TEXTS = [
+    "",
+    "call 555-1234 now",
+    "é 123-45-6789 \U0001f600 999-11-2222",
+    "a \ud800 123-45-6789",
+    "x" * 500 + "12-3",
+    "٣٣٣-٤٤",
+]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\d+(?:-\d+)+", r"\b\w{3,}\b", r"(?i)CALL|now$", r"\s", r"x*", r"(?m)^.", r"[^a]"]
+)
+def test_both_engines_find_the_same_places(pattern: str) -> None:
+    """Places count characters, classes are those of ASCII, empty matches and lone surrogates do no harm."""
+    for text in TEXTS:
+        quick, slow = (compiled(pattern, "x", linear=linear).find(text, 1.0) for linear in (True, False))
+        assert quick == slow
+        assert all(start < end for start, end in quick)
+
+
+@ENGINES
+def test_a_pattern_finds_its_places(linear: bool) -> None:
+    """Inline flags at the start work, and a back-reference finds what it refers to."""
+    found = compiled(r"(?i)(?:password|pwd)\s*[:=]\s*\S+", "x", linear=linear).find("PWD: a1 and Password=b2", 1.0)
+
+    assert found == [(0, 7), (12, 23)]
+    assert compiled(r"(\w)\1", "x", linear=linear).find("aabbc", 1.0) == [(0, 2), (2, 4)]
+
+
+SLOW = r"(?=(.*))(?:.*)(?:.*)(?:.*)(?:.*)\d(?!x)"
+
+
+def test_the_engine_that_backtracks_stops_at_its_timeout() -> None:
+    """A pattern of polynomial time is interrupted, and without time it does not begin."""
+    matcher = compiled(SLOW, "x", linear=False)
+
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        matcher.find("a" * 3_000, 0.05)
+    assert time.monotonic() - started < 2
+    with pytest.raises(TimeoutError):
+        matcher.find("a", 0.0)
+
+
+def test_the_linear_engine_is_linear_at_a_megabyte() -> None:
+    """What takes a backtracking engine for ever takes RE2 a moment."""
+    matcher: Any = compiled(r".*.*.*=\d", "x")
+
+    started = time.process_time()
+    assert matcher.find("a" * 1_000_000, 0.05) == []
+    assert time.process_time() - started < 5
+
+
+def test_the_time_that_is_allowed_grows_with_the_text() -> None:
+    """50 ms for an entry and 50 ms for each further 64 KiB."""
+    assert [round(allowed_seconds(size), 3) for size in (0, 65_535, 65_536, 200_000)] == [0.05, 0.05, 0.1, 0.2]

@@ -1,0 +1,260 @@
+"""The recognisers that are built in: what each finds, what it leaves alone, and that no text holds them up."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest.privacy.credentials import secret_word
+from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
+from palimpsest.privacy.redaction import Redactor
+from palimpsest.privacy.scanning import Scan
+from privacy_corpus import NEGATIVE, POSITIVE, PROSE, corpus, scores
+
+
+def find(kind: str, text: str) -> list[tuple[int, int]]:
+    scan = Scan(text)
+    if not BUILT_IN[kind].may_find(scan):
+        return []
+    return [(span.start, span.end) for span in BUILT_IN[kind].find(scan)]
+
+
+def found(kind: str, text: str) -> list[str]:
+    return [text[start:end] for start, end in sorted(find(kind, text))]
+
+
+CORPUS = corpus(seed=7, each=120)
+SCORES = dict(scores(CORPUS, find))
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_a_recogniser_finds_what_the_corpus_says(kind: str) -> None:
+    """Of well-formed values at least 99 in 100 are found, and at most 2 in 100 alarms are false."""
+    score = SCORES[kind]
+
+    assert score.found >= 0.99 * (score.found + score.missed) > 100
+    assert score.false_alarms <= 0.02 * score.found
+
+
+def test_the_corpus_has_what_rules_cannot_find() -> None:
+    """The measure is honest: there are samples of the hard kind, and they are not found."""
+    hard = {kind: (score.hard_found, score.hard) for kind, score in SCORES.items() if score.hard}
+
+    assert {"phone", "us_ssn", "email", "credential", "card", "iban", "fr_nir", "api_key"} == hard.keys()
+    assert all(hit < total / 2 for hit, total in hard.values()), hard
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_plain_prose_and_tables_are_left_alone(text: str) -> None:
+    """Numbers, dates and times of an ordinary text are nobody's."""
+    assert Redactor({"recognisers": "default"}).text(text) == text
+
+
+EXAMPLES = {
+    "card": [
+        ("4111 1111 1111 1111, 03/27", ["4111 1111 1111 1111"]),
+        ("lot 12 4111-1111-1111-1111 7", ["4111-1111-1111-1111"]),
+        ("378282246310005 and 3782 822463 10005", ["378282246310005", "3782 822463 10005"]),
+        ("4111 1111 1111 1112", []),
+        ("0.4111111111111111", []),
+        ("id4111111111111111", []),
+        ("1234567812345670", []),
+    ],
+    "iban": [
+        ("DE89 3704 0044 0532 0130 00.", ["DE89 3704 0044 0532 0130 00"]),
+        ("to GB29NWBK60161331926819 please", ["GB29NWBK60161331926819"]),
+        ("DE89 3704 0044 0532 0130 01", []),
+        ("DE89 3704 0044 0532 0130", []),
+        ("ZZ89370400440532013000", []),
+    ],
+    "email": [
+        ("<bob@example.com>, Ann.B+x@sub.example.org.", ["bob@example.com", "Ann.B+x@sub.example.org"]),
+        ("mailto:bob@example.com?subject=x", ["bob@example.com"]),
+        ("jürgen@büro.example", ["jürgen@büro.example"]),
+        ("git@github.example:a/b.git @ann logo@2x.png pkg@1.2.3 a@b user@localhost", []),
+    ],
+    "phone": [
+        ("(555) 234-5678 or 1-555-234-5678", ["(555) 234-5678", "1-555-234-5678"]),
+        ("+49 (0)30 901820-11!", ["+49 (0)30 901820-11"]),
+        ("phone: 555-1234", ["555-1234"]),
+        ("Mobil 01711234567", ["01711234567"]),
+        ("at 10:30 555-234-5678", ["555-234-5678"]),
+        ("01-02-2026, 2026-11-21 10:00, 52.520008 13.404954, lot 1234567", []),
+    ],
+    "ip": [
+        ("from 203.0.113.9:8080 to 2001:db8::7.", ["203.0.113.9", "2001:db8::7"]),
+        ("v1.2.3 1.2.3 127.0.0.1 256.1.1.1 1.2.3.4.5 std::vector abc::def 12:30:45 ::1", []),
+    ],
+    "us_ssn": [
+        ("My SSN is 123-45-6789", ["123-45-6789"]),
+        ("SSN: 123456789, social security number is 123456780", ["123456789", "123456780"]),
+        ("000-12-3456 666-12-3456 900-12-3456 123-00-4567 123-45-0000 078-05-1120 123456789", []),
+        ("1-123-45-6789 123-45-6789-0", []),
+    ],
+    "uk_nino": [
+        ("AB 12 34 56 C and CE123456D", ["AB 12 34 56 C", "CE123456D"]),
+        ("BG123456A AB123456E XAB123456C", []),
+    ],
+    "de_tax_id": [
+        ("86 095 742 719, 47036892816", ["86 095 742 719", "47036892816"]),
+        ("86 095 742 718, 12345678903, 06095742719", []),
+    ],
+    "fr_nir": [("1 84 12 76 451 089 46", ["1 84 12 76 451 089 46"]), ("1 84 12 76 451 089 47, 184137645108946", [])],
+    "api_key": [
+        ("AKIAIOSFODNN7EXAMPLE.", ["AKIAIOSFODNN7EXAMPLE"]),
+        ("key=sk-proj-abcdefghijklmnop1234, ", ["sk-proj-abcdefghijklmnop1234"]),
+        ("sk-learn-contrib-packages-everywhere pk_live_abcdefghij12345 ghp_short1", []),
+    ],
+    "private_key": [
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMIIE==\n-----END RSA PRIVATE KEY----- b", None),
+        ("a -----BEGIN PRIVATE KEY-----\\nMIIE\\n b-----", None),
+        ("-----BEGIN PUBLIC KEY-----\nMIIE\n-----END PUBLIC KEY-----", []),
+    ],
+    "credential": [
+        ("password = hunter2xyz", ["hunter2xyz"]),
+        ('{"dbPassword": "a b c", "x": 1}', ["a b c"]),
+        ("Authorization: Bearer abc.def-123 and more", ["abc.def-123"]),
+        ("curl -H 'bearer abcdefgh12345678'", ["abcdefgh12345678"]),
+        ("https://ann:s3cret@example.com/x", ["s3cret"]),
+        ("mysql --password hunter2 -u ann", ["hunter2"]),
+        ("my password is hunter2.", ["hunter2"]),
+        ('token = "unclosed and long\nnext line', ["unclosed and long"]),
+        ('say \\"apiKey\\": \\"q1w2\\" there', ["q1w2"]),
+        ("tokens: 4000, max_tokens=5000, secretary: ann, tokenizer = o200k_base", []),
+        ("password: str, token = get_token(x), password = config.password, api_key=${KEY}, secret: null", []),
+        ("password: please enter it, the secret is out, the password is required", []),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_each_recogniser_by_example(kind: str) -> None:
+    """What is found is found whole and without what stands around it."""
+    for text, expected in EXAMPLES[kind]:
+        if expected is None:
+            assert len(found(kind, text)) == 1
+            assert "MII" not in Redactor({"recognisers": kind}).text(text)
+        else:
+            assert found(kind, text) == expected, text
+
+
+def test_words_that_name_a_secret_count_whole() -> None:
+    """Camel case and punctuation separate words; a plural or a longer word names nothing."""
+    secret = ["apiKey", "API_KEY", "x-api-key", "apikey", "accessToken", "token", "Authorization", "client.secret"]
+    secret += ["privateKey", "SSH_KEY", "dbPassword", "user credential", "pwd", "HTTPToken", "token2"]
+    harmless = ["tokens", "maxTokens", "secretary", "keyboard", "passwords_changed", "api", "key", "tokenizer", ""]
+
+    assert [key for key in secret if secret_word(key) is None] == []
+    assert [key for key in harmless if secret_word(key) is not None] == []
+
+
+def test_the_presets_name_recognisers_that_there_are() -> None:
+    """`default` is all of them, and every kind is in the corpus."""
+    assert PRESETS["default"] == tuple(BUILT_IN)
+    assert set(PRESETS["secrets"]) < set(BUILT_IN)
+    assert set(POSITIVE) == set(BUILT_IN)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:
+    """Whoever is asked in spite of the first look finds nothing either."""
+    rng = random.Random(data.draw(st.integers(0, 10**6)))
+    pieces = [make(rng) for make in rng.sample([*POSITIVE.values(), *NEGATIVE], 2)]
+    pieces = ["".join(piece) if isinstance(piece, tuple) else piece for piece in pieces]
+    text = data.draw(st.text(max_size=6)).join(pieces)
+    scan = Scan(text)
+
+    for kind, recogniser in BUILT_IN.items():
+        if not recogniser.may_find(scan) or not re.search(recogniser.sign, scan.ascii.decode("ascii")):
+            assert list(recogniser.find(Scan(text))) == [], (kind, text)
+
+
+def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> None:
+    """Over the whole corpus, and over texts of several of its samples, both leave the same."""
+    one, each = Redactor({"recognisers": "default"}), Redactor({"recognisers": "default"}, linear=False)
+    texts = [sample.text for sample in CORPUS]
+    texts += [" ".join(texts[i : i + 5]) for i in range(0, len(texts), 5)]
+
+    assert [one.text(text) for text in texts] == [each.text(text) for text in texts]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet=st.sampled_from("aZ09 .-:@=/+(\"'\\[]_\n\u00a0é\ud800٣²"), max_size=60))
+def test_no_text_breaks_a_recogniser(text: str) -> None:
+    """Whatever the text, spans lie in it and are not empty."""
+    for kind, recogniser in BUILT_IN.items():
+        for span in recogniser.find(Scan(text)):
+            assert 0 <= span.start < span.end <= len(text)
+            assert span.kind == kind
+
+
+HOSTILE = [
+    "a",
+    "1",
+    "1 ",
+    "1.1.1.",
+    "@a.",
+    "a@b.c",
+    "_a",
+    ":",
+    ":a",
+    "://a:",
+    'token:"',
+    "token: '",
+    "-eyJ",
+    "eyJaaaaaaaa.",
+]
+HOSTILE += [
+    "-----BEGIN PRIVATE KEY-----A",
+    "sk-",
+    "-SG.aaaaaaaaaaaaaaaaaaaa",
+    "DE00 ",
+    "AB12",
+    "password.",
+    "bearer ",
+    "\\",
+]
+HOSTILE += [
+    "0 1",
+    "(1) ",
+    "1234 ",
+    "4111 1111 1111 1111 ",
+    "123-45-",
+    "phone 1234567 ",
+    "password=[REDACTED]",
+    "[REDACTED]",
+]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_time_grows_with_the_length_and_not_faster(unit: str) -> None:
+    """Four times the text takes less than ten times as long, where quadratic would be sixteen."""
+    redactor = Redactor({"recognisers": "default"})
+
+    def seconds(size: int) -> float:
+        text = (unit * (size // len(unit) + 1))[:size]
+        started = time.process_time()
+        redactor.text(text)
+        return time.process_time() - started
+
+    short, long = (min(seconds(size) for _ in range(2)) for size in (30_000, 120_000))
+    assert long < 10 * short + 0.05
+    assert long < 5
+
+
+def test_ten_megabytes_of_ordinary_text_take_seconds() -> None:
+    """An entry of 10 MB is looked at whole, and what is private in it is found."""
+    text = (PROSE[0] + "\n") * (10_000_000 // (len(PROSE[0]) + 1)) + "bob@example.com"
+
+    started = time.process_time()
+    cleaned = Redactor({"recognisers": "default"}).text(text)
+
+    assert cleaned.endswith("\n[REDACTED]")
+    assert len(cleaned) == len(text) - len("bob@example.com") + len("[REDACTED]")
+    assert time.process_time() - started < 8

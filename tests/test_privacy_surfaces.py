@@ -1,0 +1,524 @@
+"""Every surface of an entry is redacted, stays what it was otherwise, and is still taken by its provider."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest import Memory
+from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
+from palimpsest.formats import find_format
+from palimpsest.privacy.redaction import Redactor, Verdict
+from privacy_corpus import corpus
+
+KEY = b"0123456789abcdef"
+MARKER = "MARKER42"
+RED = "[REDACTED]"
+TEXT = f"say {MARKER} once"
+CLEAN = f"say {RED} once"
+
+
+def marks(**more: Any) -> Redactor:
+    return Redactor({"redact_patterns": [r"MARKER\d+"], **more})
+
+
+def kept(verdict: Verdict) -> Entry:
+    assert verdict.entry is not None
+    return verdict.entry
+
+
+# --- surfaces
+
+SIGNED = {"signature": "c2lnbmVk"}
+
+
+def test_text_and_every_kind_of_part() -> None:
+    """Text, reasoning, items, addresses, file names and what comes beside them."""
+    parts = (
+        Text(text=TEXT, extra={"annotations": [{"title": TEXT}]}),
+        Reasoning(text=TEXT),
+        Opaque(item={"type": "news", "deep": [{"text": TEXT}]}),
+        Image(source=f"https://example.com/{MARKER}.png"),
+        File(data=f"plain {MARKER}", filename=f"{MARKER}.pdf"),
+    )
+
+    verdict = marks().entry(Entry(content=parts))
+
+    assert kept(verdict).content == (
+        Text(text=CLEAN, extra={"annotations": [{"title": CLEAN}]}),
+        Reasoning(text=CLEAN),
+        Opaque(item={"type": "news", "deep": [{"text": CLEAN}]}),
+        Image(source=f"https://example.com/{RED}.png"),
+        File(data=f"plain {RED}", filename=f"{RED}.pdf"),
+    )
+    assert [(one.kind, one.place, one.count) for one in verdict.findings] == [("redact_patterns[0]", "content", 7)]
+
+
+def test_names_metadata_and_what_was_kept_of_the_provider() -> None:
+    """Leaves and keys; the entry's other fields stay."""
+    entry = Entry(
+        id="e1",
+        kind="context",
+        name=f"{MARKER}.py",
+        metadata={MARKER: {"note": [TEXT, 1, None, True]}, "tags": ["a"]},
+        native=Native(format="openai", keep={"audio": {"transcript": TEXT}}, absent=("content",)),
+        importance=0.5,
+        tokens=7,
+    )
+
+    found = kept(marks().entry(entry))
+
+    assert found == msgspec.structs.replace(
+        entry,
+        name=f"{RED}.py",
+        metadata={RED: {"note": [CLEAN, 1, None, True]}, "tags": ["a"]},
+        native=Native(format="openai", keep={"audio": {"transcript": CLEAN}}, absent=("content",)),
+        tokens=None,
+    )
+
+
+def test_an_entry_in_which_nothing_is_found_comes_back_itself() -> None:
+    """No copy is made, and its count stays."""
+    entry = Entry(
+        content=(Text(text="hello"),), tokens=3, metadata={"a": ["b"]}, native=Native(format="x", keep={"a": 1})
+    )
+
+    verdict = marks(recognisers="default").entry(entry)
+
+    assert verdict.entry is entry
+    assert verdict.findings == ()
+
+
+def test_media_ids_types_and_tool_names_are_left_alone() -> None:
+    """Nobody looks into base64, and what links or names a call is not text."""
+    blob = "MARKER1" * 20
+    call = {
+        "id": "call_MARKER1",
+        "type": "function",
+        "function": {"name": "MARKER2", "arguments": '{"a": "b"}'},
+        "x": 1,
+    }
+    entries = [
+        Entry(content=(Image(source=f"data:image/png;base64,{blob}"), Audio(data=blob, format="wav"))),
+        Entry(content=(File(data=f"data:application/pdf;base64,{blob}"),)),
+        Entry(content=(Opaque(item={"type": "MARKER9", "source": {"data": blob}}),)),
+        Entry(
+            kind="tool_call",
+            role="assistant",
+            content='{"a": "b"}',
+            name="MARKER2",
+            call_id="call_MARKER1",
+            native=Native(format="openai", call=call),
+        ),
+    ]
+
+    assert [verdict.entry for verdict in marks().entries(entries)] == entries
+
+
+def test_a_data_address_of_plain_text_is_text() -> None:
+    """Only base64 is left alone."""
+    found = kept(marks().entry(Entry(content=(Image(source=f"data:text/plain,{MARKER}"),))))
+
+    assert found.content == (Image(source=f"data:text/plain,{RED}"),)
+
+
+# --- JSON
+
+ARGUMENTS = [
+    (f'{{"q": "{MARKER}"}}', {"q": RED}),
+    ('{"q": "\\u004dARKER42", "n": [1, 2.5, null]}', {"q": RED, "n": [1, 2.5, None]}),
+    (f'{{"{MARKER}": 1, "MARKER7": 2}}', {RED: 1, f"{RED} 2": 2}),
+    (f'{{"q": "{MARKER}", "q": "later"}}', {"q": "later"}),
+    (f'"{MARKER}"', RED),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), ARGUMENTS)
+def test_arguments_stay_valid_json(given: str, expected: Any) -> None:
+    """Leaves and keys are redacted, escapes and repeated keys hide nothing."""
+    content = kept(marks().entry(Entry(kind="tool_call", role="assistant", content=given))).content
+
+    assert isinstance(content, str)
+    assert json.loads(content) == expected
+    assert "MARKER" not in content
+
+
+@pytest.mark.parametrize("text", [f"{{not json {MARKER}", f'{{"a": NaN, "b": "{MARKER}"}}', "[" * 5_000 + MARKER])
+def test_arguments_that_are_no_json_are_redacted_as_text(text: str) -> None:
+    """What cannot be read as JSON is cleaned as it is."""
+    content = kept(marks().entry(Entry(kind="tool_call", role="assistant", content=text))).content
+
+    assert content == text.replace(MARKER, RED)
+
+
+def test_a_number_may_be_private_too() -> None:
+    """A card's number is one with and without quotes; small numbers stay numbers."""
+    redactor = Redactor({"recognisers": "default", "redact_patterns": [r"\b7777\b"]})
+    entry = Entry(kind="tool_call", role="assistant", content='{"card": 4111111111111111, "n": 7, "pin": 7777}')
+
+    assert kept(redactor.entry(entry)).content == f'{{"card": "{RED}", "n": 7, "pin": "{RED}"}}'
+
+
+def test_an_escape_in_a_json_result_hides_nothing() -> None:
+    """A result that is JSON is looked at unescaped as well."""
+    entry = Entry(kind="tool_result", role="tool", content='{"mail": "bob\\u0040example.com"}')
+
+    assert kept(Redactor({"recognisers": "email"}).entry(entry)).content == f'{{"mail": "{RED}"}}'
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_an_escaped_line_break_is_no_letter(cut: int) -> None:
+    """In JSON, whole or torn, `\\n` before a number does not hide it from patterns or recognisers."""
+    redactor = Redactor({"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "recognisers": "email"})
+    text = '{"said": "to\\n123-45-6789\\nor\\tbob@example.com\\n"}'[: -cut or None]
+
+    found = kept(redactor.entry(Entry(kind="tool_result", role="tool", content=text))).content
+
+    assert found == '{"said": "to\\n[REDACTED]\\nor\\t[REDACTED]\\n"}'[: -cut or None]
+
+
+def test_arguments_inside_a_native_call_are_redacted_like_the_entrys_own() -> None:
+    """The provider's item and the entry go on saying the same, without the signature that no longer fits."""
+    arguments = json.dumps({"to": TEXT})
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "send", "arguments": arguments},
+        "thought_signature": "eA",
+    }
+    entry = Entry(
+        kind="tool_call",
+        role="assistant",
+        content=arguments,
+        name="send",
+        call_id="c1",
+        native=Native(format="openai", call=call),
+    )
+
+    found = kept(marks().entry(entry))
+
+    assert found.content == json.dumps({"to": CLEAN})
+    assert found.native is not None
+    assert found.native.call == {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "send", "arguments": json.dumps({"to": CLEAN})},
+    }
+
+
+# --- keys that name a secret
+
+
+def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
+    """Whole words only; texts and numbers at any depth, but counts of tokens stay."""
+    metadata = {
+        "apiKey": "x",
+        "db": {"password": 12},
+        "credential": {"a": ["b", None]},
+        "token_count": 5,
+        "tokens": "9",
+    }
+
+    found = kept(marks().entry(Entry(content="hi", metadata=metadata)))
+
+    masked = {"apiKey": RED, "db": {"password": RED}, "credential": {"a": [RED, None]}, "token_count": 5, "tokens": "9"}
+    assert found.metadata == masked
+    assert kept(marks().entry(found)) == found
+
+
+def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() -> None:
+    """The recogniser of credentials reads keys as it reads `password = …`; without it they stay."""
+    entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')
+
+    assert (
+        kept(Redactor({"recognisers": "credential"}).entry(entry)).content == f'{{"password": "{RED}", "user": "ann"}}'
+    )
+    assert marks().entry(entry).entry is entry
+
+
+def test_fields_of_logs_are_masked_whatever_the_policy_says() -> None:
+    """Log lines and events: secrets by their key, everything else by the policy."""
+    fields = {"Authorization": "Bearer x", "token": "abc", "tokens": 7, "said": [TEXT], "n": 1}
+
+    assert marks().fields(fields) == {"Authorization": RED, "token": RED, "tokens": 7, "said": [CLEAN], "n": 1}
+    assert Redactor(None).fields({"secret": "x", "said": TEXT}) == {"secret": RED, "said": TEXT}
+
+
+# --- what providers have signed
+
+
+def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighbours() -> None:
+    """Anthropic takes all signed blocks of a message or none; what was said stays."""
+    blocks = [
+        {"type": "thinking", "thinking": "first", **SIGNED},
+        {"type": "thinking", "thinking": TEXT, **SIGNED},
+        {"type": "text", "text": "said"},
+        {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": "x"}},
+        {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"},
+    ]
+    entries = find_format("anthropic").decode([{"role": "assistant", "content": blocks}], "messages")
+
+    verdicts = marks().entries(entries)
+
+    first, call, last = (kept(verdict) for verdict in verdicts)
+    assert first.content == (Text(text="said"),)
+    assert call == entries[1]
+    assert last.content == (Reasoning(text=""),)
+    assert ("signed_reasoning", "content", 1) in [(one.kind, one.place, one.count) for one in verdicts[0].findings]
+
+
+def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_knows() -> None:
+    """The Responses API is then sent neither the item nor the ids of what was made with it."""
+    items = [
+        {"role": "user", "content": "hello"},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "encrypted_content": "abc",
+            "summary": [{"type": "summary_text", "text": "fine"}, {"type": "summary_text", "text": TEXT}],
+        },
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "yes"}]},
+    ]
+    entries = find_format("openai-responses").decode(items, "items")
+
+    found = [kept(verdict) for verdict in marks().entries(entries)]
+
+    assert found[1].content == (Reasoning(text=""),)
+    assert found[1].native == Native(format="openai-responses", keep={"type": "reasoning"})
+    assert found[2].continues
+    assert b"abc" not in pack(found[1])
+
+
+def test_reasoning_that_nobody_signed_is_redacted_like_text() -> None:
+    """There is nothing that a change would break."""
+    found = kept(marks().entry(Entry(role="assistant", content=(Reasoning(text=TEXT),))))
+
+    assert found.content == (Reasoning(text=CLEAN),)
+
+
+def test_signed_text_loses_its_signature() -> None:
+    """What was said stays, without a signature that no longer fits."""
+    part = {"text": TEXT, "thought_signature": "c2ln"}
+    (entry,) = find_format("gemini").decode([{"role": "model", "parts": [part]}], "contents")
+
+    assert kept(marks().entry(entry)).content == (Text(text=CLEAN),)
+
+
+def context_of(format: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The context of a log into which the messages came through a redactor; it is valid, or this raises."""
+    with Memory.open("memory://", privacy=marks()) as memory:
+        session = memory.session("s", format=format, max_tokens=8_000)
+        session.add(messages)
+        return list(session.context().messages)
+
+
+def test_the_responses_api_is_sent_no_id_that_needs_a_dropped_item() -> None:
+    """What followed the dropped reasoning goes without its id, what followed other reasoning with it."""
+    sent = context_of(
+        "openai-responses",
+        [
+            {"role": "user", "content": "hi"},
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "encrypted_content": "a",
+                "summary": [{"type": "summary_text", "text": TEXT}],
+            },
+            {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": TEXT},
+            {"type": "reasoning", "id": "rs_2", "encrypted_content": "b", "summary": []},
+            {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "done"}],
+            },
+        ],
+    )
+
+    assert [item.get("id") for item in sent] == [None, None, None, "rs_2", "msg_1"]
+    assert "MARKER" not in json.dumps(sent)
+
+
+def test_an_encrypted_compaction_in_which_something_is_found_is_dropped() -> None:
+    """Nobody but the provider could change it."""
+    compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": MARKER}
+
+    sent = context_of("openai-responses", [{"role": "user", "content": "hi"}, compaction])
+
+    assert sent == [{"role": "user", "content": "hi"}]
+
+
+def test_anthropic_is_sent_a_message_without_its_thoughts() -> None:
+    """The call stays, and so does the signed thought of another message."""
+    sent = context_of(
+        "anthropic",
+        [
+            {"role": "user", "content": "hi"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": TEXT, **SIGNED},
+                    {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": MARKER}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": TEXT}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "ok", **SIGNED}, {"type": "text", "text": "done"}],
+            },
+        ],
+    )
+
+    assert sent[1]["content"] == [{"type": "tool_use", "id": "t1", "name": "find", "input": {"q": RED}}]
+    assert [block["type"] for block in sent[3]["content"]] == ["thinking", "text"]
+    assert "MARKER" not in json.dumps(sent)
+
+
+def test_gemini_is_sent_a_call_that_needs_no_signature() -> None:
+    """A call whose arguments were redacted is marked as one that Gemini did not sign."""
+    call = {"function_call": {"name": "find", "args": {"q": MARKER}}, "thought_signature": "c2ln"}
+
+    sent = context_of(
+        "gemini",
+        [
+            {"role": "user", "parts": [{"text": "hi"}]},
+            {"role": "model", "parts": [{"text": TEXT, "thought": True, "thought_signature": "c2ln"}, call]},
+            {"role": "user", "parts": [{"function_response": {"name": "find", "response": {"result": TEXT}}}]},
+        ],
+    )
+
+    (part,) = sent[1]["parts"]
+    assert part["function_call"]["args"] == {"q": RED}
+    assert part["thought_signature"] not in ("", "c2ln")
+    assert "MARKER" not in json.dumps(sent)
+
+
+# --- nothing private in any byte
+
+
+@pytest.mark.parametrize("surface", ["content", "part", "arguments", "result", "metadata", "keep", "item", "name"])
+def test_no_byte_of_an_entry_holds_what_the_corpus_marks(surface: str) -> None:
+    """Each sample is put on each surface; what is stored has nothing left of it."""
+    redactor = Redactor({"recognisers": "default"})
+    for sample in corpus(seed=3, each=6):
+        if sample.hard or not sample.spans:
+            continue
+        start, end, kind = sample.spans[0]
+        secret = sample.text[start:end]
+
+        found = pack(kept(redactor.entry(_on(surface, sample.text)))).decode()
+
+        assert secret not in found, (kind, sample.text)
+        assert json.dumps(secret)[1:-1] not in found
+
+
+def _on(surface: str, text: str) -> Entry:
+    if surface == "arguments":
+        return Entry(kind="tool_call", role="assistant", content=json.dumps({"a": [{"b": text}]}))
+    if surface == "result":
+        return Entry(kind="tool_result", role="tool", content=json.dumps({"rows": [text]}, ensure_ascii=False))
+    if surface in ("part", "item"):
+        return Entry(content=(Text(text=text),) if surface == "part" else (Opaque(item={"type": "x", "t": [text]}),))
+    if surface == "metadata":
+        return Entry(metadata={"note": {"deep": [text]}})
+    if surface == "keep":
+        return Entry(role="assistant", native=Native(format="openai", keep={"refusal": text}))
+    return Entry(name=text) if surface == "name" else Entry(content=text)
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.text(max_size=5), st.just(TEXT)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.text(max_size=4), st.just(MARKER)), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_JSON, st.booleans())
+def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_only: bool) -> None:
+    """Arguments, metadata and native payloads of any shape."""
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    native = Native(format="x", keep={"k": value})
+    entry = Entry(kind="tool_call", role="assistant", content=text, metadata={"m": value}, native=native)
+
+    found = kept(marks().entry(entry))
+
+    assert "MARKER" not in pack(found).decode()
+    assert isinstance(found.content, str)
+    expected = json.loads(text.replace(MARKER, RED))
+    assert json.loads(found.content) == expected
+    assert found.metadata == {"m": expected}
+
+
+# --- what only looks like media, or hides in escapes
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (f"data:text/plain,{MARKER}", f"data:text/plain,{RED}"),
+        (f"data:image/png;name={MARKER};base64,QUJD", f"data:image/png;name={RED};base64,QUJD"),
+        (f"data:image/png;base64,no base64: {MARKER}", f"data:image/png;base64,no base64: {RED}"),
+        ("data:image/png;base64,QUJD", "data:image/png;base64,QUJD"),
+    ],
+)
+def test_only_what_is_base64_is_not_looked_into(given: str, left: str) -> None:
+    """What a `data:` address says of its data is text, and so is data that is no base64."""
+    parts = (Image(source=given), File(data=given), Opaque(item={"url": given}))
+
+    image, file, item = kept(marks().entry(Entry(content=parts))).content
+
+    assert (image, file, item) == (Image(source=left), File(data=left), Opaque(item={"url": left}))
+
+
+def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
+    """The detail of an image, data and format of sound, the address of a file, names of formats and of absent keys."""
+    parts = (
+        Image(source="x", detail=TEXT),
+        Audio(data=TEXT, format=TEXT),
+        File(file_id=f"https://example.com/{MARKER}"),
+        File(file_id=f"file-{MARKER}"),
+        Opaque(item={"type": TEXT}),
+    )
+    entry = Entry(content=parts, native=Native(format=TEXT, absent=(TEXT,)))
+
+    found = kept(marks().entry(entry))
+
+    assert found.content == (
+        Image(source="x", detail=CLEAN),
+        Audio(data=CLEAN, format=CLEAN),
+        File(file_id=f"https://example.com/{RED}"),
+        File(file_id=f"file-{MARKER}"),  # an id of its provider
+        Opaque(item={"type": CLEAN}),
+    )
+    assert found.native == Native(format=CLEAN, absent=(CLEAN,))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("shape", ['{{"a": "{}"}}', '{{"a": "{}', '\ufeff{{"a": "{}"}}', "as in {} here"])
+def test_escapes_hide_nothing(shape: str, depth: int) -> None:
+    """Whole JSON, JSON that is cut off, and text that only quotes some; in strings of JSON in strings of JSON."""
+    text = shape.format("".join(f"\\u{ord(one):04x}" for one in MARKER))
+    for _ in range(depth):
+        text = json.dumps({"in": text})
+
+    for entry in (Entry(content=text), Entry(kind="tool_call", name="f", call_id="c", content=text)):
+        cleaned = kept(marks().entry(entry)).text
+        assert "REDACTED" in cleaned
+        assert "\\u004d" not in cleaned
+        assert kept(marks().entry(Entry(content=cleaned))).text == cleaned
+
+
+def test_escapes_of_what_is_harmless_stay() -> None:
+    """A text in which nothing is found comes back as it was, escapes and all."""
+    text = 'as in "caf\\u00e9" and \\ud83d\\ude00'
+
+    assert kept(marks().entry(Entry(content=text))).text == text

@@ -1,0 +1,309 @@
+"""Stores that rewrite: what was replaced is in no byte of theirs, and what others write meanwhile is never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from palimpsest import AsyncMemory, ConfigError, Entry, Keys, Memory, Record
+from palimpsest.entries import now_us
+from palimpsest.log import Change, Head, SessionKey, digest
+from palimpsest.runners import Inline, drive
+from palimpsest.stores import Dump, Store, unlocked
+from palimpsest.stores.encrypted.rotation import rotate
+from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores.overlay import Overlay
+from palimpsest.stores.rewriting import Rewritable
+from palimpsest.testing.rewriting import Saying
+from processes import Process, together
+from sealed import BOTH, FIRST, KEY, KINDS, LAST, RING, address, bytes_of, key_ids, session_of
+from writer import ENTRIES_A_TURN, turn
+
+SCRIPT = Path(__file__).with_name("sealed_process.py")
+WORD, STUB = "sesame1f", "[REDACTED]"
+
+
+class Redacting(Saying):
+    """Takes a word out of entries, records, items and whatever text is in the head."""
+
+    def __init__(self) -> None:
+        super().__init__(WORD, STUB)
+
+    def head(self, head: Head) -> Head:
+        contexts = {name.replace(WORD, STUB): (seq, digest("")) for name, (seq, _) in head.contexts.items()}
+        return super().head(replace(head, contexts=contexts))
+
+    def entry(self, entry: Entry) -> Entry:
+        entry = super().entry(entry)
+        return entry if WORD not in (entry.name or "") else replace(entry, name=STUB)
+
+    def record(self, record: Record) -> Record:
+        reason = record.reason.replace(WORD, STUB)
+        return super().record(record if reason == record.reason else replace(record, reason=reason))
+
+
+def rewritten(store: Store, key: SessionKey) -> int:
+    """Rewrite the session to its end; return how many of its entries and records."""
+    assert isinstance(store, Rewritable)
+    changed, after = drive(store.rewrite(key, Redacting()))
+    while after is not None:
+        more, after = drive(store.rewrite(key, Redacting(), after=after))
+        changed += more
+    return changed
+
+
+@pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path: Path) -> None:
+    """Small and large texts, names, reasons, details and items: neither they nor their ciphertexts are in a file."""
+    with Memory.open(address(kind, tmp_path), encryption=keys) as memory:
+        session = session_of(memory)
+        session.add_context(f"{WORD} in a file", name=f"{WORD}.txt")
+        for number in range(400):
+            session.add_user_message(f"{number} says {WORD} \n\U0001f511 " * (1 + number % 40))
+        session.add([{"role": "user", "content": f"{WORD} large " * 9_000}])
+        session.erase([session.add_user_message("x").id], reason=WORD)
+        store = memory.store
+        drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": WORD})))
+        drive(store.put_item("default", "notes", "k", WORD.encode()))
+        below = store if keys is None else store.below
+        stored = [entry.text.encode() for entry in drive(below.read(KEY)) if entry.text]
+        stored += [item.value for item in drive(below.list_items("default", "notes"))]
+        secrets = [WORD.encode()] if keys is None else [ciphertext[14:74] for ciphertext in stored]
+        before = bytes_of(tmp_path)
+        assert [secret for secret in secrets if secret not in before] == []
+
+        assert rewritten(store, KEY) == 404
+        drive(store.rewrite_items("default", Redacting().item))
+        assert drive(store.scrub()) == ()
+
+        while_open = bytes_of(tmp_path)
+        assert [secret for secret in secrets if secret in while_open] == []
+        assert not any(WORD in repr(entry) for entry in drive(store.read(KEY)))
+        assert WORD not in repr([drive(store.head(KEY)), drive(store.records(KEY))])
+        assert drive(store.get_item("default", "notes", "k")).value == STUB.encode()
+        assert rewritten(store, KEY) == 0
+    after = bytes_of(tmp_path)
+    assert [secret for secret in secrets if secret in after] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_content_that_another_holds_stays(kind: str, tmp_path: Path) -> None:
+    """A content is gone with the last entry that held it, of whatever session, and not before."""
+    large = f"{WORD} large " * 9_000
+    with Memory.open(address(kind, tmp_path)) as memory:
+        for name in ("one", "two"):
+            session_of(memory, name).add_user_message(large)
+        rewritten(memory.store, KEY)
+        assert WORD.encode() in bytes_of(tmp_path)
+        assert session_of(memory, "two").entries()[0].text == large
+
+        rewritten(memory.store, KEY._replace(session="two"))
+        drive(memory.store.scrub())
+        assert WORD.encode() not in bytes_of(tmp_path)
+
+
+def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) -> None:
+    """Heads, entries and records come opened, branches included; what is written is under the current key."""
+    seen: list[object] = []
+
+    class Looking(Redacting):
+        def head(self, head: Head) -> Head:
+            seen.append((sorted(head.contexts), [call.name for call in head.calls], head.forked_from))
+            return super().head(head)
+
+    with Memory.open(tmp_path / "a.db", encryption=RING) as memory:
+        session = session_of(memory)
+        session.add_context("text", name="notes.txt")
+        session.add_user_message(WORD)
+        session.add_tool_call("look", {}, call_id="1")
+        session.fork("branch").add_user_message(WORD)
+    with Memory.open(tmp_path / "a.db", encryption=BOTH) as memory:
+        store = memory.store
+        assert drive(store.rewrite(KEY._replace(session="branch"), Looking()))[0] == 2
+        below = drive(store.below.read(KEY._replace(session="branch")))
+        session_of(memory, "branch").add_tool_result("look", "found")
+
+        assert [entry.text for entry in session_of(memory, "branch").entries()][1::2] == [STUB, STUB]
+        assert session_of(memory).entries()[1].text == STUB  # they share that row
+        assert {entry.text.split(":")[2] for entry in below if entry.seq in (2, 4)} == {"new"}
+        assert session_of(memory, "branch").entries()[-1].answers == 3
+    assert seen == [(["notes.txt"], ["look"], ("one", 3))]
+
+
+def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> None:
+    """The digest that a rewrite gives is the one that counts, in this process and in the next."""
+
+    class Renaming(Redacting):
+        def head(self, head: Head) -> Head:
+            ((seq, _),) = head.contexts.values()
+            return replace(head, revision=head.revision + 1, contexts={"new.txt": (seq, digest(STUB))})
+
+        def entry(self, entry: Entry) -> Entry:
+            return replace(entry, content=STUB, name="new.txt")
+
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        session_of(memory).add_context(WORD, name="old.txt")
+        drive(memory.store.rewrite(KEY, Renaming()))
+        session_of(memory).add_context(STUB, name="new.txt")
+        assert len(session_of(memory).entries()) == 1
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        session_of(memory).add_context(STUB, name="new.txt")
+        assert len(session_of(memory).entries()) == 1
+        session_of(memory).add_context("other", name="new.txt")
+        assert len(session_of(memory).entries()) == 2
+
+
+def test_a_store_that_cannot_rewrite_is_named() -> None:
+    """Over such a store an encrypted one says so, naming it, whatever of rewriting is asked."""
+    below = MemoryStore(Inline())
+    store = opened_over(Overlay(below))
+
+    for ask in (
+        store.tenants,
+        lambda: store.rewrite(KEY, Redacting()),
+        lambda: store.rewrite_items("t", Redacting().item),
+    ):
+        with pytest.raises(ConfigError, match="an overlay of memory://"):
+            drive(ask())
+    drive(store.append(KEY, [Entry(content="hello")]))
+    assert [entry.text for entry in drive(store.read(KEY))] == ["hello"]
+
+
+def opened_over(below: Store, keys: Keys = FIRST) -> Store:
+    """An encrypted store over this one."""
+    return drive(unlocked(below, keys, Inline(), now_us))
+
+
+# --- while others go on
+
+
+class Interrupted(MemoryStore):
+    """Lets something happen between the look at a session and the step that rewrites it."""
+
+    def __init__(self) -> None:
+        super().__init__(Inline())
+        self.meanwhile: list = []
+
+    async def rewrite(self, *given, **options):
+        if self.meanwhile:
+            await self.meanwhile.pop()()
+        return await super().rewrite(*given, **options)
+
+
+def test_a_rewrite_that_is_overtaken_begins_again() -> None:
+    """A commit between the look and the step is in the head that is rewritten, and in what the session says."""
+    below = Interrupted()
+    store, other = opened_over(below), opened_over(below)
+    drive(store.append(KEY, [Entry(content=WORD)]))
+    below.meanwhile.append(lambda: other.append(KEY, [Entry(kind="context", name="c", content=WORD)]))
+
+    drive(store.rewrite(KEY, Saying(WORD, STUB)))
+
+    assert [entry.text for entry in drive(store.read(KEY))] == [STUB, STUB]
+    head = drive(store.head(KEY))
+    assert (head.revision, list(head.contexts), head.next_seq) == (3, ["c"], 3)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(after: int) -> None:
+    """Where another session comes in the place of a branch, its texts are opened as its own, and no damage is told."""
+    below = Interrupted()
+    store, other = opened_over(below), opened_over(below)
+    drive(store.append(KEY, [Entry(content=WORD), Entry(content=WORD)]))
+    head, branch = drive(store.head(KEY)), KEY._replace(session="branch")
+    drive(store.fork(KEY, "branch", replace(head, forked_from=("one", 1)), expect_epoch=0))
+    dump = Dump(head=head, entries=tuple(drive(store.read(KEY))), records=())
+    below.meanwhile.append(lambda: other.load(branch, dump, replace=True))
+
+    assert drive(store.rewrite(branch, Saying(WORD, STUB), after=after)) == (2 - after, None)
+    assert [entry.text for entry in drive(store.read(branch))] == [WORD] * after + [STUB] * (2 - after)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) -> None:
+    """Two processes write all the time, one is rewritten under their hands, then keys change: nothing is lost."""
+    where = address(kind, tmp_path)
+    with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
+        for number in range(20):
+            session_of(memory, "shared").add(turn(f"before.{number}"))
+            session_of(memory, "shared").add_user_message(WORD)
+    shared = KEY._replace(session="shared")
+    writers = [Process("write", where, name, 2, script=SCRIPT) for name in ("one", "two")]
+    with writers[0], writers[1], Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
+        for writer in writers:
+            assert writer.hear() == "ready"
+            writer.tell()
+        acknowledged = [writer.hear() for writer in writers]
+        assert rewritten(memory.store, shared) == 20
+        for number in range(10):
+            session_of(memory, "shared").add_user_message(WORD)
+            acknowledged += [writer.hear() for writer in writers]
+            assert rewritten(memory.store, shared) == 1, number
+        together([Process("rotate", where, script=SCRIPT)])
+        session_of(memory, "shared").add_user_message(WORD)
+        assert rewritten(memory.store, shared) == 1
+        for writer in writers:
+            writer.tell("stop")
+        acknowledged += [said for writer in writers for said in writer.end()]
+
+    assert key_ids(where, LAST) == {"new"}
+    labels = [label for session, label in acknowledged if session == "shared"]
+    with Memory.open(where, encryption=LAST) as memory:
+        entries = session_of(memory, "shared").entries()
+    assert sum(entry.text == STUB for entry in entries) == 31
+    turns = [*labels, *(f"before.{number}" for number in range(20))]
+    assert [entry.seq for entry in entries] == list(range(1, len(turns) * ENTRIES_A_TURN + 32))
+    for begins in ("question", "left", "right", "answer"):
+        said = [entry.text.split(" ")[1] for entry in entries if entry.text.startswith(f"{begins} ")]
+        assert sorted(said) == sorted(turns)
+
+
+def test_a_session_of_the_same_name_and_revision_is_another_one() -> None:
+    """A writer that has seen an earlier session of the name looks at the mark again, and takes the new key."""
+    below = MemoryStore(Inline())
+    stale, other = opened_over(below, RING), opened_over(below, BOTH)
+    drive(stale.append(KEY, [Entry(content="a")]))
+    drive(rotate(other))
+    drive(other.delete(KEY))
+    drive(other.append(KEY, [Entry(content="b")]))
+
+    drive(stale.append(KEY, [Entry(content="c")]))
+
+    assert [entry.text.split(":")[2] for entry in drive(below.read(KEY))] == ["new", "new"]
+
+
+def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
+    """In an `AsyncMemory` both are awaited, while tasks go on adding."""
+
+    async def work() -> list[str]:
+        async with AsyncMemory.open(tmp_path / "a.db", encryption=BOTH) as memory:
+            session, store = memory.session(KEY.session), memory.store
+            adding = [session.add_user_message(WORD) for _ in range(20)]
+            done, *_ = await asyncio.gather(rotate(store), store.rewrite(KEY, Saying(WORD, STUB)), *adding)
+            assert done.key_id == "new"
+            await store.rewrite(KEY, Saying(WORD, STUB))
+            return [entry.text for entry in await session.entries()]
+
+    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+        session_of(memory).add_user_message(WORD)
+    assert asyncio.run(work()) == [STUB] * 21
+    assert key_ids(f"sqlite:///{tmp_path}/a.db", LAST) == {"new"}
+
+
+def test_what_is_rewritten_while_keys_change_is_under_the_new_one() -> None:
+    """A rewrite that seals under the old key, and comes behind the change, is sealed anew by whoever made it."""
+    below = Interrupted()
+    store, other = opened_over(below, RING), opened_over(below, BOTH)
+    drive(store.append(KEY, [Entry(content=WORD), Entry(content="b")]))
+    drive(store.put_item("t", "n", "k", WORD.encode()))
+
+    below.meanwhile.append(lambda: rotate(other))
+    drive(store.rewrite(KEY, Saying(WORD, STUB)))
+
+    found = repr([drive(below.head(KEY)), drive(below.read(KEY)), drive(below.list_items("t", "n"))])
+    assert ("sealed:1:new:" in found, "sealed:1:old:" in found) == (True, False)
+    assert [entry.text for entry in drive(store.read(KEY))] == [STUB, "b"]

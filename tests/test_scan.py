@@ -1,0 +1,378 @@
+"""Redaction after the fact: what a new policy would have redacted is found, shown, and redacted where it lies."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
+from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, SessionNotFound
+from palimpsest.runners import drive
+from sealed import address, bytes_of
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """What kind of store a test runs on."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture(params=[kind for kind in PLACES if not kind.endswith("memory")])
+def disk(request: pytest.FixtureRequest) -> str:
+    """What kind of store a test runs on that opens it more than once."""
+    kind: str = request.param
+    return kind
+
+
+def facts(memory: Memory) -> list[Any]:
+    """What redaction leaves alone: ids, places, times and links of entries, and what the head says of the log."""
+    found: list[Any] = []
+    for one in memory.sessions():
+        session = session_of(memory, one.session)
+        head = drive(memory.store.head(session.options.key))
+        assert head is not None
+        found.append((one.session, head.next_seq, head.erased, head.rewound, head.compaction, head.turns, head.pinned))
+        found += [
+            (e.id, e.seq, e.kind, e.role, e.at, e.turn, e.group, e.answers) for e in session.entries(rewound=True)
+        ]
+        found += [(made.id, made.covers, made.revision) for made in session.summaries(history=True)]
+    return found
+
+
+# --- looking
+
+
+def test_a_scan_finds_everything_and_changes_nothing(place: str, tmp_path: Path) -> None:
+    """Without `apply` all places are found, by kind and place, and the store is as it was."""
+    with opened(place, tmp_path) as memory:
+        play(memory, Words())
+        before = (memory.sessions(), facts(memory), left_in(everything(memory)))
+
+        found = memory.scan(POLICY)
+
+        assert (found.sessions, found.redacted, found.refused) == (2, 0, ())
+        assert found.entries > 10
+        assert found.summaries == 2
+        places = {where for _, where in found.findings}
+        assert places == {"content", "arguments", "name", "metadata", "native", "summary", "reason", "condition"}
+        assert (memory.sessions(), facts(memory), left_in(everything(memory))) == before
+
+
+def test_samples_show_what_would_be(tmp_path: Path) -> None:
+    """A sample names session, entry or summary, kind and place, with what is around it, and nothing private."""
+    with opened("memory", tmp_path) as memory:
+        session = session_of(memory)
+        session.add_user_message(f"Long before it, {'x' * 100} and the word zq100secret stands here. {'y' * 100}")
+        session.add_user_message("zq101secret", metadata={"note": "zq102secret"})
+
+        samples = memory.scan(POLICY).samples
+
+        assert [(s.session, s.where, s.kind, s.place) for s in samples] == [
+            ("one", 1, "redact_patterns[0]", "content"),
+            ("one", 2, "redact_patterns[0]", "metadata"),
+            ("one", 2, "redact_patterns[0]", "content"),
+        ]
+        assert samples[0].text.startswith("…")
+        assert "and the word [REDACTED] stands here." in samples[0].text
+        assert all(len(sample.text) < 70 for sample in samples)
+        assert samples[1].text == '{"note": "[REDACTED]"}'
+        assert len(memory.scan(POLICY, sample=1).samples) == 1
+        assert memory.scan(POLICY, sample=0).samples == ()
+
+
+def test_nothing_private_is_in_what_a_scan_reports(place: str, tmp_path: Path) -> None:
+    """No marker is in the report, of a look or of a redaction."""
+    with opened(place, tmp_path) as memory:
+        play(memory, Words())
+
+        assert left_in(repr(memory.scan(POLICY, sample=1000))) == []
+        assert left_in(repr(memory.scan(POLICY, sample=1000, apply=True))) == []
+
+
+def test_the_policy_is_given_or_the_memory_s_own(tmp_path: Path) -> None:
+    """A preset's name, a mapping, a policy and a redactor are taken; without one it is the memory's; else an error."""
+    with opened("file", tmp_path) as memory:
+        session_of(memory).add_user_message("zq100secret of jane@example.com")
+        for given in ("default", {"recognisers": "email"}, Redactor({"recognisers": ["email"]})):
+            assert memory.scan(given).findings == {("email", "content"): 1}
+        with pytest.raises(ConfigError, match="privacy"):
+            memory.scan()
+        with pytest.raises(ConfigError, match="sample"):
+            memory.scan(POLICY, sample=-1)
+        with pytest.raises(ConfigError, match="apply"):
+            memory.scan(POLICY, apply="yes")  # type: ignore[arg-type]
+        with pytest.raises(SessionNotFound):
+            memory.scan(POLICY, session="two")
+    with opened("file", tmp_path, privacy=POLICY) as memory:
+        assert memory.scan().findings == {("redact_patterns[0]", "content"): 1}
+
+
+# --- redacting
+
+
+def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
+    """After `apply` no marker is in any export, context, record or head, and in no byte of the files."""
+    word = Words()
+    with opened(place, tmp_path) as memory:
+        play(memory, word)
+        assert left_in(everything(memory)) == sorted(word.used)
+        before = facts(memory)
+
+        done = memory.scan(POLICY, apply=True)
+
+        assert left_in(everything(memory)) == []
+        assert facts(memory) == before
+        assert done.redacted > 10
+        assert done.remains == ()
+        stored = bytes_of(tmp_path)
+        assert [marker for marker in word.used if marker.encode() in stored] == []
+        assert b"[REDACTED]" in stored or place.startswith("sealed") or place == "memory"
+
+
+def test_a_second_scan_finds_nothing(place: str, tmp_path: Path) -> None:
+    """What is redacted is clean: the same again finds nothing, and writes nothing."""
+    with opened(place, tmp_path) as memory:
+        play(memory, Words())
+        memory.scan(POLICY, apply=True)
+        revisions = [one.revision for one in memory.sessions()]
+
+        again = memory.scan(POLICY, apply=True)
+
+        assert (again.findings, again.redacted, again.samples) == ({}, 0, ())
+        assert [one.revision for one in memory.sessions()] == revisions
+
+
+def test_a_session_and_its_branches_begin_a_new_epoch(place: str, tmp_path: Path) -> None:
+    """Epoch and revision move in every branch that has a changed entry, what was reported of tokens is outdated."""
+    with opened(place, tmp_path) as memory:
+        play(memory, Words())
+        before = {one.session: (one.epoch, one.revision) for one in memory.sessions()}
+
+        memory.scan(POLICY, apply=True)
+
+        for one in memory.sessions():
+            assert one.epoch > before[one.session][0]
+            assert one.revision > before[one.session][1]
+            head = drive(memory.store.head(session_of(memory, one.session).options.key))
+            assert head is not None
+            assert head.usage is not None
+            assert head.epoch_reason == "redaction"
+            assert head.usage.stale
+
+
+def test_the_history_tells_of_it(place: str, tmp_path: Path) -> None:
+    """A record says that, and how much, was redacted, and no word of what."""
+    with opened(place, tmp_path) as memory:
+        session = session_of(memory)
+        session.add_user_message("zq100secret zq101secret")
+
+        memory.scan(POLICY, apply=True)
+
+        record = session.history()[-1]
+        assert (record.kind, record.reason) == ("redact", "redaction")
+        assert record.detail == {"entries": 1, "summaries": 0, "found": 2}
+        assert session.export()["records"][-1]["kind"] == "redact"
+
+
+def test_sessions_are_whole_afterwards(place: str, tmp_path: Path) -> None:
+    """They verify, give contexts, go on, and come back from their exports."""
+    with opened(place, tmp_path) as memory:
+        play(memory, Words())
+
+        memory.scan(POLICY, apply=True)
+
+        for one in memory.sessions():
+            session = session_of(memory, one.session)
+            assert session.verify().problems == ()
+            session.add_user_message("and on")
+            context = session.context()
+            assert context.messages[-1]["content"] == "and on"
+            copy = memory.import_session(session.export(), session_id=f"{one.session}-copy")
+            assert session_of(memory, copy).verify().problems == ()
+            assert session_of(memory, copy).context().messages == context.messages
+
+
+def test_summaries_say_it_no_more_and_stand_for_the_same(place: str, tmp_path: Path) -> None:
+    """Words and items of a summary are redacted, it covers what it did, and a context counts it as it is now."""
+    with opened(place, tmp_path) as memory:
+        session = play(memory, Words())
+        (before,) = session.summaries()
+
+        memory.scan(POLICY, apply=True)
+
+        (after,) = session.summaries()
+        assert (after.id, after.covers) == (before.id, before.covers)
+        assert after.text.startswith("It was about [REDACTED].")
+        assert [entry.id for entry in session.expand(after)] == [entry.id for entry in session.expand(before)]
+        fresh = memory.import_session(session.export(), session_id="fresh")
+        assert session.context().tokens == session_of(memory, fresh).context().tokens
+
+
+def test_items_of_summaries_are_redacted(tmp_path: Path) -> None:
+    """What a summary lists beside its text says no more than that, and names the same entries."""
+    with opened("sqlite", tmp_path) as memory:
+        session = session_of(memory)
+        for number in range(8):
+            session.add_user_message(f"Please note that zq10{number}secret must be kept. " + "And more. " * 40)
+            session.add_assistant_message("Noted. " + "And more. " * 40)
+        session.compact({"strategy": "summarizer", "interaction_keep": 1})
+        (before,) = session.summaries()
+        assert left_in(repr(before.items))
+
+        memory.scan(POLICY, apply=True)
+
+        (after,) = session.summaries()
+        assert [(item.kind, item.sources) for item in after.items] == [(i.kind, i.sources) for i in before.items]
+        assert left_in(repr(after)) == []
+        assert "[REDACTED]" in repr(after.items)
+
+
+def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> None:
+    """No stored count is of a text that is not there any more."""
+    with opened(place, tmp_path) as memory:
+        session = session_of(memory)
+        session.add_user_message("zq100secret " * 50)
+        session.add_user_message("clean")
+        session.count()
+
+        memory.scan(POLICY, apply=True)
+
+        assert session.count() == 1
+        again = session_of(memory, "again")
+        again.add_user_message("[REDACTED] " * 50)
+        again.add_user_message("clean")
+        assert session.stats().total_tokens == again.stats().total_tokens
+
+
+def test_a_shortened_entry_is_shortened_anew(place: str, tmp_path: Path) -> None:
+    """An entry that a cut has clamped fits, and says nothing twice, when its text has become another."""
+    with opened(place, tmp_path) as memory:
+        session = session_of(memory, max_tokens=600)
+        session.add_user_message("Read it.")
+        session.add_assistant_message("begin " + "zq100secret " * 400 + "end")
+        before = session.context()
+        assert before.report.clamped == (2,)
+
+        memory.scan({"redact_patterns": [(f"({PATTERN} )+", "X ")]}, apply=True)
+
+        context = session.context()
+        assert [message["content"] for message in context.messages] == ["Read it.", "begin X end"]
+        assert context.tokens <= 600
+        assert [m["content"] for m in session.context(at=before.revision).messages] == ["Read it.", "begin X end"]
+
+
+def test_keyed_batches_stay_idempotent(disk: str, tmp_path: Path) -> None:
+    """Under the policy the same batch adds nothing; without it, it says something else than is there."""
+    batch = [{"role": "user", "content": "zq100secret"}, {"role": "assistant", "content": "fine"}]
+    with opened(disk, tmp_path) as memory:
+        session_of(memory).add(batch, key="k")
+        memory.scan(POLICY, apply=True)
+        with pytest.raises(Conflict):
+            session_of(memory).add(batch, key="k")
+    with opened(disk, tmp_path, privacy=POLICY) as memory:
+        session_of(memory).add(batch, key="k")
+        assert len(session_of(memory).entries()) == 2
+
+
+def test_named_contexts_are_known_by_their_new_names(place: str, tmp_path: Path) -> None:
+    """The same text under the same name, both as they are now, adds nothing; a new text supersedes it."""
+    with opened(place, tmp_path) as memory:
+        session = session_of(memory)
+        session.add_context("of zq100secret", name="zq101secret.txt")
+        session.add_context("clean", name="other.txt")
+        session.fork("branch")
+
+        memory.scan(POLICY, apply=True)
+
+        for name in ("one", "branch"):
+            chat = session_of(memory, name)
+            assert chat.add_context("of [REDACTED]", name="[REDACTED].txt").seq == 1
+            assert chat.add_context("clean", name="other.txt").seq == 2
+            chat.add_context("newer", name="[REDACTED].txt")
+            told = str(chat.context().messages)
+            assert "newer" in told
+            assert "of [REDACTED]" not in told
+
+
+def test_large_contents_go_and_those_of_others_stay(place: str, tmp_path: Path) -> None:
+    """Of a content that two sessions hold, and one of them is redacted, nothing is lost for the other."""
+    large = "zq100secret " + "word " * 20_000
+    with opened(place, tmp_path) as memory:
+        for name in ("one", "two"):
+            session_of(memory, name, max_tokens=None).add_user_message(large)
+
+        memory.scan(POLICY, session="one", apply=True)
+
+        assert "[REDACTED]" in session_of(memory).entry(1).text
+        assert session_of(memory, "two").entry(1).text == large
+        memory.scan(POLICY, apply=True)
+        assert b"zq100secret" not in bytes_of(tmp_path)
+
+
+def test_only_what_was_asked_for_is_looked_at(tmp_path: Path) -> None:
+    """Another session, and another tenant's, stay as they are."""
+    for tenant in ("default", "other"):
+        with opened("sqlite", tmp_path, tenant=tenant) as memory:
+            for name in ("one", "two"):
+                session_of(memory, name).add_user_message("zq100secret")
+    with opened("sqlite", tmp_path) as memory:
+        assert memory.scan(POLICY, session="two", apply=True).sessions == 1
+        assert [session_of(memory, name).entry(1).text for name in ("one", "two")] == ["zq100secret", "[REDACTED]"]
+    with opened("sqlite", tmp_path, tenant="other") as memory:
+        assert session_of(memory, "two").entry(1).text == "zq100secret"
+
+
+def test_a_long_session_is_redacted_in_portions(tmp_path: Path) -> None:
+    """However many entries change, all do, and each portion is a step with a record of its own."""
+    with opened("sqlite", tmp_path) as memory:
+        session = session_of(memory)
+        for start in range(0, 5_000, 1_000):
+            session.add_entries([Entry(content=f"zq100secret {start + i}") for i in range(1_000)])
+
+        done = memory.scan(POLICY, apply=True)
+
+        assert (done.entries, done.redacted) == (5_000, 5_000)
+        assert [entry.text for entry in session.entries()] == [f"[REDACTED] {i}" for i in range(5_000)]
+        portions = [record.detail["entries"] for record in session.history() if record.kind == "redact"]
+        assert (len(portions), sum(portions)) == (2, 5_000)
+
+
+def test_progress_is_told_by_session(tmp_path: Path) -> None:
+    """It is called with the sessions that are done, and all."""
+    told: list[tuple[int, int]] = []
+    with opened("memory", tmp_path) as memory:
+        for name in ("a", "b", "c"):
+            session_of(memory, name).add_user_message("zq100secret")
+
+        memory.scan(POLICY, progress=lambda done, total: told.append((done, total)))
+
+        assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_policy_may_redact_the_reason_of_the_record(tmp_path: Path) -> None:
+    """A pattern that matches what is written about the redaction ends, too."""
+    with opened("memory", tmp_path) as memory:
+        session = session_of(memory)
+        session.add_user_message("a redaction")
+
+        memory.scan({"redact_patterns": ["redaction"], "default_redaction_string": "[X]"}, apply=True)
+
+        assert session.history()[-1].reason == "[X]"
+        assert session.entry(1).text == "a [X]"
+
+
+def test_async_memory_has_the_same_verb(tmp_path: Path) -> None:
+    """`await memory.scan(...)` finds and redacts as `Memory.scan` does."""
+
+    async def scanned() -> tuple[int, str]:
+        async with AsyncMemory.open(address("sqlite", tmp_path)) as memory:
+            session = memory.session("one")
+            await session.add_user_message("zq100secret")
+            done = await memory.scan(POLICY, apply=True)
+            return done.redacted, (await session.entry(1)).text
+
+    assert asyncio.run(scanned()) == (1, "[REDACTED]")

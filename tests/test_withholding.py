@@ -1,0 +1,401 @@
+"""What may not be kept is usable in this process until its interaction ends, and nowhere else, and never again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session
+from palimpsest.formats import find_format
+from palimpsest.withholding import Withheld
+from sealed import bytes_of
+from watched import found_in
+from writer import quarters
+
+SECRET = "walrus-and-carpenter"
+POLICY: dict[str, Any] = {
+    "non_persistable_message_types": ["health", "System", "summary"],
+    "redact_patterns": [(r"\d{3}-\d{2}-\d{4}", "[SSN]")],
+}
+TYPED = {"type": "Health"}
+
+
+@pytest.fixture(params=["sqlite", "file", "memory"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each kind with a policy; nothing withheld is in its files when the test is over."""
+    (tmp_path / "store").mkdir()
+    where = {"sqlite": f"sqlite:///{tmp_path}/store/log.db", "file": f"file://{tmp_path}/store/logs"}
+    with Memory.open(where.get(request.param, "memory://"), privacy=POLICY) as memory:
+        yield memory
+        assert found_in(bytes_of(tmp_path / "store"), SECRET) == []
+    assert found_in(bytes_of(tmp_path / "store"), SECRET) == []
+
+
+def chat(memory: Memory, name: str = "s", **options: Any) -> Session:
+    """A session of the memory."""
+    return memory.session(name, **{"counter": quarters, **options})
+
+
+def shown(session: Session, **options: Any) -> str:
+    """What the model would be given, after a look at whether a provider takes it."""
+    context = session.context(**options)
+    format = options.get("format", "openai")
+    if format != "text":
+        assert find_format(format).validate(context.messages) == []
+    return f"{context.system} {context.messages} {context.text if format == 'text' else ''}"
+
+
+def is_nowhere(memory: Memory, session: Session) -> bool:
+    """Whether nothing that the session gives, its contexts apart, tells of what is withheld."""
+    told = [session.entries(rewound=True), session.active_entries(), session.interactions(), session.history()]
+    told += [session.export(), session.summaries(history=True), memory.sessions(), session.stats()]
+    return SECRET not in repr(told)
+
+
+# --- usable until the interaction ends, and then nowhere
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
+def test_it_is_in_contexts_until_the_final_message(memory: Memory, format: str) -> None:
+    """Every session object of the memory shows it, in every format, in its place; after the answer none does."""
+    session, other = chat(memory), chat(memory, format=format)
+    session.add_user_message("before")
+    session.add_user_message(SECRET, metadata=TYPED)
+    session.add_user_message("after")
+
+    text = shown(other, format=format)
+    assert text.index("before") < text.index(SECRET) < text.index("after")
+    assert SECRET in shown(session)
+    assert SECRET not in shown(chat(memory, "another"))
+    assert is_nowhere(memory, session)
+    assert (session.stats().total_entries, session.count()) == (2, 0)
+
+    session.add_assistant_message("an answer")
+
+    assert SECRET not in shown(session) + shown(other, format=format)
+    assert is_nowhere(memory, session)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(content=SECRET, metadata=TYPED),
+        Entry(content=SECRET, metadata={"tags": ["x", "HEALTH"]}),
+        Entry(content=SECRET, role="system"),
+        Entry(kind="context", content=SECRET, name="notes", metadata={"tags": "health"}),
+        Entry(kind="summary", role="assistant", content=SECRET),
+    ],
+    ids=["metadata.type", "tag", "role", "context", "kind"],
+)
+def test_a_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
+    """Whatever the case; what comes back is what was given, and was not stored."""
+    session = chat(memory)
+    session.add_user_message("hello")
+    (given,) = session.add_entries([entry])
+
+    assert (given.text, given.revision) == (SECRET, 0)
+    assert SECRET in shown(session)
+    assert len(session.entries()) == 1
+
+
+def test_a_result_leaves_a_stub_that_keeps_its_call_answered(memory: Memory) -> None:
+    """The context has what was said, the log the redaction string; afterwards the context has that, too."""
+    session = chat(memory)
+    session.add_user_message("how am I?")
+    session.add_tool_call("look", {}, call_id="c1")
+    session.add_tool_call("look", {}, call_id="c2")
+    session.add_tool_result("look", SECRET, call_id="c1", metadata=TYPED)
+    session.add_tool_result("look", "fine", call_id="c2")
+
+    assert SECRET in shown(session)
+    assert [entry.text for entry in session.entries()][-2:] == ["[REDACTED]", "fine"]
+    session.add_assistant_message("well")
+    text = shown(session)
+    assert SECRET not in text
+    assert "[REDACTED]" in text
+    assert session.stats().open_calls == ()
+
+
+def test_a_withheld_call_goes_with_its_place(memory: Memory) -> None:
+    """While it is there its result answers it; without it the context is valid, too."""
+    session = chat(memory)
+    session.add_user_message("how am I?")
+    session.add_tool_call("look", {"at": SECRET}, call_id="c1", metadata=TYPED)
+    session.add_tool_result("look", "fine", call_id="c1")
+
+    assert SECRET in shown(session)
+    session.add_assistant_message("well")
+    assert SECRET not in shown(session)
+
+
+def test_a_batch_keeps_its_order(memory: Memory) -> None:
+    """Several that are withheld, between others that are stored and redacted, stand where they were said."""
+    session = chat(memory)
+    given = session.add_entries(
+        [
+            Entry(content="one 123-45-6789"),
+            Entry(content=f"two {SECRET}", metadata=TYPED),
+            Entry(content=f"three {SECRET}", metadata=TYPED),
+            Entry(content="four"),
+            Entry(content=f"five {SECRET} 123-45-6789", metadata=TYPED),
+        ]
+    )
+
+    assert [entry.text[:3] for entry in given] == ["one", "two", "thr", "fou", "fiv"]
+    text = shown(session)
+    places = [text.index(word) for word in ("one [SSN]", "two", "three", "four", "five")]
+    assert places == sorted(places)
+    assert [entry.text for entry in session.entries()] == ["one [SSN]", "four"]
+
+
+def test_a_turn_keeps_it_to_its_end(memory: Memory) -> None:
+    """Inside a `turn()` an answer does not end it, the end of the block does, also by an error."""
+    session = chat(memory)
+    with session.turn():
+        session.add_user_message(SECRET, metadata=TYPED)
+        session.add_assistant_message("one step")
+        assert SECRET in shown(session)
+    assert SECRET not in shown(session)
+
+    session.add_user_message(SECRET, metadata=TYPED)
+    session.add_user_message("x")
+    session.end_turn()
+    assert SECRET not in shown(session)
+
+    def broken() -> None:
+        with session.turn():
+            session.add_user_message(SECRET, metadata=TYPED)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert SECRET not in shown(session)
+
+
+def test_an_atomic_turn_stores_nothing_of_it(memory: Memory) -> None:
+    """What it gathers is committed without what is withheld, whose place other entries take."""
+    session = chat(memory)
+    with session.turn(atomic=True):
+        session.add_user_message("hello")
+        session.add_user_message(SECRET, metadata=TYPED)
+        session.add_assistant_message("an answer")
+
+    assert [entry.text for entry in session.entries()] == ["hello", "an answer"]
+    assert SECRET not in shown(session)
+
+
+def test_an_ephemeral_session_forgets_it(memory: Memory) -> None:
+    """It is shown while the turn lasts, beside what the session adds, and gone with that."""
+    session = chat(memory, persistence="ephemeral")
+    with session.turn():
+        session.add_user_message("hello")
+        session.add_user_message(SECRET, metadata=TYPED)
+        assert SECRET in shown(session)
+    assert SECRET not in shown(session)
+    assert memory._core.withheld == {}
+
+
+# --- what others do meanwhile
+
+
+def test_what_another_process_adds_meanwhile_is_seen(tmp_path: Path) -> None:
+    """Contexts with something withheld show what came from elsewhere, in order; the other shows nothing of it."""
+    where = f"sqlite:///{tmp_path}/log.db"
+    with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
+        ours, theirs = chat(here), chat(there)
+        ours.add_user_message(SECRET, metadata=TYPED)
+        theirs.add_user_message("from elsewhere")
+        ours.add_user_message("and from here")
+        theirs.add_user_message("once more")
+
+        text = shown(ours)
+        places = [text.index(word) for word in (SECRET, "from elsewhere", "and from here", "once more")]
+        assert places == sorted(places)
+        assert SECRET not in shown(theirs)
+
+
+@pytest.mark.parametrize("how", ["erase", "clear", "rewind", "delete", "replace"])
+def test_what_takes_something_back_takes_it_along(memory: Memory, how: str) -> None:
+    """Erasing, clearing, rewinding, deleting and replacing leave nothing of it, also where nothing else was added."""
+    session = chat(memory)
+    session.add_user_message("hello")
+    before = session.export()
+    session.add_user_message(SECRET, metadata=TYPED)
+    assert SECRET in shown(session)
+    verbs = {
+        "erase": lambda: session.erase([1]),
+        "clear": session.clear,
+        "rewind": lambda: session.rewind(1),
+        "delete": lambda: memory.delete_session("s"),
+        "replace": lambda: memory.import_session(before, on_conflict="replace"),
+    }
+    verbs[how]()
+
+    assert SECRET not in shown(session)
+    assert memory._core.withheld == {}
+
+
+def test_a_session_that_somebody_else_deletes_takes_it_along(tmp_path: Path) -> None:
+    """Nothing that was said in the session of then is shown in one that takes its place."""
+    where = f"sqlite:///{tmp_path}/log.db"
+    with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
+        session = chat(here)
+        session.add_user_message("hello")
+        session.add_user_message(SECRET, metadata=TYPED)
+        assert SECRET in shown(session)
+        there.delete_session("s")
+        assert SECRET not in shown(session)
+
+        session.add_user_message("hello again")
+        session.add_user_message(SECRET, metadata=TYPED)
+        there.delete_session("s")
+        for number in range(3):
+            chat(there).add_user_message(f"anew {number}")
+        text = shown(session)
+        assert SECRET not in text
+        assert "anew 2" in text
+
+
+def test_a_list_that_grows_brings_nothing_back(memory: Memory) -> None:
+    """Adding a list again under its key neither shows twice what is withheld, nor again what is over."""
+    session = chat(memory)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SECRET}, {"role": "user", "content": "hello"}]
+    for _ in range(2):
+        session.add(messages, key="list")
+        assert shown(session).count(SECRET) == 1
+    messages.append({"role": "assistant", "content": "an answer"})
+    session.add(messages, key="list")
+    assert SECRET not in shown(session)
+
+    session.add(messages, key="list")
+    assert SECRET not in shown(session)
+    messages.append({"role": "user", "content": "more"})
+    session.add(messages, key="list")
+    assert SECRET not in shown(session)
+
+
+def test_a_batch_that_fails_holds_nothing(memory: Memory) -> None:
+    """Where the store refuses a batch, nothing of it is shown."""
+    session = chat(memory)
+    session.add_entries([Entry(id="one", content="hello")])
+    with pytest.raises(Conflict):
+        session.add_entries([Entry(content=SECRET, metadata=TYPED), Entry(id="one", content="something else")])
+
+    assert SECRET not in shown(session)
+    assert memory._core.withheld == {}
+
+
+# --- budgets
+
+
+def test_contexts_stay_within_the_budget_and_store_no_cut(memory: Memory) -> None:
+    """Under pressure what is withheld is cut like anything else; the stored session has no cut of it."""
+    session = chat(memory, max_tokens=400)
+    for number in range(20):
+        session.add_user_message(f"question {number} " + "word " * 20)
+        session.add_tool_call("look", {"at": number}, call_id=f"c{number}")
+        session.add_tool_result("look", f"{SECRET} {number} " * 5, call_id=f"c{number}", metadata=TYPED)
+        context = session.context()
+        assert context.tokens <= 400
+        assert find_format("openai").validate(context.messages) == []
+        assert context.epoch is None
+    assert SECRET in str(context.messages)
+    assert session.stats().epoch == 0
+    assert [record.kind for record in session.history() if record.kind != "add"] == []
+
+
+# --- threads, tasks, memory
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_memory_holds_it_as_well(tmp_path: Path) -> None:
+    """Tasks that add at once to one session see all of what is withheld there, each once, and nothing elsewhere."""
+    async with AsyncMemory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
+        one, two = (memory.session(name, counter=quarters) for name in ("one", "two"))
+
+        async def add(number: int) -> None:
+            await one.add_user_message(f"({number}) {SECRET}", metadata=TYPED)
+            await one.add_user_message(f"<{number}>")
+            await two.add_user_message(f"two {number}")
+
+        await asyncio.gather(*(add(number) for number in range(12)))
+        text = str((await one.context()).messages)
+        assert [text.count(f"({number}) {SECRET}") for number in range(12)] == [1] * 12
+        assert [text.count(f"<{number}>") for number in range(12)] == [1] * 12
+        assert SECRET not in str((await two.context()).messages)
+        await one.add_assistant_message("an answer")
+        assert SECRET not in str((await one.context()).messages)
+        assert memory.withheld == {}
+    assert found_in(bytes_of(tmp_path), SECRET) == []
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Promised is asyncio only."""
+    return "asyncio"
+
+
+def test_threads_may_add_at_once(memory: Memory) -> None:
+    """Every thread's withheld messages and stubs are in the context, once each."""
+    session = chat(memory)
+    session.add_user_message("begin")
+
+    def add(number: int) -> None:
+        own = chat(memory)
+        for turn in range(5):
+            own.add_user_message(f"({number}.{turn}) {SECRET}", metadata=TYPED)
+            own.add_user_message(f"<{number}.{turn}>")
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    text = shown(session)
+    labels = [f"{number}.{turn}" for number in range(4) for turn in range(5)]
+    assert [label for label in labels if text.count(f"({label}) {SECRET}") != 1] == []
+    assert [label for label in labels if text.count(f"<{label}>") != 1] == []
+
+
+def test_the_memory_lets_go_of_it() -> None:
+    """When the interaction is over, nothing in the process refers to what was withheld."""
+    with Memory.open("memory://", privacy=POLICY) as memory:
+        session = chat(memory)
+        session.add_user_message("hello")
+        session.add_user_message(SECRET, metadata=TYPED)
+        session.context()
+        (held,) = memory._core.withheld.values()
+        assert isinstance(held, Withheld)
+        gone = weakref.ref(held)
+        del held
+        session.add_assistant_message("an answer")
+        gc.collect()
+
+        assert gone() is None
+        assert memory._core.withheld == {}
+
+
+def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) -> None:
+    """What it stood for is active again, and the session is whole."""
+    strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
+    with Memory.open("memory://") as other:
+        session = chat(other, summarizer=lambda prompt: f"They spoke of {SECRET}.")
+        for number in range(4):
+            session.add_user_message(f"{number} " + "words " * 100)
+            session.add_assistant_message(f"{number} " + "words " * 100)
+        assert session.compact(strategy).done
+        memory.import_session(session.export())
+
+    imported = chat(memory)
+    assert imported.verify().problems == ()
+    assert len(imported.active_entries()) == 8
+    assert SECRET not in shown(imported)
+    assert is_nowhere(memory, imported)

@@ -1,0 +1,100 @@
+"""Nothing private gets past the privacy step: every way in, every way out, looked at byte by byte."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import palimpsest
+from palimpsest import AsyncMemory, AsyncSession, Memory, Session
+from palimpsest.cli.app import COMMANDS as ALL_COMMANDS
+from sealed import bytes_of
+from test_async import INSIDE
+from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
+from write_commands import COMMANDS, Shell
+from write_commands import driven as driven_commands
+from write_paths import FACES, MEMORY, SESSION, VALUES, driven
+
+DRIVERS = {f"memory.{name}": one for name, one in driven(MEMORY).items()} | {
+    f"session.{name}": one for name, one in driven(SESSION).items()
+}
+WORLDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "sqlite": ("sqlite:///{}/log.db", "sync", {"large_bytes": 200}),
+    "file": ("file://{}/logs", "sync", {"large_bytes": 200}),
+    "memory": ("memory://", "sync", {}),
+    "sqlite async": ("sqlite:///{}/log.db", "async", {}),
+    "sealed": ("sqlite:///{}/log.db", "sync", {"encryption": KEYS}),
+}
+RUNS = [(world, "pattern") for world in WORLDS] + [("sqlite", "recogniser"), ("sqlite", "pseudonym")]
+
+
+@pytest.mark.parametrize(("lists", "classes"), [(MEMORY, (Memory, AsyncMemory)), (SESSION, (Session, AsyncSession))])
+def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tuple[type, ...]) -> None:
+    """A verb that is new is in no list, and one that is gone still is: both are named here."""
+    verbs = {name for one in classes for name in dir(one) if not name.startswith("_")} - INSIDE
+
+    assert verbs - set(lists) == set()
+    assert set(lists) - verbs == set()
+
+
+def test_every_public_name_is_in_the_list() -> None:
+    """A public name is a record, an error, one of the four faces, or says why it writes nothing."""
+    unknown = []
+    for name in palimpsest.__all__:
+        value = getattr(palimpsest, name)
+        known = inspect.isclass(value) and issubclass(value, msgspec.Struct | BaseException | tuple)
+        if not known and name not in FACES | set(VALUES):
+            unknown.append(name)
+
+    assert unknown == []
+    assert (FACES | set(VALUES)) <= set(palimpsest.__all__)
+
+
+@pytest.mark.parametrize(("world", "case"), RUNS, ids=[f"{world} {case}" for world, case in RUNS])
+@pytest.mark.parametrize("path", DRIVERS)
+def test_nothing_private_gets_past_it(tmp_path: Path, world: str, case: str, path: str) -> None:
+    """Neither in files, while the store is open and after it was closed, nor in logs, events, errors, or prompts."""
+    where, face, options = WORLDS[world]
+    folder = tmp_path / "store"
+    folder.mkdir()
+
+    with Watched(CASES[case], where.format(folder), folder, face=face, **options) as watched:
+        proof = DRIVERS[path](watched)
+
+        stored = watched.stored()
+        if isinstance(proof, Unstored):
+            assert CASES[case].stand_in not in stored or watched.errors, proof.why
+        else:
+            assert CASES[case].stand_in in stored
+        assert watched.leaks() == []
+    assert watched.leaks() == []
+
+
+# --- the command line
+
+
+def test_every_command_is_in_the_list() -> None:
+    """A command that is new is in no list, and one that is gone still is: both are named here."""
+    assert set(ALL_COMMANDS) - set(COMMANDS) == set()
+    assert set(COMMANDS) - set(ALL_COMMANDS) == set()
+
+
+@pytest.mark.parametrize("command", driven_commands())
+def test_nothing_private_gets_past_a_command(tmp_path: Path, command: str) -> None:
+    """Neither into the store or a file that it writes, nor into what it prints or asks a model."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    shell = Shell(PATTERN, folder)
+
+    driven_commands()[command](shell)
+
+    with Memory.open(f"sqlite:///{folder}/chats.db") as memory:
+        stored = repr([memory.session(one.session).export() for one in memory.sessions()])
+        assert PATTERN.stand_in in stored
+        assert found_in(bytes_of(folder), PATTERN.marker) == []
+    assert found_in(bytes_of(folder), PATTERN.marker) == []
+    assert [text for text in shell.told if found_in(text.encode("utf-8", "replace"), PATTERN.marker)] == []

@@ -1,0 +1,302 @@
+"""A memory that is watched while something private is put into it: files, logs, events, warnings, errors, prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import msgspec
+
+from palimpsest import AsyncMemory, AsyncSession, Keys, Memory
+from palimpsest.events import EVENTS
+from palimpsest.privacy.redaction import Redactor
+from palimpsest.runners import drive
+from palimpsest.testing import FakeClock
+from sealed import bytes_of
+from writer import quarters
+
+KEY = bytes(range(16))
+KEYS = Keys({"one": bytes(range(32))})
+
+
+class Case(NamedTuple):
+    """Something private, the policy that finds it, and what stands for it afterwards."""
+
+    marker: str
+    policy: Mapping[str, Any]
+    stand_in: str
+
+
+PATTERN = Case("Zebra-4711~Quagga", {"redact_patterns": [(r"(?i)zebra-\d{4}~quagga", "[GONE]")]}, "[GONE]")
+ADDRESS = Case("jo.zebra@quagga-4711.org", {"recognisers": "default", "default_redaction_string": "[GONE]"}, "[GONE]")
+NUMBERED = Case("jo.zebra@quagga-4711.org", {"recognisers": {"email": "pseudonym"}}, "[EMAIL")
+CASES = {"pattern": PATTERN, "recogniser": ADDRESS, "pseudonym": NUMBERED}
+
+
+def forms(marker: str) -> dict[str, bytes]:
+    """The marker as it may stand in a file, in lower case where letters are letters."""
+    raw, small = marker.encode(), marker.casefold()
+    found = {
+        "plain": small.encode(),
+        "json": json.dumps(small)[1:-1].encode(),
+        "escaped": "".join(f"\\u{ord(one):04x}" for one in small).encode(),
+        "utf-16-le": small.encode("utf-16-le"),
+        "utf-16-be": small.encode("utf-16-be"),
+        "address": quote(marker, safe="").encode().lower(),
+    }
+    for offset in range(3):
+        sealed = base64.b64encode(b"\0" * offset + raw)
+        found[f"base64+{offset}"] = sealed[(0, 2, 3)[offset] : -4]
+    return found
+
+
+def found_in(data: bytes, marker: str) -> list[str]:
+    """The forms in which the marker is in the data."""
+    lower = data.lower()
+    return [name for name, form in forms(marker).items() if form in (data if name.startswith("base64") else lower)]
+
+
+class Unstored(NamedTuple):
+    """What a driver returns that proves its work without anything redacted in the store."""
+
+    why: str
+
+
+class Watched:
+    """A memory with a policy, and all that comes out of it. `memory` has the synchronous verbs, whichever it is."""
+
+    def __init__(self, case: Case, where: str, folder: Path, *, face: str = "sync", **options: Any) -> None:
+        self.case, self.where, self.folder = case, where, folder
+        self.marker = case.marker
+        self.clock = FakeClock()
+        self.inputs = folder.parent / f"{folder.name}-inputs"
+        self.inputs.mkdir(exist_ok=True)
+        self.told: list[tuple[str, str]] = []
+        self.events: list[str] = []
+        self.errors = 0
+        self.face, self.options = face, {"clock": self.clock, **options}
+        if where.startswith(("sqlite", "file")):
+            self.options.setdefault("synchronous", "NORMAL")
+        self.memory: Any = None
+
+    # --- opening
+
+    @property
+    def redactor(self) -> Redactor:
+        """Whatever applies the case's policy."""
+        numbered = "pseudonym" in str(self.case.policy)
+        return Redactor(self.case.policy, key=KEY if numbered else None)
+
+    def __enter__(self) -> Self:
+        self._stop = _listening(self.told)
+        self._stop.__enter__()
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self._stop.__exit__(kind, fault, trace)
+
+    def open(self) -> None:
+        """Open the memory, and listen to all of its events."""
+        if self.face == "async":
+            self.memory = Blocking(AsyncMemory.open(self.where, privacy=self.redactor, **self.options))
+        else:
+            self.memory = Memory.open(self.where, privacy=self.redactor, **self.options)
+        for event in EVENTS:
+            self.memory.on(event, self._heard(event))
+            self.memory.on(event, self._failing)
+
+    def close(self) -> None:
+        """Close the memory, once."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.close()
+
+    def settle(self) -> None:
+        """Wait for what the memory does in the background."""
+        if isinstance(self.memory, Blocking):
+            self.memory.settle()
+        else:
+            drive(self.memory._core.runner.settle())
+
+    def _heard(self, event: str) -> Callable[[str, dict[str, Any]], None]:
+        def handler(session: str, facts: dict[str, Any]) -> None:
+            self.events.append(event)
+            self.told.append((f"event {event}", f"{session} {facts!r} {_json(facts)}"))
+
+        return handler
+
+    def _failing(self, session: str, facts: dict[str, Any]) -> None:
+        """A handler whose error quotes what it should not."""
+        raise ValueError(f"{self.marker} {facts!r}")
+
+    # --- for drivers
+
+    def session(self, name: str = "s", **options: Any) -> Any:
+        """A session of the memory."""
+        return self.memory.session(name, **{"counter": quarters, **options})
+
+    def asked(self, prompt: str) -> str:
+        """A summarizer that repeats what it is given, and invents something private."""
+        self.told.append(("prompt", prompt))
+        found = f"They spoke of {self.marker} and of {prompt[-300:]}"
+        return f"{found}\n\n## Facts\n- {self.marker} is open [1]\n\n## Decisions\n- take {self.marker} [2]\n"
+
+    def refused(self, verb: Callable[..., object], *args: Any, **options: Any) -> BaseException:
+        """The error that a verb raises, noted in every form in which somebody may see it."""
+        try:
+            verb(*args, **options)
+        except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
+            self.errors += 1
+            self.told.append((f"error {type(fault).__name__}", _shown(fault)))
+            return fault
+        raise AssertionError("nothing was refused")
+
+    def attempted(self, verb: Callable[..., object], *args: Any, **options: Any) -> object:
+        """What a verb returns; an error that it raises instead is noted, too."""
+        try:
+            return verb(*args, **options)
+        except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
+            self.errors += 1
+            self.told.append((f"error {type(fault).__name__}", _shown(fault)))
+            return None
+
+    # --- what was found
+
+    def leaks(self) -> list[str]:
+        """Where the marker is: files, by form, and everything that was told."""
+        places = [
+            ("the files", self._bytes()),
+            *((where, text.encode("utf-8", "replace")) for where, text in self.told),
+        ]
+        return [
+            f"{form} in {where}: …{_around(data, forms(self.marker)[form])}…"
+            for where, data in places
+            for form in found_in(data, self.marker)
+        ]
+
+    def stored(self) -> str:
+        """All that the memory gives of what it holds, as text."""
+        told: list[object] = []
+        for one in self.memory.sessions():
+            session = self.session(one.session)
+            told += [session.export(), session.entries(rewound=True), session.history()]
+        return repr(told)
+
+    def _bytes(self) -> bytes:
+        data = bytes_of(self.folder)
+        if self.memory is not None and self.where == "memory://":
+            data += self.stored().encode("utf-8", "replace")
+        return data
+
+
+def _around(data: bytes, form: bytes) -> str:
+    at = max(data.find(form), data.lower().find(form))
+    return data[max(at - 150, 0) : at + 60].decode("utf-8", "replace")
+
+
+def _shown(fault: BaseException) -> str:
+    """An error, with its causes, as a log, a debugger or a tracker of errors shows it."""
+    told = ["".join(traceback.format_exception(fault))]
+    todo: list[BaseException | None] = [fault]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        fields = {name: getattr(one, name, None) for name in ("msg", "object", "doc", "reason", "filename", "name")}
+        told.append(f"{one} {one!r} {one.args!r} {vars(one)!r} {fields!r}")
+        todo += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return "\n".join(told)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode("utf-8", "replace")
+
+
+@contextmanager
+def _listening(told: list[tuple[str, str]]) -> Iterator[None]:
+    """Everything that is logged, at any level, and every warning."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = logging.Formatter("%(name)s %(message)s").format(record)
+            told.append(("log", f"{text} {record.args!r} {record.exc_info!r}"))
+
+    root, listener = logging.getLogger(), Listener()
+    level = root.level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield
+            told += [("warning", str(one.message)) for one in warned]
+    finally:
+        root.removeHandler(listener)
+        root.setLevel(level)
+
+
+class Blocking:
+    """An asynchronous memory or session with synchronous verbs, for drivers that know only these."""
+
+    def __init__(self, core: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._core = core
+        self._owned = loop is None
+        self._loop = loop or asyncio.new_event_loop()
+        if self._owned:
+            self._loop.set_debug(True)
+            self._run(core.connect())
+
+    def _run(self, coroutine: Any) -> Any:
+        return self._loop.run_until_complete(coroutine)
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._core, name)
+        if not callable(verb):
+            return verb
+
+        def blocking(*args: Any, **options: Any) -> Any:
+            found = verb(*args, **options)
+            if asyncio.iscoroutine(found):
+                found = self._run(found)
+            if isinstance(found, AsyncSession):
+                return Blocking(found, self._loop)
+            return self._within(found) if name == "turn" else found
+
+        return blocking
+
+    @contextmanager
+    def _within(self, turn: Any) -> Iterator[Blocking]:
+        self._run(turn.__aenter__())
+        try:
+            yield self
+        except BaseException as fault:
+            if not self._run(turn.__aexit__(type(fault), fault, fault.__traceback__)):
+                raise
+        else:
+            self._run(turn.__aexit__(None, None, None))
+
+    def settle(self) -> None:
+        """Wait for what the memory does in the background."""
+        self._run(self._core.runner.settle())
+
+    def close(self) -> None:
+        """Close the memory and its loop."""
+        self._run(self._core.close())
+        self._run(self._loop.shutdown_asyncgens())
+        self._loop.close()

@@ -1,0 +1,170 @@
+"""Every command of the command line: what writes, or tells, has a driver; what does neither says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from click.testing import Result
+
+from commands import run
+from openai_server import OpenAIServer, fails, says
+from palimpsest import Memory
+from private_messages import files, malformed
+from watched import Case
+from writer import quarters
+
+WORDS = "words that are to be summarised " * 30
+
+
+class Shell:
+    """The command line in a folder, with a policy, and all that it has printed."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.folder, self.marker = case, folder, case.marker
+        self.inputs = folder.parent / "inputs"
+        self.inputs.mkdir()
+        self.store = f"sqlite:///{folder}/chats.db"
+        self.policy = self.inputs / "policy.json"
+        self.policy.write_text(json.dumps(case.policy), encoding="utf-8")
+        self.told: list[str] = []
+
+    def run(self, *arguments: str, given: str | None = None, status: int = 0, heard: bool = True) -> Result:
+        """Run a command with the policy and note what it prints."""
+        where = ("--store", self.store, "--privacy", str(self.policy))
+        result = run(*arguments, *where, given=given)
+        assert result.exit_code == status, (arguments, result.output, result.exception)
+        self.told += [result.stderr, result.stdout] if heard else [result.stderr]
+        return result
+
+    def talked(self, session: str = "s") -> None:
+        """A session with something private, which was stored under the policy."""
+        said = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {self.marker} {WORDS}"} for i in range(8)]
+        path = self.inputs / "talk.jsonl"
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
+        self.run("import", str(path), "--session", session)
+
+    def older(self) -> str:
+        """Another store, whose session was written before there was a policy; its address."""
+        where = f"sqlite:///{self.inputs}/older.db"
+        with Memory.open(where) as memory:
+            session = memory.session("s", counter=quarters)
+            for number in range(4):
+                session.add_user_message(
+                    f"{number} {self.marker} {WORDS}", name=self.marker, metadata={"x": self.marker}
+                )
+                session.add_assistant_message(f"{number} {self.marker} {WORDS}")
+            session.compact({"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10})
+        return where
+
+
+def _import(shell: Shell) -> None:
+    for name, path in files(shell.marker, shell.inputs).items():
+        refuses = int(name in ("claude", "openai-agents"))
+        shell.run("import", str(path), status=refuses)
+        shell.run("import", str(path), "--json", status=refuses)
+    broken = shell.inputs / "broken.jsonl"
+    broken.write_text("\n".join(malformed(shell.marker)), encoding="utf-8")
+    shell.run("import", str(broken), "--session", "x", status=1)
+    shell.run("import", str(broken), "--session", "x", "--strict", "--json", status=1)
+    shell.run("import", "-", "--session", "piped", given=json.dumps({"role": "user", "content": shell.marker}))
+    shell.run("import", str(broken), "--from", shell.marker, status=2)
+
+
+def _chat(shell: Shell) -> None:
+    m = shell.marker
+    plays = (says(f"You are {m}."), fails(400, "no"), says(f"It was {m}. {WORDS}"))
+    lines = [
+        f"I am {m} {WORDS}",
+        "again",
+        f"and {m}?",
+        "/compact",
+        "/summaries",
+        "/expand",
+        "/context",
+        "/stats",
+        "/nothing",
+    ]
+    with OpenAIServer(*plays) as server:
+        at = ("--model", "my-model", "--base-url", server.url, "--max-tokens", "1500")
+        # What the model answers is shown to whoever asked, as it is.
+        shell.run("chat", "s", *at, given="".join(f"{line}\n" for line in lines), status=1, heard=False)
+        shell.told += [json.dumps(asked.body, ensure_ascii=False) for asked in server.asked]
+
+
+def _compact(shell: Shell) -> None:
+    shell.talked()
+    shell.run("compact", "s", "--strategy", "summarizer", "--keep", "1", "--json")
+    shell.run("compact", "s", "--strategy", "neuralyzer", "--keep", "1")
+    shell.run("compact", "s", "--strategy", shell.marker, status=2)
+
+
+def _context(shell: Shell) -> None:
+    shell.talked()
+    shell.run("context", "s", "--max-tokens", "600", "--commit", "--messages")
+    shell.run("context", "s", "--max-tokens", "5", status=1)
+
+
+def _export(shell: Shell) -> None:
+    shell.talked()
+    store, shell.store = shell.store, shell.older()
+    for format in ("palimpsest", "openai", "openai-responses", "anthropic", "gemini", "text"):
+        shell.run("export", "s", "--format", format, "-o", str(shell.folder / f"s.{format}"))
+        shell.run("export", "s", "--format", format)
+    shell.store = store
+
+
+def _fork(shell: Shell) -> None:
+    shell.talked()
+    shell.run("fork", "s", "branch")
+
+
+def _rewind(shell: Shell) -> None:
+    shell.talked()
+    shell.run("rewind", "s", "--to", "1")
+
+
+def _summaries(shell: Shell) -> None:
+    shell.talked()
+    shell.run("compact", "s", "--strategy", "summarizer", "--keep", "1")
+    shell.run("summaries", "s", "--json")
+
+
+def _forget(shell: Shell) -> None:
+    shell.talked()
+    shell.run("forget", "--matches", f"9 {shell.marker}", "--yes")
+    shell.run("forget", "--matches", "-", "--yes", "--json", given=f"1 {shell.marker}")
+
+
+def _scan(shell: Shell) -> None:
+    shell.talked()
+    shell.run("scan", "--policy", str(shell.policy), "--apply", "--yes")
+
+
+COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
+    "chat": _chat,
+    "compact": _compact,
+    "context": _context,
+    "export": _export,
+    "forget": _forget,
+    "fork": _fork,
+    "import": _import,
+    "rewind": _rewind,
+    "scan": _scan,
+    "summaries": _summaries,
+    "demo": "it writes a conversation that it has invented, into a folder of its own",
+    "diff": "it reads",
+    "doctor": "it writes, and deletes, an entry of its own making",
+    "history": "it reads",
+    "rotate-keys": "it seals anew what is there",
+    "sessions": "it reads",
+    "show": "it reads",
+    "stats": "it reads, and stores counts",
+    "verify": "it reads",
+}
+
+
+def driven() -> dict[str, Callable[[Shell], None]]:
+    """The commands that have a driver."""
+    return {name: driver for name, driver in COMMANDS.items() if not isinstance(driver, str)}

@@ -1,0 +1,627 @@
+"""Every way in which something gets into a store, and out of a memory: the one list of them.
+
+`MEMORY` and `SESSION` have every public verb of the two classes (and of their asynchronous faces), `COMMANDS` every
+command, `NAMES` every public name of the package. What writes, or tells, has a driver, which gives it something private
+wherever it takes text; what does neither says why. A test fails for whatever is in no list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from palimpsest import CallableSummarizer, Entry, Neuralyzer, Text
+from palimpsest.entries import Native
+from private_messages import MESSAGES, arguments, entries, export, files, malformed, metadata, parts, play
+from watched import Unstored, Watched
+
+Driver = Callable[[Watched], Unstored | None]
+
+WORDS = "words that are to be summarised " * 30
+SUMMARY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
+
+
+def _talk(w: Watched, session: Any, turns: int = 4) -> None:
+    """Interactions that are worth a summary."""
+    for number in range(turns):
+        session.add_user_message(f"{number} {w.marker} {WORDS}")
+        session.add_assistant_message(f"{number} {WORDS} {w.marker}")
+
+
+def _told(w: Watched, *events: str) -> None:
+    """Check that these events were sent."""
+    missing = set(events) - set(w.events)
+    assert not missing, f"never sent: {missing}"
+
+
+# --- adding
+
+
+def _user(w: Watched) -> None:
+    session = w.session()
+    session.add_user_message(w.marker, name=w.marker, metadata=metadata(w.marker), importance=0.9, pinned=True)
+    session.add_user_message(parts(w.marker), expires_at=datetime.now(UTC) + timedelta(days=900_000))
+    session.context()
+    _told(w, "entry:added")
+    for bad in (
+        {"content": [w.marker]},
+        {"content": w.marker, "metadata": {"x": {w.marker}}},
+        {"content": w.marker, "metadata": {w.marker: object()}},
+        {"content": w.marker, "metadata": {1: w.marker}},
+        {"content": "x", "metadata": w.marker},
+        {"content": "x", "name": [w.marker]},
+        {"content": "x", "importance": w.marker},
+        {"content": "x", "pinned": w.marker},
+        {"content": "x", "expires_at": w.marker},
+        {"content": {w.marker: w.marker}},
+    ):
+        w.refused(session.add_user_message, **bad)
+
+
+def _assistant(w: Watched) -> None:
+    w.session().add_assistant_message(parts(w.marker), name=w.marker, metadata=metadata(w.marker))
+    w.session().add_assistant_message(f"{w.marker}\ud800", metadata={"lone": f"\ud800{w.marker}"})
+
+
+def _system(w: Watched) -> None:
+    w.session().add_system_message(w.marker, name=w.marker, metadata=metadata(w.marker))
+
+
+def _call(w: Watched) -> None:
+    session = w.session()
+    session.add_tool_call("find", arguments(w.marker), call_id="c1", metadata=metadata(w.marker))
+    session.add_tool_call("find", json.loads(arguments(w.marker)))
+    session.add_tool_call("find", f"{{broken {w.marker}")
+    session.add_tool_call("find", f"\ufeff{arguments(w.marker)}")
+    w.refused(session.add_tool_call, [w.marker], {})
+    w.refused(session.add_tool_call, "find", {w.marker})
+    w.refused(session.add_tool_call, "find", {w.marker: float("nan")})
+    w.refused(session.add_tool_call, "find", {}, call_id=[w.marker])
+
+
+def _result(w: Watched) -> None:
+    session = w.session()
+    session.add_tool_call("find", {}, call_id="c1")
+    session.add_tool_call("find", {}, call_id="c2")
+    session.add_tool_result("find", w.marker, call_id="c1", status="error", metadata=metadata(w.marker))
+    session.add_tool_result("find", {w.marker: [w.marker]}, call_id="c2")
+    session.add_tool_result("find", w.marker, call_id="nobody's")
+    w.refused(session.add_tool_result, "find", "x", status=w.marker)
+    w.refused(session.add_tool_result, "find", {w.marker})
+
+
+def _context(w: Watched) -> None:
+    session = w.session()
+    for text in (w.marker, w.marker, f"new {w.marker}"):
+        session.add_context(text, name=f"{w.marker} notes.md", metadata=metadata(w.marker), pinned=True)
+    assert len(session.entries()) == 2
+    w.refused(session.add_context, [w.marker], name="x")
+    w.refused(session.add_context, "x", name={w.marker: 1})
+
+
+def _add(w: Watched) -> None:
+    for name, make in MESSAGES.items():
+        session = w.session(name, format=name)
+        options = {"key": "batch", "statuses": {"c1": "error"}, "metadata": metadata(w.marker)}
+        first = session.add(make(w.marker), **options)
+        assert session.add(make(w.marker), **options) == first
+        for line in malformed(w.marker):
+            try:
+                given = json.loads(line)
+            except ValueError:
+                given = line
+            w.attempted(session.add, given)
+            w.attempted(session.add, [given])
+        w.refused(session.add, [{"role": "user", "content": f"other {w.marker}"}], key="batch")
+        w.refused(session.add, w.marker)
+        w.refused(session.add, [w.marker])
+        w.refused(session.add, [], format=w.marker)
+        w.refused(session.add, [{"role": "user", "content": "x"}], key={w.marker: 1})
+        w.refused(session.add, [{"role": "user", "content": "x"}], statuses=w.marker)
+    assert w.errors >= 6 * len(MESSAGES)
+    w.refused(w.session("text", format="text").add, w.marker, format="text")
+
+
+def _add_entries(w: Watched) -> None:
+    session = w.session()
+    session.add_entries(entries(w.marker))
+    session.add_entries(entries(w.marker), key="batch")
+    w.refused(session.add_entries, [Entry(id="one", content=w.marker), w.marker])
+    session.add_entries([Entry(id="one", content="x")])
+    w.refused(session.add_entries, [Entry(id="one", content=w.marker)])
+    w.refused(session.add_entries, [Entry(kind=w.marker)])  # type: ignore[arg-type]
+    w.refused(session.add_entries, [Entry(role=w.marker)])  # type: ignore[arg-type]
+    w.refused(session.add_entries, [Entry(status=w.marker)])  # type: ignore[arg-type]
+    w.attempted(session.add_entries, [Entry(content=(Text(text=[w.marker]),))])  # type: ignore[arg-type]
+    w.attempted(session.add_entries, [Entry(native=Native(format="openai", keep={"x": {w.marker}}))])
+
+
+def _resolve(w: Watched) -> None:
+    session = w.session()
+    session.add_tool_call("find", {}, call_id="c1")
+    session.resolve("c1", output=w.marker)
+    w.refused(session.resolve, w.marker)
+
+
+def _turn(w: Watched) -> None:
+    session = w.session(
+        persistence="flush", archive=False, long_term={**SUMMARY, "message_count": 3}, summarizer=w.asked
+    )
+    with session.turn():
+        session.add_user_message(f"{w.marker} {WORDS}")
+        session.add_assistant_message(f"{w.marker} {WORDS}")
+    with session.turn(atomic=True):
+        given = session.add_user_message(f"{w.marker} {WORDS}")
+        assert w.marker not in given.text
+        session.add_context(w.marker, name=w.marker)
+        session.add_assistant_message(w.marker)
+    ephemeral = w.session("gone", persistence="ephemeral")
+    with ephemeral.turn():
+        ephemeral.add_user_message(w.marker)
+        assert w.marker not in str(ephemeral.context().messages)
+
+    def broken() -> None:
+        with session.turn(atomic=True):
+            session.add_user_message(w.marker)
+            session.add_user_message(w.marker, importance=w.marker)
+
+    w.refused(broken)
+    w.refused(session.turn, atomic=w.marker)
+
+
+def _end_turn(w: Watched) -> None:
+    session = w.session(long_term={**SUMMARY, "interaction_threshold_qty": 2}, summarizer=w.asked)
+    _talk(w, session)
+    session.end_turn()
+    _told(w, "turn:ended")
+
+
+# --- contexts, usage, pins, erasure
+
+
+def _view(w: Watched) -> Unstored | None:
+    odd = "message.content < 3"
+    session = w.session(max_tokens=900, view="small", conditions=[odd])
+    _talk(w, session, 6)
+    session.context(system=w.marker, tools=[{"type": "function", "function": {"name": "f", "description": w.marker}}])
+    _told(w, "cut", "condition:error")
+    where = f"not contains(message.content, '{w.marker}')"
+    w.refused(w.session, conditions=[where])
+    w.refused(w.session, short_term={"conditions": [where], "cut": "low_water"})
+    w.refused(session.context, system="x " * 2_000 + w.marker)
+    w.refused(session.context, system=[w.marker])
+    w.refused(session.context, tools=[w.marker])
+    w.refused(session.context, format=w.marker)
+    w.refused(session.context, at=w.marker)
+    strict = w.session(short_term={"memory_max_tokens": None, "conditions": [odd], "strict": True})
+    w.refused(strict.context)
+    return None
+
+
+def _usage(w: Watched) -> Unstored:
+    w.session().add_user_message("x")
+    w.session().record_usage(10, 2, cached_tokens=1)
+    w.refused(w.session().record_usage, w.marker)
+    w.refused(w.session().record_usage, 1, context=w.marker)
+    return Unstored("it takes numbers")
+
+
+def _pin(w: Watched) -> Unstored:
+    w.session().add_user_message("x")
+    w.session().pin(1)
+    w.refused(w.session().pin, w.marker)
+    w.refused(w.session().unpin, {w.marker: 1})
+    return Unstored("it takes ids")
+
+
+def _erase(w: Watched) -> None:
+    session = w.session(summarizer=w.asked)
+    _talk(w, session)
+    session.compact(SUMMARY)
+    session.erase([1], reason=f"because of {w.marker}")
+    _told(w, "erased")
+    w.refused(session.erase, [w.marker])
+    w.refused(session.erase, [1], reason=[w.marker])
+
+
+def _clear(w: Watched) -> Unstored:
+    session = w.session()
+    session.add_user_message(w.marker)
+    session.clear()
+    return Unstored("nothing is left")
+
+
+def _fork(w: Watched) -> None:
+    session = w.session()
+    session.add_user_message(w.marker)
+    session.fork("branch").add_user_message(f"again {w.marker}")
+    w.refused(session.fork, "x", at=w.marker)
+    w.refused(session.fork, [w.marker])
+
+
+def _rewind(w: Watched) -> None:
+    session = w.session()
+    session.add_user_message(w.marker)
+    session.add_user_message(w.marker)
+    session.rewind(1)
+    w.refused(session.rewind, w.marker)
+
+
+# --- out of it
+
+
+def _export(w: Watched) -> None:
+    play(w.session(summarizer=w.asked), w.marker)
+    w.told.append(("export", json.dumps(w.session().export())))
+
+
+def _export_to(w: Watched) -> None:
+    session = w.session(summarizer=w.asked)
+    _talk(w, session)
+    session.add_entries(entries(w.marker))
+    for format in ("palimpsest", *MESSAGES, "text"):
+        session.export_to(w.folder / f"export.{format}", format=format)
+
+    class Full(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            w.told.append(("written", bytes(data).decode()))
+            raise OSError(28, "no space left")
+
+    w.refused(session.export_to, Full())
+    w.refused(session.export_to, w.folder / "x", format=w.marker)
+
+
+# --- compaction
+
+
+def _compact(w: Watched) -> None:
+    focus = f"leave {w.marker} out"
+    template = f"{w.marker}: {{content}}"
+    answers: dict[str, Any] = {
+        "repeats": w.asked,
+        "raises": _raising(w),
+        "awaited": _awaited(w),
+        "says nothing": lambda prompt: "",
+        "gives JSON": lambda prompt: {
+            "items": [{"kind": "fact", "text": w.marker, "sources": [1], "status": w.marker}]
+        },
+        "gives what is none": lambda prompt: {w.marker},
+        "is slow": CallableSummarizer(_slow(w), timeout=0.02),
+        "is none": None,
+    }
+    for name, answer in answers.items():
+        session = w.session(name, summarizer=answer)
+        _talk(w, session)
+        session.compact({**SUMMARY, "instructions": focus})
+        session.compact({**SUMMARY, "prompt_template": template})
+        session.compact({**SUMMARY, "cod_max_loops": 2, "on_failure": "heuristic"})
+        _talk(w, session)
+        session.compact({**SUMMARY, "rebuild_every": 1})
+        session.compact("ladder")
+        session.compact({"strategy": "mask_results"})
+        for made in session.summaries(history=True):
+            w.told.append(("summary", repr(made)))
+    _told(w, "compressed", "compaction:failed")
+    session = w.session("strange")
+    _talk(w, session)
+    w.refused(session.compact, w.marker)
+    w.refused(session.compact, {"strategy": "lru", w.marker: 1})
+    w.refused(session.compact, {"strategy": "summarizer", "instructions": [w.marker]})
+    session.compact(Neuralyzer(interaction_keep=1))
+    by_itself = w.session(
+        "background", summarizer=w.asked, auto_compact="background", long_term={**SUMMARY, "message_count": 4}
+    )
+    _talk(w, by_itself, 5)
+    failing = w.session(
+        "failing", summarizer=_raising(w), auto_compact="background", long_term={**SUMMARY, "message_count": 4}
+    )
+    _talk(w, failing, 5)
+    strange = w.session("planner", auto_compact="background", long_term=_Strange(w.marker))
+    _talk(w, strange, 2)
+    w.settle()
+    gc.collect()  # an event loop tells of a task that nobody asked for its error when it is forgotten
+
+
+def _raising(w: Watched) -> Callable[[str], str]:
+    def summarizer(prompt: str) -> str:
+        w.told.append(("prompt", prompt))
+        fault = ValueError(f"no answer to {w.marker}: {prompt}")
+        fault.add_note(f"it was about {w.marker}")
+        raise fault from KeyError(w.marker)
+
+    return summarizer
+
+
+def _awaited(w: Watched) -> Callable[[str], Any]:
+    async def summarizer(prompt: str) -> str:
+        return w.asked(prompt)
+
+    return summarizer
+
+
+def _slow(w: Watched) -> Callable[[str], Any]:
+    async def summarizer(prompt: str) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as cancelled:
+            raise ValueError(f"stopped at {w.marker}") from cancelled
+        return prompt
+
+    return summarizer
+
+
+class _Strange:
+    """A strategy of somebody's own whose plan fails, and says why."""
+
+    name, summarizes, erases = "strange", False, False
+
+    def __init__(self, marker: str) -> None:
+        from palimpsest import Triggers
+        from palimpsest.compaction import Style
+
+        self._marker, self.style = marker, Style()
+        condition = f"not contains(interaction.tool_names, '{marker}') and interaction.metadata < 3"
+        self.triggers = Triggers(message_count=2, interaction_threshold_qty=1, interaction_conditions=(condition,))
+
+    def plan(self, snapshot: Any) -> Any:
+        raise RuntimeError(f"it was {self._marker}")
+
+
+def _restore(w: Watched) -> None:
+    session = w.session(summarizer=w.asked)
+    _talk(w, session)
+    session.compact(SUMMARY)
+    session.restore()
+    _told(w, "restored")
+    w.refused(session.restore, w.marker)
+    w.refused(session.expand, {w.marker: 1})
+
+
+# --- memories
+
+
+def _import_session(w: Watched) -> None:
+    given = export(w.marker)
+    w.memory.import_session(given)
+    w.memory.import_session(given, on_conflict="replace")
+    w.session("merged").add_user_message("there already")
+    w.memory.import_session(given, session_id="merged", on_conflict="merge")
+    w.memory.import_session(given, session_id="fresh", on_conflict="merge")
+    w.session("s").context()
+    _told(w, "session:imported")
+    w.refused(w.memory.import_session, given)
+    w.refused(w.memory.import_session, w.marker)
+    w.refused(w.memory.import_session, given, on_conflict=w.marker)
+    wrong: list[tuple[str, Any]] = [
+        ("kind", w.marker),
+        ("schema_version", w.marker),
+        ("session_id", [w.marker]),
+        ("head", w.marker),
+        ("entries", w.marker),
+        ("entries", [w.marker]),
+        ("entries", [{w.marker: 1}]),
+        ("entries", [{"id": "x", "seq": 1, "content": [w.marker]}]),
+        ("entries", [{"id": "x", "seq": 1, "kind": w.marker}]),
+        ("entries", [{"id": "x", "seq": 1, "created_at": w.marker}]),
+        ("entries", [{"id": "x", "seq": 1, "links": w.marker}]),
+        ("records", [{w.marker: 1}]),
+        ("usage", w.marker),
+    ]
+    for place, value in wrong:
+        w.refused(w.memory.import_session, {**given, place: value}, session_id="y")
+    outlines: list[tuple[str, Any]] = [
+        ("revision", w.marker),
+        ("views", {"main": w.marker}),
+        ("rewound", w.marker),
+        ("attempts", w.marker),
+        ("pseudonyms", w.marker),
+        ("pseudonyms", {w.marker: 1}),
+        ("created_at", w.marker),
+        ("forked_from", [w.marker]),
+        ("first_seq", w.marker),
+        ("turns", w.marker),
+    ]
+    for name, value in outlines:
+        head = {**given["head"], name: value}
+        w.refused(w.memory.import_session, {**given, "head": head}, session_id="y")
+
+
+def _import_file(w: Watched) -> None:
+    for name, path in files(w.marker, w.inputs).items():
+        report = w.memory.import_file(path)
+        assert any(one.added for one in report.sessions.values()), name
+        w.told.append((f"report of {name}", f"{report!r}"))
+        w.told.append((f"again of {name}", f"{w.memory.import_file(path)!r}"))
+        w.attempted(w.memory.import_file, path, strict=True, session_id="strict")
+    for line in malformed(w.marker):
+        given = (line + "\n").encode()
+        report = w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", format="openai")
+        w.told.append(("report", repr(report)))
+        w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", strict=True)
+    good = json.dumps({"role": "user", "content": "x"})
+    w.memory.import_file(io.BytesIO(f"{good}\n{{{w.marker}\n{good}\n".encode()), session_id="lines")
+    w.refused(w.memory.import_file, io.BytesIO(b"{}"), source=w.marker, session_id="x")
+    w.refused(w.memory.import_file, io.BytesIO(b"{}"), format=w.marker, session_id="x")
+    w.refused(w.memory.import_file, io.BytesIO(b"{}"), key=[w.marker], session_id="x")
+
+
+def _delete(w: Watched) -> Unstored:
+    w.session().add_user_message(w.marker)
+    w.memory.delete_session("s")
+    w.refused(w.memory.delete_session, [w.marker])
+    return Unstored("nothing is left")
+
+
+def _sweep(w: Watched) -> None:
+    session = w.session()
+    session.add_user_message(w.marker, expires_at=datetime.fromtimestamp(w.clock() / 1e6 + 60, UTC))
+    session.add_user_message(w.marker)
+    w.clock.advance(120)
+    assert w.memory.sweep() == 1
+
+
+def _session(w: Watched) -> None:
+    w.session().add_user_message(w.marker)
+    for option in (
+        {"model": [w.marker]},
+        {"format": w.marker},
+        {"counter": w.marker},
+        {"persistence": w.marker},
+        {"auto_compact": w.marker},
+        {"summarizer": {w.marker: 1}},
+        {"long_term": w.marker},
+        {"long_term": {"strategy": w.marker}},
+        {"long_term": {w.marker: 1}},
+        {"long_term": {"strategy": "lru", "interaction_conditions": [f"{w.marker} +"]}},
+        {"short_term": {w.marker: 1}},
+        {"conditions": [f"message.content == '{w.marker}"]},
+        {"conditions": [f"len('{w.marker}') > 3"]},
+        {"oversize": w.marker},
+        {"max_tokens": w.marker},
+        {"summarizer": f"nobody:{w.marker}"},
+        {w.marker: 1},
+    ):
+        w.attempted(w.memory.session, "s", **option)
+    w.session("warned", model=f"nobody's {w.marker}")
+    assert w.errors >= 14
+    w.refused(w.memory.session, f"a\n{w.marker}")
+
+
+def _derive(w: Watched) -> None:
+    """What is made from entries is told of them, and what it raises is told."""
+
+    class Index:
+        name = "index"
+
+        async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+            w.told.append(("derived", f"{tenant} {session} {entries}"))
+            raise ValueError(f"it was {w.marker}")
+
+        async def gone(self, tenant: str, session: str) -> int:
+            raise ValueError(f"it was {w.marker}")
+
+    session = w.session()
+    session.add_user_message(w.marker)
+    stop = w.memory.derive(Index())
+    w.refused(session.erase, [1])
+    w.refused(w.memory.delete_session, "s")
+    stop()
+    w.refused(w.memory.derive, w.marker)
+
+
+def _forget(w: Watched) -> None:
+    session = w.session(summarizer=w.asked)
+    _talk(w, session)
+    session.compact(SUMMARY)
+    session.add_user_message("to be forgotten", name="ann")
+    session.add_user_message(w.marker)
+    w.told.append(("dry run", repr(w.memory.forget(matches=w.marker, dry_run=True))))
+    w.told.append(("forgotten", repr(w.memory.forget(user="ann", reason=f"because of {w.marker}"))))
+    w.told.append(("forgotten", repr(w.memory.forget(matches=f"9 {w.marker}", reason=f"because of {w.marker}"))))
+    w.refused(w.memory.forget, user=[w.marker])
+    w.refused(w.memory.forget, tenant=w.marker)
+    w.refused(w.memory.forget, user="x", session=w.marker)
+
+
+def _scan(w: Watched) -> None:
+    session = w.session()
+    _talk(w, session)
+    w.told.append(("scanned", repr(w.memory.scan(apply=True))))
+    w.refused(w.memory.scan, w.marker)
+    w.refused(w.memory.scan, {w.marker: 1})
+    w.refused(w.memory.scan, sample=w.marker)
+
+
+def _on(w: Watched) -> Unstored:
+    w.refused(w.memory.on, w.marker, print)
+    w.refused(w.memory.on, "cut", w.marker)
+    return Unstored("it stores nothing")
+
+
+def _close(w: Watched) -> Unstored | None:
+    session = w.session()
+    session.add_user_message(w.marker)
+    w.close()
+    w.refused(session.add_user_message, w.marker)
+    w.open()
+    return Unstored("nothing is left") if w.where == "memory://" else None
+
+
+MEMORY: Mapping[str, Driver | str] = {
+    "open": "it is given a policy, and text of its own only in addresses and options; every driver begins with it",
+    "connect": "as `open`",
+    "session": _session,
+    "sessions": "it reads ids and figures",
+    "info": "it reads ids and figures",
+    "import_session": _import_session,
+    "import_file": _import_file,
+    "delete_session": _delete,
+    "derive": _derive,
+    "forget": _forget,
+    "scan": _scan,
+    "sweep": _sweep,
+    "on": _on,
+    "close": _close,
+    "store": "the store below the memory, which keeps what it is given: whoever writes to it passes by all of this",
+    "tenant": "an id",
+}
+
+SESSION: Mapping[str, Driver | str] = {
+    "add_user_message": _user,
+    "add_assistant_message": _assistant,
+    "add_system_message": _system,
+    "add_tool_call": _call,
+    "add_tool_result": _result,
+    "add_context": _context,
+    "add": _add,
+    "add_entries": _add_entries,
+    "resolve": _resolve,
+    "turn": _turn,
+    "end_turn": _end_turn,
+    "context": _view,
+    "record_usage": _usage,
+    "pin": _pin,
+    "unpin": _pin,
+    "erase": _erase,
+    "clear": _clear,
+    "fork": _fork,
+    "rewind": _rewind,
+    "export": _export,
+    "export_to": _export_to,
+    "compact": _compact,
+    "restore": _restore,
+    "entries": "it reads",
+    "entry": "it reads; what it may store is when an entry was accessed",
+    "active_entries": "it reads",
+    "interactions": "it reads",
+    "history": "it reads",
+    "stats": "it reads; what it may store are counts",
+    "count": "it stores counts",
+    "summaries": "it reads",
+    "expand": "it reads",
+    "verify": "it reads",
+    "id": "an id",
+    "options": "what the session was opened with",
+}
+
+FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession"}
+"""The public classes whose verbs write."""
+
+VALUES = {
+    "CallableSummarizer": "asks a function; a memory gives it prompts that have passed",
+    "Keys": "holds keys",
+    "ModelSummarizer": "asks a model; a memory gives it prompts that have passed",
+    "Context": "is given by a session and stores nothing",
+    "Redactor": "is what cleans",
+}
+"""Public names that are neither records nor errors nor faces, and why they write nothing."""
+
+
+def driven(lists: Mapping[str, Driver | str]) -> dict[str, Driver]:
+    """The verbs of a list that have a driver."""
+    return {name: driver for name, driver in lists.items() if not isinstance(driver, str)}
