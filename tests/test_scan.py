@@ -165,16 +165,21 @@ def test_a_session_and_its_branches_begin_a_new_epoch(place: str, tmp_path: Path
 
 
 def test_the_history_tells_of_it(place: str, tmp_path: Path) -> None:
-    """A record says that, and how much, was redacted, and no word of what."""
+    """A record and an event say that, and how much, was redacted, and no word of what."""
+    told: list[tuple[str, dict[str, Any]]] = []
     with opened(place, tmp_path) as memory:
+        memory.on("redacted", lambda session, facts: told.append((session, facts)))
         session = session_of(memory)
         session.add_user_message("zq100secret zq101secret")
 
+        memory.scan(POLICY)
+        assert told == []
         memory.scan(POLICY, apply=True)
 
         record = session.history()[-1]
         assert (record.kind, record.reason) == ("redact", "redaction")
         assert record.detail == {"entries": 1, "summaries": 0, "found": 2}
+        assert told == [("one", record.detail)]
         assert session.export()["records"][-1]["kind"] == "redact"
 
 

@@ -66,7 +66,7 @@ class Eraser:
             seqs = tuple(entry.seq for entry in found)
             branches = await self.sharing(found)
             derived = await unmake(self._memory, options, store, seqs)
-            before = await self._standing([key.session, *branches])
+            before = await self.standing([key.session, *branches])
             change = Change(kind="erase", reason=reason, seqs=seqs, silence=silence, detail=dict(detail or {}))
             revision, epoch = (head.revision, None) if choice.sees_all else (None, head.epoch)
             try:
@@ -77,7 +77,7 @@ class Eraser:
         if found:
             facts = {"seqs": seqs, "reason": reason, "branches": tuple(branches)}
             await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
-        lost = _merged(await self._lost(before), await self._hush_branches(choice.says, reason))
+        lost = _merged(await self.lost(before), await self._hush_branches(choice.says, reason))
         media = sum(map(media_in, found))
         done = Erased(entries=len(found), branches=tuple(branches), derived=derived, media=media)
         return _with(done, lost)
@@ -101,13 +101,13 @@ class Eraser:
                 silence = await telling(self._store, options, head, says)
                 if not silence:
                     break
-                before = await self._standing([branch])
+                before = await self.standing([branch])
                 change = Change(kind="erase", reason=reason, silence=silence)
                 try:
                     await self._store.compact(key, change, expect_revision=head.revision)
                 except Conflict:
                     continue
-                lost = _merged(lost, await self._lost(before))
+                lost = _merged(lost, await self.lost(before))
                 break
         return lost
 
@@ -119,11 +119,12 @@ class Eraser:
         surveyor = Surveyor(self._store, options)
         return await surveyor.summaries(await surveyor.state(await self._store.head(options.key) or Head()))
 
-    async def _standing(self, sessions: Iterable[str]) -> Lost:
+    async def standing(self, sessions: Iterable[str]) -> Lost:
+        """Return the summaries that contexts of these sessions show."""
         return {name: await self.summaries(name) for name in sessions}
 
-    async def _lost(self, before: Lost) -> Lost:
-        """Those among the summaries of before that are shown no longer."""
+    async def lost(self, before: Lost) -> Lost:
+        """Return those among the summaries of before that are shown no longer."""
         lost: Lost = {}
         for name, summaries in before.items():
             there = {made.id for made in await self.summaries(name)} if summaries else set()

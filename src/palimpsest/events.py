@@ -24,6 +24,7 @@ EventName = Literal[
     "context:over_budget",
     "condition:error",
     "privacy:refused",
+    "redacted",
     "usage:recorded",
     "turn:ended",
 ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.admission import Admission, admission, discreet
 from palimpsest.entries import now_us
-from palimpsest.errors import ConfigError, SessionNotFound, nearest
+from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.events import Handler, Observers
 from palimpsest.log import SessionKey
 from palimpsest.options import Options, check_id
@@ -320,12 +321,25 @@ class AsyncMemory:
         return await scan(self, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
     async def sweep(self) -> int:
-        """Erase, in all of the store, what has expired; return how many entries and items that were."""
+        """Erase, in all of the store, what has expired; return how many entries and items that were.
+
+        Summaries that told of it are made anew from the rest, without a model.
+        """
+        from palimpsest.destroying import Eraser
+
         now = self.clock()
+        due = await self.store.due(now)
         if self.derivations is not None:
-            for key, seqs in await self.store.due(now):
+            for key, seqs in due:
                 await self.derivations.erased(self.store, key, seqs, branches=False)
+        standing = []
+        for key, _ in due:
+            eraser = Eraser(self, Options(key), self.store)
+            with suppress(StoreCorrupt):  # which the sweep itself tells
+                standing.append((eraser, await eraser.standing([key.session])))
         swept = await self.store.sweep(now)
+        for eraser, before in standing:
+            await eraser.rebuild(await eraser.lost(before), None)
         await self.store.scrub(whole=False)
         return swept
 
@@ -334,8 +348,8 @@ class AsyncMemory:
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         session:cleared, session:forked, session:imported, session:rewound, context:over_budget, condition:error,
-        privacy:refused, usage:recorded, turn:ended. A handler may be a
-        coroutine function; one that raises is logged and breaks nothing.
+        privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a coroutine function; one that raises is
+        logged and breaks nothing.
         """
         return self.observers.on(event, handler)
 

@@ -263,6 +263,7 @@ class _Scanner:
             await self._store.rewrite(key, Redaction(key, head.epoch, found), seqs=found.entries.keys())
         except Conflict:
             return False
+        await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
         return True
 
     async def _erase(self, key: SessionKey, ids: set[str]) -> None:
