@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,27 @@ def test_the_same_context_again_adds_nothing_though_it_was_redacted(memory: Memo
     assert first == again
     assert (first.text, first.name) == ("mail [EMAIL_1]", "notes of [EMAIL_1]")
     assert other.seq == 2
+
+
+async def _add_long(path: Path) -> bool:
+    """Whether the loop went on while a long text was looked at."""
+    gate = threading.Event()
+
+    def slow(text: str) -> list[Span]:
+        if not gate.wait(30):
+            raise TimeoutError
+        return []
+
+    async with AsyncMemory.open(path, privacy={"recognisers": [slow]}) as memory:
+        adding = asyncio.create_task(memory.session("s").add_user_message("long " * 20_000))
+        await asyncio.sleep(0)
+        gate.set()  # which nobody could do while the loop is held up
+        return (await adding).seq == 1
+
+
+def test_a_long_text_is_looked_at_beside_the_event_loop(tmp_path: Path) -> None:
+    """A text of 100,000 characters may take its time, and others of the loop go on."""
+    assert asyncio.run(_add_long(tmp_path / "log.db"))
 
 
 # --- errors, logs, events

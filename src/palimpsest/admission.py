@@ -6,13 +6,13 @@ kept in its head, and an error that is raised on the way quotes nothing private,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
 from palimpsest.log import Change, Head, Record, SessionKey, tombstone
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
@@ -20,10 +20,14 @@ from palimpsest.summary import Summary
 from palimpsest.withdrawal import forgotten
 
 if TYPE_CHECKING:
+    from palimpsest.privacy.pseudonyms import Pseudonyms
     from palimpsest.privacy.redaction import Redactor, Verdict
     from palimpsest.stores import Store
 
 T = TypeVar("T")
+
+LONG = 64 * 1024
+"""Characters from which on a batch is checked in a thread of its own, where there is an event loop to hold up."""
 
 UNCHECKED = "[withheld: it could not be checked for what is private]"
 """Stands for a text of an error or a log that could not be checked."""
@@ -41,6 +45,8 @@ class Admission:
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
+        self.outside: Callable[..., Awaitable[Any]] | None = None
+        """Runs a function beside the event loop; None where there is no loop."""
 
     async def entries(self, store: Store, key: SessionKey, entries: Sequence[Entry]) -> list[Slot]:
         """Return what may be stored of entries that are to be added together, in place.
@@ -50,17 +56,16 @@ class Admission:
         redactor = self.redactor
         if redactor is None:
             return [Slot(entry) for entry in entries]
-        verdicts = redactor.entries(entries) if not redactor.numbers else await self._numbered(store, key, entries)
+        verdicts = await (self._numbered(store, key, entries) if redactor.numbers else self._verdicts(entries))
         return [Slot(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
 
     async def _numbered(self, store: Store, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
         """The verdicts on entries, when their pseudonyms are in the session's head."""
         from palimpsest.privacy.pseudonyms import Pseudonyms
 
-        assert self.redactor is not None, "it gives out numbers"
         while True:
             head = await store.head(key) or Head()
-            verdicts = self.redactor.entries(entries, Pseudonyms(head.pseudonyms))
+            verdicts = await self._verdicts(entries, Pseudonyms(head.pseudonyms))
             numbers = verdicts[-1].pseudonyms.numbers
             if numbers == head.pseudonyms:
                 return verdicts
@@ -70,6 +75,14 @@ class Admission:
             except Conflict:  # somebody was first, and may have given out the same numbers
                 continue
             return verdicts
+
+    async def _verdicts(self, entries: Sequence[Entry], *known: Pseudonyms) -> Sequence[Verdict]:
+        """What the redactor says, in a thread of its own where that may take long and an event loop would wait."""
+        assert self.redactor is not None, "it is asked"
+        if self.outside is None or sum(map(_length, entries)) < LONG:
+            return self.redactor.entries(entries, *known)
+        verdicts: Sequence[Verdict] = await self.outside(self.redactor.entries, entries, *known)
+        return verdicts
 
     def session(
         self, entries: Sequence[Entry], records: Sequence[Record], head: Head
@@ -157,6 +170,13 @@ class Admission:
             from palimpsest.hushing import hush  # only on the way to an error
 
             hush(fault, self.told)
+
+
+def _length(entry: Entry) -> int:
+    """Characters of an entry, about."""
+    if isinstance(entry.content, str):
+        return len(entry.content)
+    return sum(len(part.text) for part in entry.content if isinstance(part, Text | Reasoning))
 
 
 def admission(given: object) -> Admission:

@@ -87,7 +87,9 @@ class AsyncMemory:
         The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
-        return cls(where, Threaded(), tenant, clock, encryption, admission(privacy), options)
+        runner, admits = Threaded(), admission(privacy)
+        admits.outside = runner.outside
+        return cls(where, runner, tenant, clock, encryption, admits, options)
 
     async def __aenter__(self) -> Self:
         await self.connect()
