@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.admission import Admission, Slot
+from palimpsest.admission import Slot
 from palimpsest.entries import Entry, check, derived_ids, new_ids
 from palimpsest.errors import ConfigError, PrivacyRefused
 
@@ -25,7 +25,7 @@ class Appender:
     """What every verb that adds ends in. A part of `AsyncSession`."""
 
     def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
-        self._memory, self._options = memory, options
+        self._memory, self._options, self._admission = memory, options, memory.privacy
         self._store = store or store_of(memory, options)
         self._buffer: Gathered | None = None
         self._lease: Lease | None = None
@@ -37,10 +37,6 @@ class Appender:
         from palimpsest.reading import Reader  # not every session reads its log
 
         return Reader(self._store, self._options)
-
-    @property
-    def _admission(self) -> Admission:
-        return self._memory.privacy
 
     @property
     def id(self) -> str:
@@ -67,12 +63,20 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self._buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000), own=True)
+        if self._admission.redactor is None and self._buffer is None:
+            return await self._stored(entries, given_ids=given_ids)
         slots = await self._admitted(entries)
         if self._buffer is None:
             return await self._commit(slots, given_ids=given_ids)
         self._buffer.slots.extend(slots)
         self._buffer.given_ids |= given_ids
         return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
+
+    async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
+        """Store one batch of which nothing is withheld."""
+        done = await self._store.append(self._options.key, entries, check_ids=given_ids)
+        await self._follow_up(done)
+        return done.entries
 
     async def _admitted(self, entries: Sequence[Entry]) -> Sequence[Slot]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
@@ -84,43 +88,45 @@ class Appender:
             raise
 
     async def _commit(self, slots: Sequence[Slot], *, given_ids: bool) -> tuple[Entry, ...]:
-        """Store one batch, keep the turn's lease alive, tell who asked to be told."""
+        """Store what may be stored of a batch, and hold the rest back."""
         withholds = any(map(_is_withheld, slots))
         held = self._memory.withheld.get(self._place)
         if withholds:
             held = held or await self._hold()
             slots = held.expecting(slots)
         kept = [slot.kept for slot in slots if slot.kept is not None]
-        stored, revision = tuple[Entry, ...](), 0
+        if held is None:
+            return await self._stored(kept, given_ids=given_ids)
+        stored, revision, following = tuple[Entry, ...](), 0, held
         try:
             if kept:
                 done = await self._store.append(self._options.key, kept, check_ids=given_ids)
                 stored, revision = done.entries, done.head.revision
-                self._added += done.added
-            repeated = bool(kept) and not done.added
-            if (following := held) is not None and not repeated:
+            if not kept or done.added:  # else all of it was there before
                 await self._memory.runner.whole(lambda: following.follow(slots, stored, revision))
         finally:
-            if withholds and held is not None and not held.holds:  # it failed, or all of it was there before
+            if withholds and not held.holds:  # it failed, or all of it was there before
                 self._let_go()
-        if self._lease is not None:
-            await self._lease.renew()
         if kept:
-            await self._told(done)
-            await self._appended(done)
-        if held is not None and not self._in_turn and held.interaction_ended:
+            await self._follow_up(done)
+        elif self._lease is not None:
+            await self._lease.renew()
+        if not self._in_turn and held.interaction_ended:
             self._let_go()
-        if not withholds:
-            return stored
         rest = iter(stored)
         return tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
 
-    async def _told(self, done: Appended) -> None:
+    async def _follow_up(self, done: Appended) -> None:
+        """Count what was added, keep the turn's lease alive, tell who asked to be told."""
+        self._added += done.added
+        if self._lease is not None:
+            await self._lease.renew()
         observers = self._memory.observers
         if done.added and observers.wants("entry:added"):
             for entry in done.entries:
                 if entry.revision == done.head.revision:  # the others were there already
                     await observers.emit("entry:added", self.id, {"entry": entry}, self._memory.runner.wait)
+        await self._appended(done)
 
     @property
     def _place(self) -> tuple[SessionKey, Store]:

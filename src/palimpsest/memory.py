@@ -57,7 +57,7 @@ class AsyncMemory:
         self._store: Store | None = None
         check_id(tenant, "tenant")
         self.runner, self.tenant, self.clock = runner, tenant, clock
-        self.privacy = privacy
+        self.privacy = self._admission = privacy
         self.runner.told = privacy.told if privacy.redactor is not None else None
         self.observers = Observers(self.runner.told)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
@@ -110,10 +110,6 @@ class AsyncMemory:
 
     def _open(self) -> Store:
         return open_store(self._where, self.runner, clock=self.clock, **self._store_options)
-
-    @property
-    def _admission(self) -> Admission:
-        return self.privacy
 
     @property
     def store(self) -> Store:
