@@ -27,6 +27,7 @@ from palimpsest import (
     Session,
     Span,
 )
+from palimpsest.log import SessionKey
 
 KEY = b"sixteen bytes and more"
 MAIL = {"recognisers": {"email": "pseudonym"}}
@@ -358,3 +359,47 @@ def test_a_policy_that_withholds_summaries_leaves_none() -> None:
 
         assert (done.reason, session.summaries()) == ("failed", [])
         assert session.verify().active == 6
+
+
+def test_names_of_views_and_counters_hold_nothing_private() -> None:
+    """They are stored with cuts and counts, so one that names something private is refused."""
+
+    class Counter:
+        name, overhead = MARKER, 0
+
+        def count(self, text: str) -> int:
+            return len(text)
+
+    with Memory.open("memory://", privacy=MARKS) as memory:
+        for ask in (
+            lambda: memory.session("s", view=MARKER),
+            lambda: memory.session("s", counter=Counter()),
+            lambda: memory.session("s").context(view=MARKER),
+        ):
+            with pytest.raises(ConfigError) as raised:
+                ask()
+            assert MARKER not in str(raised.value)
+
+
+def test_an_import_brings_nothing_private_in_places_for_ids_and_names() -> None:
+    """Details of records hold ids as text, and views have names: what else stands there is cleaned."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_messages=2)
+        for _ in range(3):
+            session.add_user_message("x")
+            session.add_assistant_message("y")
+        session.context()
+        given = session.export()
+    given["head"]["views"] = {MARKER: given["head"]["views"]["main"]}
+    given["records"][-1] |= {"view": MARKER, "detail": {"session": [MARKER], "summary": {"a": MARKER}}}
+    with Memory.open("memory://", privacy=MARKS) as memory:
+        memory.import_session(given)
+        stored = asyncio.run(_stored(memory))
+
+    assert MARKER not in stored
+
+
+async def _stored(memory: Memory) -> str:
+    """The head and the records of the only session, as the store has them."""
+    key = SessionKey(memory.tenant, "s")
+    return repr((await memory.store.head(key), await memory.store.records(key)))

@@ -180,6 +180,39 @@ def test_what_matches_goes_from_all_sessions(memory: Memory) -> None:
     assert texts(memory)["b"] == ["nothing", "about that: nothing", "about that: kept"]
 
 
+@pytest.mark.parametrize("word", ["water", "tokens", "what", "kept", "covered", "forgotten", "quay-7"])
+def test_words_of_the_program_end_the_search(memory: Memory, word: str) -> None:
+    """A text that is also a word of records, or a session's id, is gone after one look, and found no second time."""
+    session = memory.session("quay-7", counter=quarters, max_tokens=400)
+    for number in range(12):
+        talk(session, f"{number} hello " * 10)
+        session.context()
+    session.fork("quay-7-b")
+    session.compact(Summarize(interaction_keep=1))
+    session.erase([1], reason="asked")
+
+    done = memory.forget(matches=word)
+
+    assert (done.entries, done.remains) == (0, ())
+    before = {info.session: info.revision for info in memory.sessions()}
+    assert not memory.forget(matches=word)
+    assert {info.session: info.revision for info in memory.sessions()} == before
+    assert all(memory.session(name, counter=quarters).verify().ok for name in before)
+
+
+def test_the_reason_that_nobody_gave_is_in_nobodys_way(memory: Memory) -> None:
+    """A text that stands in the default reason is forgotten like any other, with no reason; a given one is refused."""
+    session = memory.session("one")
+    talk(session, "my request", "kept")
+
+    with pytest.raises(ConfigError, match="reason"):
+        memory.forget(matches="request", reason="the request of somebody")
+    assert memory.forget(matches="request").entries == 2
+
+    assert [record.reason for record in session.history() if record.kind == "erase"] == [""]
+    assert not memory.forget(matches="request")
+
+
 def test_a_dry_run_says_what_would_go(memory: Memory) -> None:
     """It counts what forgetting then erases, and changes nothing."""
     session = memory.session("one", counter=quarters)

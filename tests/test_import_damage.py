@@ -145,3 +145,36 @@ def test_any_bytes_are_refused_or_told(body: bytes, start: bytes) -> None:
         except ImportFailed:
             return
         assert report.sessions == {}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("where", ["memory://", "sqlite:///{}/log.db", "file://{}/log"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda given: given["head"].update(revision=2**80),
+        lambda given: given["records"][-1].update(revision=2**80),
+        lambda given: given["entries"][0].update(links={"revision": 2**80}),
+        lambda given: given["entries"][0].update(created_at="0001-01-01T00:00:00+14:00"),
+        lambda given: given["records"][-1].update(detail=_nested(900)),
+        lambda given: given["entries"][0].update(native={"format": "openai", "keep": _nested(900)}),
+    ],
+)
+def test_numbers_times_and_depths_beyond_all_bounds(damage: Any, where: str, tmp_path: Any) -> None:
+    """Such an export is refused, and a session that has a wide gap between its revisions is read at once."""
+    with Memory.open(where.format(tmp_path)) as memory:
+        session = memory.session("s")
+        session.add_user_message("x")
+        session.pin(1)
+        given = session.export()
+        memory.import_session({**given, "head": {**given["head"], "revision": 2**50}}, session_id="gap")
+        assert memory.session("gap").export()["records"] == given["records"]
+        damage(given)
+        with pytest.raises(ImportFailed):
+            memory.import_session(given, session_id="other")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands import run
-from palimpsest import ConfigError, Memory, PalimpsestError
+from palimpsest import ConfigError, Memory, PalimpsestError, StoreUnavailable
 from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy.redaction import Redactor
 from sealed import bytes_of
@@ -87,6 +89,44 @@ def test_the_examples_in_raw_bytes(
     for text in private:
         assert found_in(data, text) == []
         assert found_in(f"{told!r} {caplog.text} {result.output}".encode(), text) == []
+
+
+def test_it_is_gone_before_anything_is_counted(tmp_path: Path) -> None:
+    """No counter is given what is private: neither of entries, nor of a context, nor of what a summarizer answers."""
+    counted: list[str] = []
+
+    def counter(text: str) -> int:
+        counted.append(text)
+        return quarters(text)
+
+    said = f"{EXAMPLES[0][1]} " + "and much more " * 40
+    with Memory.open("memory://", privacy=SSN) as memory:
+        session = memory.session("s", counter=counter, max_tokens=2_000, summarizer=lambda prompt: EXAMPLES[0][1])
+        for _ in range(4):
+            session.add_user_message(said, name="123-45-6789")
+            session.add_tool_call("f", {"ssn": "123-45-6789"}, call_id="c")
+            session.add_tool_result("f", said, call_id="c")
+            session.add_assistant_message("an answer " * 40)
+            session.context()
+        session.compact({"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10})
+        session.context()
+
+        assert session.summaries()[0].text == "My SSN is [SSN]"
+    assert any("[SSN]" in text for text in counted)
+    assert [text for text in counted if "123-45-6789" in text] == []
+
+
+def test_it_is_checked_before_anything_waits_for_a_lock(tmp_path: Path) -> None:
+    """While another process writes, a message that cannot be checked is refused for that, and waits for nobody."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, busy_seconds=0, privacy={"recognisers": [Flaky(3)]}) as memory:
+        session = memory.session("s")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+            assert refusal(session).kind == "error"
+            with pytest.raises(StoreUnavailable):
+                session.add_user_message("something private")
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+", "(a*)*", "(a|a)*", "(.+)+", "(x+x+)+y", "(.*a){10,}", "[invalid("])

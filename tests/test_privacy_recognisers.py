@@ -75,6 +75,10 @@ EXAMPLES = {
     "email": [
         ("<bob@example.com>, Ann.B+x@sub.example.org.", ["bob@example.com", "Ann.B+x@sub.example.org"]),
         ("mailto:bob@example.com?subject=x", ["bob@example.com"]),
+        (
+            "to=bob%40example.com or bob@example.com%40bob@example.com",
+            ["to=bob%40example.com", *["bob@example.com"] * 2],
+        ),
         ("jürgen@büro.example", ["jürgen@büro.example"]),
         ("git@github.example:a/b.git @ann logo@2x.png pkg@1.2.3 a@b user@localhost", []),
     ],

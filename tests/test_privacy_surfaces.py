@@ -522,3 +522,37 @@ def test_escapes_of_what_is_harmless_stay() -> None:
     text = 'as in "caf\\u00e9" and \\ud83d\\ude00'
 
     assert kept(marks().entry(Entry(content=text))).text == text
+
+
+SLASHES = "https:\\/\\/bob:hunter22@db\\/x"
+CARD = "4111111111111111"
+
+
+@pytest.mark.parametrize("text", [f'{{"at": "{SLASHES}"}}', f'as in {{"at": "{SLASHES}"}}', SLASHES])
+def test_escaped_slashes_hide_no_password(text: str) -> None:
+    """Some programs write JSON's slashes as escapes."""
+    cleaned = Redactor({"recognisers": "default"}).entry(Entry(kind="tool_result", role="tool", content=text))
+
+    assert "hunter22" not in kept(cleaned).text
+
+
+@pytest.mark.parametrize("written", [f"{CARD}.0", "4.111111111111111e15"])
+def test_a_card_is_one_as_a_float_too(written: str) -> None:
+    """A table's column with gaps makes floats of its numbers; others stay the numbers that they were."""
+    redactor = Redactor({"recognisers": "default"})
+    made = kept(redactor.entry(Entry(content="x", metadata={"card": float(written), "other": 1234567.0, "part": 0.5})))
+    called = kept(redactor.entry(Entry(kind="tool_call", name="f", call_id="c", content=f'{{"card": {written}}}')))
+
+    assert made.metadata == {"card": RED, "other": 1234567.0, "part": 0.5}
+    assert called.text == f'{{"card": "{RED}"}}'
+    assert kept(redactor.entry(Entry(content=f"7,{CARD}.0\n"))).text.startswith("7,[")
+
+
+def test_a_key_where_media_are_expected_is_found() -> None:
+    """What is short, with signs that base64 mostly has not, is looked at; media are not."""
+    key, media = "sk-proj-" + "aB3_x9-Zq" * 12, "aB3_x9-Zq" * 100
+    parts = (File(data=key), Image(source=key), Audio(data=key, format="wav"), Opaque(item={"type": "x", "data": key}))
+    redactor = Redactor({"recognisers": "default"})
+
+    assert key not in repr(kept(redactor.entry(Entry(content=parts))))
+    assert kept(redactor.entry(Entry(content=(File(data=media),)))).content == (File(data=media),)

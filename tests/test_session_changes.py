@@ -168,6 +168,34 @@ def test_erased_text_leaves_the_export(session: Session) -> None:
     assert [each["content"] for each in data["entries"]] == ["fine"]
 
 
+def test_nothing_else_destroys(memory: Memory) -> None:
+    """Cuts, compaction, flushing, branches, rewinds, merges, scans and sweeps keep the text of every entry."""
+    session = memory.session("one", max_tokens=200, counter=quarters, persistence="flush")
+    for number in range(20):
+        session.add(turn(str(number)))
+        session.context()
+    said = {each["id"]: each["content"] for each in session.export()["entries"]}
+    assert len(said) == 120
+
+    for strategy in (
+        *("mask_results", "superseded_contexts", "simple_fifo", "lru", "token_aware_lru"),
+        *({"strategy": "hybrid_summary", "summary_tokens": 50}, "summarizer", "ladder"),
+    ):
+        session.add(turn(str(strategy)))
+        session.compact(strategy)
+    session.end_turn()
+    session.fork("two")
+    session.rewind(to=session.entry(60).revision)
+    memory.import_session(memory.session("two").export(), session_id="one", on_conflict="merge")
+    memory.scan("default")
+    memory.forget(user="nobody")
+    memory.sweep()
+
+    held = {each["id"]: each["content"] for each in session.export()["entries"]}
+    assert said.items() <= held.items()
+    assert session.stats().erased_entries == 0
+
+
 # --- clearing
 
 

@@ -1,8 +1,8 @@
 """Every way in which something gets into a store, and out of a memory: the one list of them.
 
-`MEMORY` and `SESSION` have every public verb of the two classes (and of their asynchronous faces), `COMMANDS` every
-command, `NAMES` every public name of the package. What writes, or tells, has a driver, which gives it something private
-wherever it takes text; what does neither says why. A test fails for whatever is in no list.
+`MEMORY` and `SESSION` have every public verb of the two classes (and of their asynchronous faces), `FACES` and `VALUES`
+the public names that are no records; `write_commands` has the commands. What writes, or tells, has a driver, which
+gives it something private wherever it takes text; what does neither says why. A test fails for whatever is in no list.
 """
 
 from __future__ import annotations

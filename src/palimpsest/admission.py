@@ -121,13 +121,15 @@ class Admission:
 
     def record(self, record: Record) -> Record:
         """Return a record without what is private in anything that it tells. Raises PrivacyRefused."""
-        return record if self.redactor is None else cleaned_record(record, self._clean)
+        if self.redactor is None:
+            return record
+        return msgspec.structs.replace(cleaned_record(record, self._clean), view=self.text(record.view))
 
     def head(self, head: Head) -> Head:
         """Return a head without what is private in anything that an export tells of it. Raises PrivacyRefused."""
         if self.redactor is None:
             return head
-        views = {view: cleaned_cut(cut, self._clean) for view, cut in head.views.items()}
+        views = {self.text(view): cleaned_cut(cut, self._clean) for view, cut in head.views.items()}
         attempts = cleaned_attempts(head.attempts, self._clean)
         return msgspec.structs.replace(head, views=views, attempts=attempts, epoch_reason=self.text(head.epoch_reason))
 

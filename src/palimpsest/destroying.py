@@ -21,7 +21,7 @@ from palimpsest.entries import Entry
 from palimpsest.erasing import Erased, media_in, unmake
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.folding import Folder
-from palimpsest.log import Change, Head
+from palimpsest.log import BY_REQUEST, Change, Head
 from palimpsest.matching import Says
 from palimpsest.options import Options
 from palimpsest.stores import Store
@@ -42,6 +42,8 @@ def checked_reason(memory: AsyncMemory, reason: object, says: Says | None) -> st
     if not isinstance(reason, str):
         raise ConfigError("reason", reason, "text")
     if says is not None and says(reason):
+        if reason == BY_REQUEST:
+            return ""
         raise ConfigError("reason", "a reason that holds the text", "one that does not: it is kept in the log")
     return memory.privacy.text(reason)
 

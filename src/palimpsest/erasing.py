@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries are meant: those that meet everything that is given.
 
-    `text` is found wherever an entry can hold it (content, name, arguments, metadata, what its provider said), in any
-    letter case and Unicode normal form, as it stands; `where` is a condition, as short-term strategies take them, that
-    is true of the entry, its interaction or its session. `user` is an id: what a message of that `name`, or with that
-    `user_id` in its metadata, said, and the whole interaction that it began. `after` and `before` are datetimes with a
-    time zone: written at the one or later, and before the other. What was rewound is reached, too.
+    `text` is found wherever an entry can hold it (content, name, call id, arguments, metadata, what its provider said),
+    in any letter case and Unicode normal form, as it stands; `where` is a condition, as short-term strategies take
+    them, that is true of the entry, its interaction or its session. `user` is an id: what a message of that `name`, or
+    with that `user_id` in its metadata, said, and the whole interaction that it began. `after` and `before` are
+    datetimes with a time zone: written at the one or later, and before the other. What was rewound is reached, too.
 
     Raises ConfigError where nothing is given, or what is given is not accepted. No text of a query is ever stored,
     logged or quoted.

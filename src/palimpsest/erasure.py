@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from palimpsest.compacting import Compacting
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change
+from palimpsest.log import BY_REQUEST, Change
 
 if TYPE_CHECKING:
     from palimpsest.choosing import Choice
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Erasing(Compacting):
     """Erases entries, and clears the session."""
 
-    async def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = "by request") -> Erased:
+    async def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
         """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
 
         Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.entries import Entry, Status
 from palimpsest.formats import Message
-from palimpsest.log import Record, Usage
+from palimpsest.log import BY_REQUEST, Record, Usage
 from palimpsest.runners import drive
 from palimpsest.session import AsyncSession, TurnEnd
 from palimpsest.writing import Content
@@ -217,7 +217,7 @@ class Session:
     def unpin(self, *ids: str | int) -> None:
         drive(self._core.unpin(*ids))
 
-    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = "by request") -> Erased:
+    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
         return drive(self._core.erase(what, reason=reason))
 
     def clear(self) -> int:

@@ -1,4 +1,4 @@
-"""Taking what is private out of errors: their messages and fields, their notes, and what led to them. Pure."""
+"""Taking what is private out of errors: their messages and fields, their notes, and what led to them."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from palimpsest import spans
 from palimpsest.admission import Admission
-from palimpsest.entries import Entry, check
+from palimpsest.entries import Entry, check, check_json
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
 from palimpsest.linking import follow, link
@@ -19,6 +19,9 @@ from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
 from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
+
+MOST = 2**53
+"""The largest number of a place or revision: beyond it not every program reads JSON's numbers alike."""
 
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
@@ -105,9 +108,9 @@ def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
 
 
 def _check_outline(outline: Mapping[str, Any], where: str) -> None:
-    for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0)):
+    for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0), ("revision", 0), ("epoch", 0)):
         value = outline.get(name, least)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
 
 
@@ -136,6 +139,12 @@ def _records(data: Mapping[str, Any], where: str) -> list[Record]:
     records: list[Record] = []
     for i, raw in enumerate(_list(data, "records", where)):
         record = _converted(raw, Record, f"{where}.records[{i}]")
+        if record.revision > MOST:
+            raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
+        try:
+            check_json(record.detail, f"{where}.records[{i}].detail")
+        except InvalidEntry as fault:
+            raise ImportFailed(fault.where, fault.reason) from fault
         if records and record.revision <= records[-1].revision:
             reason = f"{record.revision} does not come after {records[-1].revision}"
             raise ImportFailed(f"{where}.records[{i}].revision", reason)
@@ -227,6 +236,9 @@ def _read_entry(raw: object, where: str) -> Entry:
     links = fields.pop("links", None) or {}
     if not isinstance(links, Mapping):
         raise ImportFailed(f"{where}.links", f"{shorten(links)} is not a mapping")
+    for name in LINKS:
+        if isinstance(links.get(name), int) and not 0 <= links[name] <= MOST:
+            raise ImportFailed(f"{where}.links.{name}", f"{shorten(links[name])} is no place in a log")
     at = _instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(FIELDS) - {"seq"}
     if unknown:
@@ -236,6 +248,7 @@ def _read_entry(raw: object, where: str) -> Entry:
         known = {name: links[name] for name in LINKS if name in links and isinstance(links[name], int | bool)}
         entry = msgspec.structs.replace(made, **known)
         check(entry, where)
+        check_json(fields.get("native"), f"{where}.native")
         entry = tombstone(entry) if entry.erased else entry
     except msgspec.ValidationError as fault:
         raise ImportFailed(where, str(fault)) from fault
@@ -256,7 +269,9 @@ def _instant(text: object, where: str) -> int:
         return 0
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError as fault:
+        if moment is not None and moment.tzinfo is not None:
+            moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as fault:
         raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
     if moment is None or moment.tzinfo is None:
         raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")

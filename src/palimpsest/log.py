@@ -21,6 +21,9 @@ OPEN_CALLS = 256
 CONTEXT_NAMES = 256
 """Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
 
+BY_REQUEST = "by request"
+"""Why something was erased, where nobody says."""
+
 RENDERER = 1
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 

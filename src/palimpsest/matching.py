@@ -11,9 +11,11 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from palimpsest.compaction.rebuild import REBUILD
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log import Cut, Record
-from palimpsest.privacy.surfaces import is_data_address
+from palimpsest.privacy.records import IDENTIFIERS
+from palimpsest.privacy.surfaces import BASE64, is_data_address
 from palimpsest.summary import Summary
 
 Says = Callable[[str], bool]
@@ -26,7 +28,6 @@ _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 _BLOBS = frozenset({"data", "file_data", "b64_json", "result", "signature", "encrypted_content", "thought_signature"})
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}={0,2}")
 
 _PROTOCOL = frozenset(
     [
@@ -169,7 +170,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def entry_says(entry: Entry, says: Says) -> bool:
-    """Whether an entry holds it: in content or parts, name, arguments, metadata, or what its provider said."""
+    """Whether an entry holds it: in content or parts, name, call id, arguments, metadata, or what its provider said."""
     return any(map(says, _texts_of(entry)))
 
 
@@ -194,7 +195,7 @@ def _texts_of_part(part: Part) -> Iterator[str]:
         yield from () if is_data_address(part.source) else (part.source,)
     elif isinstance(part, File):
         yield from (text for text in (part.file_id, part.filename) if text)
-        if part.data and not is_data_address(part.data) and not _BASE64.fullmatch(part.data):
+        if part.data and not is_data_address(part.data) and not BASE64.fullmatch(part.data):
             yield part.data
     elif isinstance(part, Audio):
         yield part.format
@@ -234,7 +235,7 @@ def _native(value: Any, under: str = "") -> Iterator[str]:
     elif not (
         (under in ("type", "role") and value in _PROTOCOL)
         or is_data_address(value)
-        or (under in _BLOBS and _BASE64.fullmatch(value))
+        or (under in _BLOBS and BASE64.fullmatch(value))
     ):
         yield value
 
@@ -246,13 +247,31 @@ def summary_says(summary: Summary, says: Says) -> bool:
 
 
 def record_says(record: Record, says: Says) -> bool:
-    """Whether a record holds it: in its reason, its details, conditions, or its summary."""
+    """Whether a record holds it in what an erasure takes: summary, conditions, details, the reason of an erasure.
+
+    Other reasons, keys and figures of details, and all details of a summary that an erasure had made anew are the
+    program's own words: who took these for the text would find it again after every erasure.
+    """
     made = record.compaction.summary if record.compaction is not None else None
     if made is not None and summary_says(made, says):
         return True
     if record.cut is not None and cut_says(record.cut, says):
         return True
-    return says(record.reason) or any(map(says, texts_in(record.detail)))
+    if record.kind == "erase" and says(record.reason):
+        return True
+    return record.detail.get("strategy") != REBUILD and any(map(says, _words_in(record.detail)))
+
+
+def _words_in(detail: Any) -> Iterator[str]:
+    """Yield the texts among the details of a record, at any depth, ids apart."""
+    if isinstance(detail, str):
+        yield detail
+    elif isinstance(detail, dict):
+        for key, inner in detail.items():
+            yield from () if key in IDENTIFIERS else _words_in(inner)
+    elif isinstance(detail, list | tuple):
+        for inner in detail:
+            yield from _words_in(inner)
 
 
 def cut_says(cut: Cut, says: Says) -> bool:

@@ -11,7 +11,7 @@ from palimpsest.admission import Admission, admission, discreet
 from palimpsest.entries import now_us
 from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.events import Handler, Observers
-from palimpsest.log import SessionKey
+from palimpsest.log import BY_REQUEST, SessionKey
 from palimpsest.options import Options, check_id
 from palimpsest.runners import Runner, Threaded
 from palimpsest.session import AsyncSession
@@ -149,6 +149,8 @@ class AsyncMemory:
             tagged = " with every cut; tag entries, and ask for the tag"
             self.privacy.refuse(made.condition_texts, "conditions", tagged)
             self.privacy.refuse([strategy.name for strategy in made.long_term], "long_term.name")
+            self.privacy.refuse([made.view] if "view" in options else (), "view")
+            self.privacy.refuse([made.counter.name] if options.get("counter") else (), "counter.name")
         return made
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
@@ -254,7 +256,7 @@ class AsyncMemory:
         session: str | None = None,
         tenant: str | None = None,
         matches: str | Query | None = None,
-        reason: str = "by request",
+        reason: str = BY_REQUEST,
         dry_run: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Erased:

@@ -147,12 +147,13 @@ class Past:
 
     async def records(self, head: Head) -> AsyncIterator[Record]:
         """Yield the records up to this head, oldest first, some at a time."""
-        after = 0
+        after, most = 0, 8 * BATCH
         while after < head.revision:
-            before = min(after + 8 * BATCH, head.revision) + 1
-            for record in await self._store.records(self._key, after=after, before=before):
+            before = min(after + most, head.revision) + 1
+            found = await self._store.records(self._key, after=after, before=before)
+            for record in found:
                 yield record
-            after = before - 1
+            after, most = before - 1, 8 * BATCH if found else 2 * most  # an import may have left a wide gap
 
     async def entries(self, head: Head) -> AsyncIterator[Entry]:
         """Yield every entry before this head, oldest first, some at a time."""

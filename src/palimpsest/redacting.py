@@ -134,7 +134,7 @@ class Found:
         made = _summary(record)
         where = made.id if made is not None else f"record {record.revision}"
         try:
-            now = cleaned_record(record, lambda text, place: self._clean(text, place, where))
+            now = cleaned_record(record, partial(self._clean, where))
         except PrivacyRefused as fault:
             self._refuse(where if made is None else f"summary {where}", fault)
             return
@@ -145,14 +145,14 @@ class Found:
         """Look at the conditions of the cuts that are in use."""
         for view, cut in head.views.items():
             try:
-                now = cleaned_cut(cut, lambda text, place: self._clean(text, place, f"view {view}"))  # noqa: B023
+                now = cleaned_cut(cut, partial(self._clean, f"view {view}"))
             except PrivacyRefused as fault:
                 self._refuse(f"view {view}", fault)
                 continue
             if now != cut:
                 self.views[view] = cut, now
 
-    def _clean(self, text: str, place: str, where: str) -> str:
+    def _clean(self, where: str, text: str, place: str) -> str:
         now, findings, self._pseudonyms = self._redactor.afresh().checked(text, place, self._pseudonyms)
         if now != text:
             self._note(where, findings, lambda _: (text, now))

@@ -48,12 +48,12 @@ Progress: TypeAlias = Callable[[int, int], object]
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
     """What a scan has found, and done.
 
-    `sessions` were looked at; `entries` and `summaries` are those in which something was found. `findings` counts that
-    by kind ("email", "redact_patterns[0]") and place ("content", "summary"), the most frequent first. `samples` show
-    some of it as it would be, never as it is. `withheld` are the entries of types that the policy withholds.
-    `redacted` is how many entries and records were rewritten or erased: 0 unless that was asked for. `refused` is what
-    could not be checked; it is as it was. `remains` says in plain sentences where the store may still hold copies
-    of what was redacted, and how they go.
+    `sessions` is how many were looked at, `entries` and `summaries` in how many something was found. `findings` counts
+    that by kind ("email", "redact_patterns[0]") and place ("content", "summary"), the most frequent first. `samples`
+    show some of it as it would be, never as it is. `withheld` is how many entries are of types that the policy
+    withholds. `redacted` is how many entries and records were rewritten or erased: 0 unless that was asked for.
+    `refused` is what could not be checked; it is as it was. `remains` says in plain sentences where the store may still
+    hold copies of what was redacted, and how they go.
     """
 
     sessions: int = 0
@@ -92,7 +92,7 @@ async def scan(
         await _check_rewritable(memory.store)
     scanner = _Scanner(memory, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
-    while left := [session] if session is not None and not done else await _others(memory, session, done):
+    while left := [session] if session is not None and not done else await _left(memory, session, done):
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
         for name in left:
             await scanner.session(name)
@@ -110,7 +110,7 @@ async def _check_rewritable(store: Store) -> None:
     await store.tenants()  # which an encrypted store can as far as the one below it can
 
 
-async def _others(memory: AsyncMemory, only: str | None, done: set[str]) -> list[str]:
+async def _left(memory: AsyncMemory, only: str | None, done: set[str]) -> list[str]:
     """The sessions that are still to be looked at, where it is not one alone."""
     found: list[str] = []
     after = ""
@@ -185,7 +185,7 @@ class _Scanner:
 
     async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Found, _Seen]:
         """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
-        found = Found(key.session, self._redactor, head.pseudonyms, await self._others(key))
+        found = Found(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
         run = self._memory.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
@@ -202,7 +202,7 @@ class _Scanner:
         await run(found.look_at_head, head)
         return found, _Seen(head.epoch, after, head.revision, head.revision)
 
-    async def _others(self, key: SessionKey) -> list[dict[str, int]]:
+    async def _numbers_of_branches(self, key: SessionKey) -> list[dict[str, int]]:
         """The pseudonyms that branches which may share entries have given out."""
         branches = await self._store.branches(key) if self._redactor.numbers else ()
         heads = [await self._store.head(key._replace(session=branch)) for branch in branches]

@@ -120,6 +120,8 @@ class AsyncSession(Erasing):
 
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
+        if isinstance(view, str):
+            self._admission.refuse([view], "view")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
         own = at is None and view in (None, self._options.view)
         compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly

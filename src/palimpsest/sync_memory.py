@@ -9,6 +9,7 @@ from palimpsest.admission import admission
 from palimpsest.entries import now_us
 from palimpsest.events import Handler
 from palimpsest.facade import Session, mirrors
+from palimpsest.log import BY_REQUEST
 from palimpsest.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.runners import Inline, drive
 from palimpsest.stores import SessionInfo, Store
@@ -127,7 +128,7 @@ class Memory:
         session: str | None = None,
         tenant: str | None = None,
         matches: str | Query | None = None,
-        reason: str = "by request",
+        reason: str = BY_REQUEST,
         dry_run: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Erased:

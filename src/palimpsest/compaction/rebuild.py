@@ -8,13 +8,15 @@ from palimpsest.compaction.base import Summarizing
 from palimpsest.compaction.selecting import archived, cost, count, spans_of
 from palimpsest.spans import Span
 
+REBUILD = "rebuild"
+
 
 class Rebuild(Summarizing, frozen=True, kw_only=True):
     """Cover what lies in `where` and is in the archive, in about `summary_tokens`."""
 
     where: tuple[Span, ...]
     summary_tokens: int
-    name: str = "rebuild"
+    name: str = REBUILD
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the new summary covers."""

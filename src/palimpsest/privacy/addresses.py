@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from palimpsest.privacy import Span
 from palimpsest.privacy.scanning import Scan
 
+_AT = re.compile("@|%40")
 _LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
 _FILE_ENDS = (
@@ -21,21 +22,22 @@ _NO_TOPS = _FILES | {"min"}
 
 
 def emails(scan: Scan) -> Iterator[Span]:
-    """Find e-mail addresses: what stands around an "@", with a domain of two labels at least.
+    """Find e-mail addresses: what stands around an "@", or its escape in a URL, with a domain of two labels at least.
 
     `git@host:path` is how a repository is named and left alone.
     """
     text, end = scan.text, 0
-    while (at := text.find("@", end)) >= 0:
-        local = _LOCAL.match(text[max(at - 64, end) : at][::-1])
-        domain = _DOMAIN.match(text, at + 1, at + 256)
-        end = at + 1
+    for sign in _AT.finditer(text):
+        at, behind = sign.span()
+        local = _LOCAL.match(text[max(at - 64, end) : at][::-1]) if at >= end else None
+        domain = _DOMAIN.match(text, behind, behind + 255)
+        end = max(end, behind)
         if local is None or domain is None:
             continue
         name = local.group()[::-1].lstrip(".'`/=?&{|}!#$%^*~-")
         host = _host(domain.group())
         if name and host and not (name == "git" and text[domain.end() : domain.end() + 1] in (":", "/")):
-            end = at + 1 + len(host)
+            end = behind + len(host)
             yield Span(at - len(name), end, "email")
 
 

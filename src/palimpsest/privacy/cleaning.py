@@ -24,7 +24,6 @@ from palimpsest.privacy.scanning import Scan, softened
 MOST_ROUNDS = 8
 """How often a text is cleaned until nothing is found: twice is usual, more is a pattern that matches what it leaves."""
 
-
 MOST_KEYS = 4096
 """How many keys of mappings are remembered as clean."""
 
@@ -146,7 +145,7 @@ class Cleaner:
         return self._protected(text, tally.numbering) == [(0, len(text))]
 
     def clean_key(self, key: str, tally: Tally) -> str:
-        """The same for a key of a mapping; a program has few and uses them again and again."""
+        """Return a key of a mapping as `clean` leaves it; a program has few, so those that are clean are remembered."""
         if key in self._clean_keys:
             return key
         cleaned = self.clean(key, tally)

@@ -56,7 +56,8 @@ def _card_at(scan: Scan, run: Run, i: int) -> int:
     """How many groups from the one at `i` on are a card; 0: none."""
     start, end = run.groups[i]
     if 12 <= end - start <= 19:
-        return 1 if _is_card(scan.text[start:end]) and scan.is_apart(start, end) else 0
+        apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
+        return 1 if apart and _is_card(scan.text[start:end]) else 0
     for sizes in _CARD_GROUPS if end - start == 4 else ():
         if has_groups(scan.text, run, i, sizes, (" ", "-", "\u00a0")):
             last = run.groups[i + len(sizes) - 1][1]

@@ -41,7 +41,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "private_key": BuiltIn(private_keys, lambda scan: scan.capitals and "BEGIN " in scan.text, "-----BEGIN"),
     "credential": BuiltIn(credentials, may_hold_credential, _NAMES),
     "api_key": BuiltIn(api_keys, lambda scan: scan.digits and scan.long_words, "[A-Za-z0-9_.-]{20}"),
-    "email": BuiltIn(emails, lambda scan: "@" in scan.text, "@"),
+    "email": BuiltIn(emails, lambda scan: "@" in scan.text or "%40" in scan.text, "@|%40"),
     "iban": BuiltIn(ibans, lambda scan: scan.capitals and scan.digits >= 8, "[A-Z]{2}[0-9]{2}"),
     "card": BuiltIn(cards, _runs, _NUMBERS),
     "us_ssn": BuiltIn(us_ssns, _runs, _NUMBERS),

@@ -75,6 +75,7 @@ def _leaves(value: Any, clean: Clean) -> Any:
         return clean(value, "detail")
     if isinstance(value, dict):
         return {
-            clean(name, "detail"): one if name in IDENTIFIERS else _leaves(one, clean) for name, one in value.items()
+            clean(name, "detail"): one if name in IDENTIFIERS and isinstance(one, str) else _leaves(one, clean)
+            for name, one in value.items()
         }
     return [_leaves(one, clean) for one in value] if isinstance(value, list | tuple) else value

@@ -35,8 +35,10 @@ _SEALED_ITEMS = ("redacted_thinking", "compaction", "reasoning")
 _PROTOCOL = frozenset({"type", "role"})
 _IDENTIFIERS = frozenset({"id", "name", "call_id", "tool_call_id", "tool_use_id"})
 _BLOBS = frozenset({"data", "file_data", "b64_json", "result"})
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}={0,2}")
-_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{64,}|[A-Za-z0-9+/_-]{512,})={0,2}")
+"""Media, whole: what is shorter and has "_" or "-" in it is rather somebody's key."""
+
+_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|(/))")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _IN_BASE64, _ENCODED = ";base64,", re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
@@ -78,13 +80,13 @@ class Washer:
     def text(self, text: str) -> str:
         """Clean a text. It is looked at again where the escapes of JSON may hide something."""
         cleaned = self._cleaner.clean(text, self._tally)
-        if "\\u" not in cleaned:
+        if "\\" not in cleaned or ("\\u" not in cleaned and "\\/" not in cleaned):
             return cleaned
         return self.json_text(cleaned) if cleaned.lstrip()[:1] in ("{", "[") else self._unescaped(cleaned)
 
     def _unescaped(self, text: str) -> str:
         """Clean a text that is no JSON by what its escapes stand for; as it is, where nothing is found there."""
-        plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        plain = _ESCAPE.sub(lambda found: found[2] or chr(int(found[1], 16)), text)
         plain = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         cleaned = self._cleaner.clean(plain, self._tally)
         return text if cleaned == plain else cleaned
@@ -113,12 +115,16 @@ class Washer:
             return self._leaf(value, native=native)
         if isinstance(value, dict):
             return self._mapping(value, masks=masks, native=native)
-        if isinstance(value, list):
+        if isinstance(value, list | tuple | set | frozenset):  # a program's sets and tuples are stored as lists
             items = [self.value(item, masks=masks, native=native) for item in value]
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         if value is None or isinstance(value, bool):
             return value
-        return self._number(value)
+        if isinstance(value, int | float):
+            return self._number(value)
+        shown = str(value)
+        cleaned = self._cleaner.clean(shown, self._tally)
+        return value if cleaned == shown else cleaned
 
     def _leaf(self, text: str, *, native: bool) -> str:
         if native and text[:1] in ("{", "["):
@@ -129,11 +135,15 @@ class Washer:
 
     def _number(self, number: float) -> Any:
         """A number whose digits are private becomes text: a card's number is one with and without quotes."""
-        text = repr(number)
-        if not self._cleaner.looks_at_numbers and (isinstance(number, float) or len(text) < 7):
-            return number
-        cleaned = self._cleaner.clean(text, self._tally)
-        return number if cleaned == text else cleaned
+        texts = [repr(number)]
+        if isinstance(number, float) and number.is_integer():  # a table's column of numbers with gaps is one of floats
+            texts.append(str(int(number)))
+        for text in texts:
+            if self._cleaner.looks_at_numbers or (text.lstrip("-").isdecimal() and len(text) >= 7):
+                cleaned = self._cleaner.clean(text, self._tally)
+                if cleaned != text:
+                    return cleaned
+        return number
 
     def _mapping(self, given: dict[str, Any], *, masks: bool, native: bool) -> dict[str, Any]:
         cleaned: dict[str, Any] = {}
@@ -177,7 +187,7 @@ class Washer:
             return False
         if (key in _PROTOCOL and _NAME.fullmatch(value)) or (key in _IDENTIFIERS and value in self._kept):
             return True
-        return key in _BLOBS and _BASE64.fullmatch(value) is not None
+        return key in _BLOBS and BASE64.fullmatch(value) is not None
 
     # --- parts and what was kept of the provider
 
@@ -230,7 +240,7 @@ class Washer:
 
     def _blob(self, data: str) -> str:
         """Media in base64 as they are, but for what their `data:` address says of them; anything else is text."""
-        if _BASE64.fullmatch(data):
+        if BASE64.fullmatch(data):
             return data
         if not is_data_address(data):
             return self.text(data)

@@ -244,7 +244,8 @@ def _parts(kind: str, body: Mapping[str, Any]) -> list[Part]:
     if kind in ("code", "execution_output", "system_error"):
         return _text(body.get("text"))
     if kind == "thoughts":
-        return [Reasoning(text=text) for thought in body.get("thoughts") or () if (text := _thought(thought))]
+        thoughts = need(body.get("thoughts") or [], list, "message.content.thoughts", "a list of thoughts")
+        return [Reasoning(text=text) for thought in thoughts if (text := _thought(thought))]
     if kind == "reasoning_recap":
         recap = body.get("content")
         return [Reasoning(text=recap)] if isinstance(recap, str) and recap else []

@@ -58,10 +58,10 @@ class Rewritable(ABC):
         """Rewrite a stretch of the session in one step: with `after` 0 its head and records, and entries after `after`.
 
         `seqs` are all the entries that `how` may change: then that is one step, however many there are. What `how`
-        raises undoes the step. Returns how many records and entries were rewritten, and
-        the seq to go on after, or None when all is done. What other writers commit meanwhile is never undone. What a
-        branch shares may be rewritten with it or not, by how the store keeps it: whoever means all branches rewrites
-        each. Where it is, and texts are not kept, the heads of those branches are rewritten in the same step.
+        raises undoes the step. Returns how many records and entries were rewritten, and the seq to go on after, or None
+        when all is done. What other writers commit meanwhile is never undone. What a branch shares may be rewritten
+        with it or not, by how the store keeps it: whoever means all branches rewrites each. Where it is, and texts are
+        not kept, the heads of those branches are rewritten in the same step.
         """
 
     @abstractmethod

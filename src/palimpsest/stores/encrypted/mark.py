@@ -21,8 +21,6 @@ VERSION = 1
 PLACE = "names"
 """The place of the secret, under which names of items become tokens."""
 
-MOVE = "Export its sessions, and import them into a new one that is encrypted"
-
 _encode = msgspec.json.Encoder().encode
 
 
