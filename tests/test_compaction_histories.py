@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from commands import run
-from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, Memory, Neuralyzer, Session
+from palimpsest import (
+    BudgetImpossible,
+    ConfigError,
+    Conflict,
+    Entry,
+    EntryNotFound,
+    Memory,
+    Neuralyzer,
+    Reasoning,
+    Session,
+)
 from palimpsest.compaction import Plan, Snapshot, Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.entries import moment
@@ -290,6 +300,50 @@ def test_what_expires_while_covered_is_swept_with_its_words(memory: Memory, cloc
     assert made.text
     assert made.method == "heuristic"
     assert len(session.expand()) == 7
+    whole(session)
+
+
+def test_what_had_expired_before_its_group_was_covered_is_no_gap(memory: Memory, clock: FakeClock) -> None:
+    """A summary covers what of a group is still there; the member that had expired by then counts as expired."""
+    session = memory.session("s", counter=words)
+    session.add_user_message("question " + filler(30))
+    session.add_entries(
+        [
+            Entry(role="assistant", content=(Reasoning(text="thinking of it " + filler(30)),)),
+            Entry(role="assistant", content="for an hour", expires_at=moment(clock.now) + timedelta(hours=1)),
+        ]
+    )
+    assert session.entry(2).group == session.entry(3).group
+    talk(session, *[60] * 4)
+    clock.advance(7200)
+
+    assert session.compact(KEEP).done
+
+    assert session.verify().problems == ()
+    assert session.verify().expired == 1
+    memory.sweep()
+    whole(session)
+
+
+def test_what_has_expired_is_no_gap_in_a_summary_made_anew(memory: Memory, clock: FakeClock) -> None:
+    """An erasure makes the summary anew of what is still there of each group: what has expired since is left out."""
+    session = memory.session("s", counter=words)
+    session.add_user_message("the first " + filler(30))
+    session.add_user_message("question " + filler(30))
+    session.add_entries(
+        [
+            Entry(role="assistant", content=(Reasoning(text="thinking of it " + filler(30)),)),
+            Entry(role="assistant", content="for an hour", expires_at=moment(clock.now) + timedelta(hours=1)),
+        ]
+    )
+    talk(session, *[60] * 4)
+    assert session.compact(KEEP).done
+    clock.advance(7200)
+
+    assert session.erase([1]).rebuilt == 1
+
+    assert session.verify().problems == ()
+    assert [entry.seq for entry in session.expand()][:2] == [2, 3]
     whole(session)
 
 

@@ -14,7 +14,7 @@ from palimpsest.options import Options
 from palimpsest.spans import Span
 from palimpsest.stores import Store
 from palimpsest.summary import Compaction, Summary
-from palimpsest.survey import Surveyor
+from palimpsest.survey import Surveyor, expired
 
 BATCH = 512
 
@@ -79,7 +79,8 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             seen = entry.seq
             what = _state(entry, head, state.covered, evicted, now)
             counts[what] += 1
-            if what not in ("erased", "rewound"):
+            gone = what in ("erased", "rewound") or (what != "covered" and expired(entry, now))
+            if not gone:  # a plan covers what of a group is still there
                 covered_groups.setdefault(entry.group, set()).add(what == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
     _split(covered_groups, None, problems)
@@ -107,7 +108,7 @@ def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[
         return "covered"
     if spans.within(evicted, entry.seq):
         return "evicted"
-    if entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now:
+    if expired(entry, now):
         return "expired"
     return "active"
 
