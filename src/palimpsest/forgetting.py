@@ -65,9 +65,11 @@ async def forget(
         raise ConfigError("dry_run", dry_run, "True or False")
     if not (dry_run or memory.store.writable):
         raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
-    query = matches if isinstance(matches, Query) else None
-    if user is not None or (matches is not None and query is None):
-        query = Query(user=user, text=matches)  # type: ignore[arg-type]  # a query checks what it is given
+    query: Query | None = None
+    if isinstance(matches, Query):
+        query = matches
+    elif user is not None or matches is not None:
+        query = Query(user=user, text=matches)
     says = finder(query.text) if query is not None and query.text is not None else None
     forgetting = Forgetting(memory, checked_reason(memory, reason, says), dry_run, progress or _nobody)
     if session is not None:

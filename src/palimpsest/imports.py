@@ -40,58 +40,66 @@ def imported(data: object, where: str = "data", admission: Admission | None = No
     ]
     entries.sort(key=lambda entry: entry.seq)
     _check_places(entries, outline, where)
+    records = _records(data, where)
+    given = _given_head(outline, entries, records, where)
+    if admission is not None:
+        before = entries, records
+        entries, records, pseudonyms = admission.session(entries, records, given)
+        given = msgspec.structs.replace(admission.head(given), pseudonyms=pseudonyms)
+        if (entries, records) != before:  # views were reckoned of other texts, and begin anew
+            given = msgspec.structs.replace(given, views={})
+    linked, relinked = _relink(entries, given.first_seq, given.rewound)
+    head = msgspec.structs.replace(
+        linked,
+        **{name: getattr(given, name) for name in _AS_GIVEN},
+        revision=max([given.revision, *(e.revision for e in relinked), *(r.revision for r in records)]),
+        turns=outline.get("turns", linked.turns),
+        pinned=tuple(seq for seq in given.pinned if given.first_seq <= seq < linked.next_seq),
+        erased=sum(entry.erased for entry in relinked),
+        hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in relinked),
+        usage=_converted(data.get("usage"), Usage | None, f"{where}.usage"),
+        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
+        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
+    )
+    return session, Dump(head=head, entries=tuple(relinked), records=tuple(records))
+
+
+_AS_GIVEN = (
+    *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from"),
+    *("views", "compaction", "attempts", "pseudonyms"),
+)
+"""What an export says of a head that its entries and records do not."""
+
+
+def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: Sequence[Record], where: str) -> Head:
+    """What an export says of its head, as far as its entries do not say it, checked against these and the records."""
+    place = f"{where}.head"
     try:
         views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
         head = msgspec.convert(
             {"views": views, **{name: outline[name] for name in ("revision", "epoch", "pinned")}}, Head
         )
     except (msgspec.ValidationError, KeyError) as fault:
-        raise ImportFailed(f"{where}.head", f"cannot be read ({fault})") from fault
-    records = _records(data, where)
-    usage = _converted(data.get("usage"), Usage | None, f"{where}.usage")
+        raise ImportFailed(place, f"cannot be read ({fault})") from fault
     first = outline.get("first_seq", 1)
-    rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{where}.head.rewound")
+    rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{place}.rewound")
     if (astray := spans.astray(rewound, first, entries[-1].seq if entries else first - 1)) is not None:
         reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
-        raise ImportFailed(f"{where}.head.rewound[{rewound.index(astray)}]", reason)
-    compaction = _converted(outline.get("compaction", 0), int, f"{where}.head.compaction")
-    pseudonyms = _converted(outline.get("pseudonyms") or {}, dict[str, int], f"{where}.head.pseudonyms")
-    attempts = _converted(outline.get("attempts"), Attempts | None, f"{where}.head.attempts")
+        raise ImportFailed(f"{place}.rewound[{rewound.index(astray)}]", reason)
+    compaction = _converted(outline.get("compaction", 0), int, f"{place}.compaction")
     _check_compactions(records, entries, first, compaction, head.views, where)
-    forked_from = _converted(outline.get("forked_from"), tuple[str, int] | None, f"{where}.head.forked_from")
-    _check_pseudonyms(pseudonyms, f"{where}.head.pseudonyms")
-    reason = _converted(outline.get("epoch_reason") or "", str, f"{where}.head.epoch_reason")
-    told = msgspec.structs.replace(
-        head, compaction=compaction, pseudonyms=pseudonyms, attempts=attempts, epoch_reason=reason
-    )
-    if admission is not None:
-        given = entries, records
-        entries, records, pseudonyms = admission.session(entries, records, told)
-        told = msgspec.structs.replace(admission.head(told), pseudonyms=pseudonyms)
-        if (entries, records) != given:  # views were reckoned of other texts, and begin anew
-            told = msgspec.structs.replace(told, views={})
-    linked_head, relinked = _relink(entries, first, rewound)
-    head = msgspec.structs.replace(
-        linked_head,
-        revision=max([head.revision, *(e.revision for e in relinked), *(r.revision for r in records)]),
-        epoch=head.epoch,
-        epoch_reason=told.epoch_reason,
+    pseudonyms = _converted(outline.get("pseudonyms") or {}, dict[str, int], f"{place}.pseudonyms")
+    _check_pseudonyms(pseudonyms, f"{place}.pseudonyms")
+    return msgspec.structs.replace(
+        head,
+        epoch_reason=_converted(outline.get("epoch_reason") or "", str, f"{place}.epoch_reason"),
         first_seq=first,
-        turns=outline.get("turns", linked_head.turns),
-        pinned=tuple(seq for seq in head.pinned if first <= seq < linked_head.next_seq),
-        erased=sum(entry.erased for entry in relinked),
         rewound=rewound,
-        hidden=sum(not entry.erased and spans.within(rewound, entry.seq) for entry in relinked),
-        forked_from=forked_from,
-        views=told.views,
+        forked_from=_converted(outline.get("forked_from"), tuple[str, int] | None, f"{place}.forked_from"),
         compaction=compaction,
-        attempts=told.attempts,
-        pseudonyms=told.pseudonyms,
-        usage=usage,
-        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked_head.created,
-        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked_head.updated,
+        attempts=_converted(outline.get("attempts"), Attempts | None, f"{place}.attempts"),
+        pseudonyms=pseudonyms,
     )
-    return session, Dump(head=head, entries=tuple(relinked), records=tuple(records))
 
 
 def _converted(raw: object, kind: Any, where: str) -> Any:

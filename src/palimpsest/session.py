@@ -19,6 +19,7 @@ from palimpsest.formats import Message
 from palimpsest.log import Change, Head, Usage
 
 if TYPE_CHECKING:
+    from palimpsest.assembly import Assembly
     from palimpsest.context import Context
     from palimpsest.outcome import CompactionResult
     from palimpsest.reading import Interaction, Stats
@@ -137,8 +138,7 @@ class AsyncSession(Erasing):
             yields=compacts and self._options.auto_compact == "inline",
         )
         context = await self._memory.runner.whole(assembly.context)
-        given = (max_tokens, max_messages)
-        if own and given == (None, None) and context.budget is not None:
+        if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
             self._room = context.budget.room
         if assembly.overflow is not None:
             await self._watch.overflowed(*assembly.overflow)
@@ -150,10 +150,15 @@ class AsyncSession(Erasing):
         await self._tell(assembly, context)
         if at is None:
             self._last = context if whole is None else Sent.of(context)
-        cut = assembly.changed.detail if assembly.changed is not None else {}
-        if compacts and cut.get("evicted") and self._options.auto_compact == "background" and context.budget:
-            await self._watch.overflowed(cut["tokens_before"], context.budget.room)
+        if compacts and self._options.auto_compact == "background":
+            await self._evicted(assembly, context)
         return context
+
+    async def _evicted(self, assembly: Assembly, context: Context) -> None:
+        """Have what a cut has evicted summarised."""
+        cut = assembly.changed.detail if assembly.changed is not None else {}
+        if cut.get("evicted") and context.budget:
+            await self._watch.overflowed(cut["tokens_before"], context.budget.room)
 
     async def _with_withheld(self) -> tuple[Store | None, int]:
         """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
