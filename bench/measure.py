@@ -142,7 +142,7 @@ class Statements:
 
     def __init__(self) -> None:
         self.commits = self.rows = 0
-        self._inside = False
+        self._inside = self._wrote = False
 
     @contextmanager
     def watched(self) -> Iterator[Statements]:
@@ -163,13 +163,14 @@ class Statements:
     def _note(self, statement: str) -> None:
         verb = statement.split(None, 1)[0].upper()
         if verb == "BEGIN":
-            self._inside = True
+            self._inside, self._wrote = True, False
         elif verb in ("COMMIT", "END"):
             self._inside = False
-            self.commits += 1
+            self.commits += self._wrote  # one that has only read costs no write
         elif verb == "ROLLBACK":
             self._inside = False
         elif verb in ("INSERT", "REPLACE", "UPDATE", "DELETE"):
+            self._wrote = True
             self.rows += 1
             self.commits += not self._inside  # outside a transaction each is a commit of its own
 

@@ -16,6 +16,7 @@ import pytest
 
 from palimpsest import AsyncMemory, AsyncSession, Closed, Memory, Session
 from processes import PATIENCE, whole_turns
+from sqlitestore import commits, connection
 from writer import ENTRIES_A_TURN, SESSION, turn
 
 pytestmark = pytest.mark.anyio
@@ -154,7 +155,7 @@ async def test_a_write_runs_in_another_thread_than_the_loop(gated: AsyncMemory, 
 async def test_many_tasks_that_write_at_once_share_commits(gated: AsyncMemory, gate: Gate) -> None:
     """Adds of tasks that wait while one is written are committed together, and each task gets its own entries."""
     statements: list[str] = []
-    gated.store._db.set_trace_callback(statements.append)
+    connection(gated).set_trace_callback(statements.append)
     session = gated.session(SESSION)
     gate.shut()
     writes = [asyncio.create_task(session.add(turn(str(number)))) for number in range(50)]
@@ -165,7 +166,7 @@ async def test_many_tasks_that_write_at_once_share_commits(gated: AsyncMemory, g
 
     assert set(whole_turns(await session.entries(), ENTRIES_A_TURN)) == {str(number) for number in range(50)}
     assert [entries[0].text for entries in done] == [f"question {number}" for number in range(50)]
-    assert 0 < statements.count("COMMIT") <= 3
+    assert 0 < commits(statements) <= 3
 
 
 # --- cancellation

@@ -15,6 +15,7 @@ import strategies
 from palimpsest import AsyncMemory, ConfigError, Conflict, EntryNotFound, Memory, Session, SessionNotFound
 from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible
+from sqlitestore import connection
 from worlds import STORES, world
 from writer import turn
 
@@ -428,7 +429,7 @@ def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
         with Memory.open(tmp_path / f"{size}.db") as memory:
             session = memory.session("s")
             session.add([{"role": "user", "content": "x" * 100}] * size)
-            database = memory.store._db
+            database = connection(memory)
             before, pages = database.total_changes, database.execute("PRAGMA page_count").fetchone()[0]
             branch = session.fork().fork()
             rows[size] = database.total_changes - before

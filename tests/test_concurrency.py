@@ -15,6 +15,7 @@ import pytest
 
 from palimpsest import Closed, Conflict, Memory, Session
 from processes import PATIENCE, Process, integrity, run, together, whole_turns
+from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 
 Start = Callable[[str, Path], Process]
@@ -37,9 +38,9 @@ def memory(path: Path) -> Iterator[Memory]:
 def statements(memory: Memory) -> Iterator[list[str]]:
     """Every statement that the memory's connection runs from now on."""
     seen: list[str] = []
-    memory.store._db.set_trace_callback(seen.append)
+    connection(memory).set_trace_callback(seen.append)
     yield seen
-    memory.store._db.set_trace_callback(None)
+    connection(memory).set_trace_callback(None)
 
 
 @pytest.fixture
@@ -47,10 +48,6 @@ def start() -> Iterator[Start]:
     """Start processes that are ended with the test, however it goes."""
     with contextlib.ExitStack() as started:
         yield lambda mode, path: started.enter_context(Process(mode, path))
-
-
-def commits(statements: list[str]) -> int:
-    return statements.count("COMMIT")
 
 
 def at_once(work: Callable[[int], object], count: int) -> None:
@@ -205,7 +202,7 @@ def test_an_add_is_exactly_one_commit(
     add(session)
 
     assert commits(statements) == 1
-    assert sum(statement.startswith("BEGIN") for statement in statements) == 1
+    assert statements.count("BEGIN IMMEDIATE") == 1
 
 
 def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[str]) -> None:
@@ -230,7 +227,7 @@ def test_a_context_in_the_steady_state_commits_nothing(memory: Memory, statement
 
         session.context()
 
-        assert not [s for s in statements if s.startswith(("BEGIN", "COMMIT", "INSERT", "UPDATE", "DELETE"))]
+        assert not [s for s in statements if s.startswith(("BEGIN IMMEDIATE", "INSERT", "UPDATE", "DELETE"))]
 
 
 # --- cuts

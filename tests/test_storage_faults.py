@@ -15,6 +15,7 @@ import pytest
 from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from processes import filled, integrity, run, stuff, tried
+from sqlitestore import connection
 from writer import SESSION, quarters, turn
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits and users")
@@ -46,7 +47,7 @@ def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
         for number in range(30):
             session.add(turn(str(number)))
         revision = session.stats().revision
-        memory.store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that no room is left in the journal
+        connection(memory).execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that no room is left in the journal
         stuff(small_disk)
 
         context = session.context()

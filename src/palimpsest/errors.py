@@ -10,7 +10,7 @@ PalimpsestError
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
 ├── Closed                                   used after `close`
-├── ForkedProcess                            used in a child of the process that opened it
+├── ForkedProcess                            used in a child of the process that opened it, or forked in between
 ├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
 ├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
 ├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
@@ -125,14 +125,23 @@ class Closed(PalimpsestError):
 
 
 class ForkedProcess(PalimpsestError):
-    """The memory was opened in another process and inherited by a fork; its handles are not safe here."""
+    """What was opened in another process was inherited by a fork, and is not safe to use here.
 
-    def __init__(self, opened_in: int, used_in: int) -> None:
-        self.opened_in, self.used_in = opened_in, used_in
-        super().__init__(
-            f"this memory was opened in process {opened_in} and is used in process {used_in}; "
-            "open a new one after the fork"
-        )
+    `opened_in` and `used_in` are numbers of processes. `path` is None for a memory that was inherited; else it is the
+    file that this process may not open, since the other was in the middle of something with it when it forked.
+    """
+
+    def __init__(self, opened_in: int, used_in: int, path: str | None = None) -> None:
+        self.opened_in, self.used_in, self.path = opened_in, used_in, path
+        if path is None:
+            why = f"this memory was opened in process {opened_in} and is used in process {used_in}; "
+            advice = "open a new one after the fork"
+        else:
+            why = (
+                f"{path} was in use by process {opened_in} when that forked process {used_in}, which may not open it; "
+            )
+            advice = "fork when nothing is under way, or start processes with multiprocessing's method 'spawn'"
+        super().__init__(why + advice)
 
 
 class SummarizerFailed(PalimpsestError, RuntimeError):

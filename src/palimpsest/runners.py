@@ -18,7 +18,7 @@ from palimpsest.threads import LoopThread, Suspended, apart
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 Job = Callable[[], Coroutine[Any, Any, object]]
@@ -28,7 +28,7 @@ PATIENCE = 10.0
 
 
 class Runner(Protocol):
-    """Where blocking functions run: inline, or in one worker thread at a time.
+    """Where blocking functions run: inline, or in worker threads.
 
     `kept` holds what lives as long as the runner and is shared by all who use it, by key. `told` cleans what is logged.
     """
@@ -37,15 +37,19 @@ class Runner(Protocol):
     told: Told | None
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what the function returns. A function that has started is waited for, even when cancelled."""
+        """Return what the function returns, which is waited for once it has started, even when cancelled."""
+        ...
+
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """As `run`, for a function that only reads: it waits for none that `run` was given."""
         ...
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         """As `run`, for a caller that has been cancelled already."""
         ...
 
-    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine that waits for nothing but this runner, all of it in one place."""
+    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        """Run a coroutine that waits for nothing but this runner, in one place: where `read` would, if it `reads`."""
         ...
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
@@ -97,10 +101,9 @@ class Inline:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
-    async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
-        return function(*arguments)
+    read = finish = run
 
-    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await start()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
@@ -182,11 +185,16 @@ class Inline:
             loop.close(timeout)
 
 
-class Threaded:
-    """Runs blocking functions in one worker thread of its own, so that the event loop never waits for a disk.
+READERS = 8
+"""Threads that read at a time. Each waits for a disk, or for a write that its context has to make."""
 
-    Plain asyncio: anyio would add 20 ms to a cold start and 10 us to each hop. Inside `whole`, `run` calls its
-    function where it is, so that several verbs of a store are one hop.
+
+class Threaded:
+    """Runs blocking functions in worker threads of its own, so that the event loop never waits for a disk.
+
+    One writes, others read: whoever reads does not stand behind a write that waits for another process. Plain asyncio:
+    anyio would add 20 ms to a cold start and 10 us to each hop. Inside `whole`, `run` and `read` call their function
+    where they are, so that several verbs of a store are one hop.
     """
 
     def __init__(self) -> None:
@@ -196,16 +204,23 @@ class Threaded:
         self.kept: dict[Any, Any] = {}
         self.told: Told | None = None
         self._here = local()
-        self._worker = ThreadPoolExecutor(1, "palimpsest")
+        self._writer = ThreadPoolExecutor(1, "palimpsest")
+        self._readers = ThreadPoolExecutor(READERS, "palimpsest-reading")
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._run(self._writer, function, *arguments)
+
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._run(self._readers, function, *arguments)
+
+    async def _run(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
         if getattr(self._here, "inside", False):
             return function(*arguments)
         import asyncio
 
-        job = self._worker.submit(copy_context().run, function, *arguments)  # errors quote there as they do here
+        job = threads.submit(copy_context().run, function, *arguments)  # errors quote there as they do here
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
@@ -213,8 +228,8 @@ class Threaded:
                 await _settled(asyncio.wrap_future(job))
             raise
 
-    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self.run(self._driven, start)
+    async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        return await self._run(self._readers if reads else self._writer, self._driven, start)
 
     def _driven(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         before, self._here.inside = getattr(self._here, "inside", False), True
@@ -226,7 +241,7 @@ class Threaded:
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         import asyncio
 
-        future = asyncio.wrap_future(self._worker.submit(copy_context().run, function, *arguments))
+        future = asyncio.wrap_future(self._writer.submit(copy_context().run, function, *arguments))
         await _settled(future)
         return future.result()
 
@@ -273,7 +288,8 @@ class Threaded:
             for task in self._tasks:
                 task.cancel()
             await self.settle(1.0)
-        self._worker.shutdown(wait=False)
+        self._writer.shutdown(wait=False)
+        self._readers.shutdown(wait=False)
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:

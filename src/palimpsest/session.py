@@ -137,13 +137,13 @@ class AsyncSession(Erasing):
             self._memory.clock(),
             yields=compacts and self._options.auto_compact == "inline",
         )
-        context = await self._memory.runner.whole(assembly.context)
+        context = await self._memory.runner.whole(assembly.context, reads=True)
         if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
             self._room = context.budget.room
         if assembly.overflow is not None:
             await self._watch.overflowed(*assembly.overflow)
             assembly = Assembly(self._store, self._options, call, self._memory.clock())
-            context = await self._memory.runner.whole(assembly.context)
+            context = await self._memory.runner.whole(assembly.context, reads=True)
         if whole is not None:
             assembly.changed = None
             context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
@@ -166,7 +166,7 @@ class AsyncSession(Erasing):
         if held is None:
             return None, 0
         head = await self._reader.head()
-        whole = await self._memory.runner.whole(lambda: held.session(head))
+        whole = await self._memory.runner.whole(lambda: held.session(head), reads=True)
         if whole is None:
             self._let_go()
         return whole, head.revision

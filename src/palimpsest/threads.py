@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import PalimpsestError
@@ -11,6 +13,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
+
+CALL = methodcaller("__call__")
+"""Calls what it is given, as a function of C: a signal's handler runs before it or after it, never in between."""
+
+
+def unbroken(*steps: Callable[[], object]) -> None:
+    """Call functions of C one after the other, with no moment between them at which a signal's handler could run.
+
+    Python runs handlers between the steps of its own code alone, and all this is one call of C.
+    """
+    deque(map(CALL, steps), 0)
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:

@@ -156,7 +156,7 @@ class Timeline(Writer):
             return
         plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
         assembly = Assembly(await self._shown_store(), plain, Call(view="export", dry_run=True), self._memory.clock())
-        yield listed(await self._memory.runner.whole(assembly.context))
+        yield listed(await self._memory.runner.whole(assembly.context, reads=True))
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""

@@ -38,7 +38,7 @@ class BlockingStore(Store):
 
     async def head(self, key: SessionKey) -> Head | None:
         self.check()
-        return await self._runner.run(self._head, key)
+        return await self._runner.read(self._head, key)
 
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
@@ -58,13 +58,13 @@ class BlockingStore(Store):
         uncounted: bool = False,
     ) -> list[Entry]:
         self.check()
-        return await self._runner.run(self._read, key, after, before, limit, newest_first, counter, uncounted)
+        return await self._runner.read(self._read, key, after, before, limit, newest_first, counter, uncounted)
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
         self.check()
-        return await self._runner.run(self._fetch, key, tuple(seqs), tuple(ids), counter)
+        return await self._runner.read(self._fetch, key, tuple(seqs), tuple(ids), counter)
 
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
@@ -78,11 +78,11 @@ class BlockingStore(Store):
 
     async def branches(self, key: SessionKey) -> list[str]:
         self.check()
-        return await self._runner.run(self._branches_of, key)
+        return await self._runner.read(self._branches_of, key)
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         self.check()
-        return await self._runner.run(self._records, key, after, before)
+        return await self._runner.read(self._records, key, after, before)
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         self.check()
@@ -92,7 +92,7 @@ class BlockingStore(Store):
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> tuple[int, int]:
         self.check()
-        return await self._runner.run(self._tally, key, counter, after, before)
+        return await self._runner.read(self._tally, key, counter, after, before)
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         self.check()
@@ -104,11 +104,11 @@ class BlockingStore(Store):
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         self.check()
-        return await self._runner.run(self._sessions, tenant, after, limit)
+        return await self._runner.read(self._sessions, tenant, after, limit)
 
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
         self.check()
-        return await self._runner.run(self._get_item, tenant, namespace, key)
+        return await self._runner.read(self._get_item, tenant, namespace, key)
 
     async def put_item(
         self,
@@ -129,7 +129,7 @@ class BlockingStore(Store):
 
     async def list_items(self, tenant: str, namespace: str) -> list[Item]:
         self.check()
-        return await self._runner.run(self._list_items, tenant, namespace)
+        return await self._runner.read(self._list_items, tenant, namespace)
 
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
         self.check()
@@ -143,7 +143,7 @@ class BlockingStore(Store):
 
     async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         self.check()
-        return await self._runner.run(self._due, now)
+        return await self._runner.read(self._due, now)
 
     async def sweep(self, now: int) -> int:
         self.check()

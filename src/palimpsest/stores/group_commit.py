@@ -1,13 +1,22 @@
 """Group commit: appends that arrive while another commits are committed together by whoever comes next.
 
-It knows nothing of any backend: `write` is given the appends and makes one transaction of them.
+It knows nothing of any backend: `write` makes one transaction of the appends that it is given when that has begun.
+
+Whoever has the `turn` leads: it writes what waits, its own and others', until its own is settled. An append stays in
+the queue until it is settled, so that one whose leader was interrupted is written by the next. Settled are all appends
+of a commit at once, by a list that they share and that the commit itself fills: there is no moment at which something
+is committed and does not count as that.
 """
 
 from __future__ import annotations
 
+import time
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Protocol
 
 from palimpsest.entries import Entry
 from palimpsest.errors import PalimpsestError
@@ -20,81 +29,127 @@ GROUP = 128
 
 
 class Append:
-    """One append that waits to be committed, and what became of it."""
+    """One append that waits to be committed, and what became of it. `since` is when it began to wait."""
 
-    __slots__ = ("check_ids", "claimed", "done", "entries", "error", "expect", "key", "result", "withdrawn")
+    __slots__ = ("check_ids", "claimed", "entries", "error", "expect", "key", "result", "settled", "since", "withdrawn")
 
     def __init__(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> None:
         self.key, self.entries, self.check_ids, self.expect = key, entries, check_ids, expect
         self.result: Appended | None = None
         self.error: BaseException | None = None
-        self.done = self.claimed = self.withdrawn = False
+        self.settled: list[bool] = []
+        self.claimed = self.withdrawn = False
+        self.since = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody needs to write it any more."""
+        return bool(self.settled) or self.withdrawn
+
+
+class Refused(Exception):
+    """An append cannot be written, for a reason of its own: its transaction is taken back, and made without it."""
+
+    def __init__(self, append: Append, why: BaseException) -> None:
+        self.append, self.why = append, why
+
+
+class Write(Protocol):
+    """Writes appends in one transaction, waiting for other processes from `since` on.
+
+    When that has begun it calls `claim` for them, and sets `result` or `error` of each; `settle`, a function of C, is
+    called by the commit itself. Where something of an append cannot be stored, and part of it may have been, it raises
+    Refused; whatever else it raises is nobody's in particular. It may call `claim` again, for another try.
+    """
+
+    def __call__(self, claim: Callable[[], Sequence[Append]], settle: Callable[[], object], since: float) -> object: ...
 
 
 class GroupCommit:
-    """The queue before one writer. `lock` is the store's; `write` sets the result or error of each append."""
+    """The queue before one writer. `turn` is the store's lock of whoever writes."""
 
-    def __init__(self, lock: LockType, write: Callable[[Sequence[Append]], None]) -> None:
-        self._lock, self._write = lock, write
-        self._claim = allocate_lock()
+    def __init__(self, turn: LockType, write: Write) -> None:
+        self._turn, self._write = turn, write
+        self._queue = allocate_lock()
         self._waiting: deque[Append] = deque()
 
     async def run(self, append: Append, runner: Runner) -> Appended:
-        """Have the append committed; a caller that is cancelled before that began takes it back."""
-        self._waiting.append(append)
+        """Have the append committed; a caller that is cancelled or interrupted before that began takes it back."""
+        with self._queue:
+            self._waiting.append(append)
         try:
             return await runner.run(self._commit, append)
         except BaseException:
             if not self._withdraw(append):  # another's commit has it: when this returns, it is decided
-                await runner.finish(self._settled)
+                await runner.finish(self._decide, append)
             raise
 
     def run_now(self, append: Append) -> Appended:
         """Have the append committed, in this thread."""
-        self._waiting.append(append)
-        return self._commit(append)
+        with self._queue:
+            self._waiting.append(append)
+        try:
+            return self._commit(append)
+        except BaseException:
+            if not self._withdraw(append):
+                self._decide(append)
+            raise
 
     def _withdraw(self, append: Append) -> bool:
-        """Take back an append that nobody has begun to write; return whether there is nothing to wait for."""
-        with self._claim:
+        """Take back an append that nobody has begun to write; return whether it is decided what becomes of it."""
+        with self._queue:
             append.withdrawn = not append.claimed
-            return append.withdrawn or append.done
+            return append.is_over
 
-    def _settled(self) -> None:
-        """Return when the commit that is under way is over."""
-        with self._lock:
-            pass
+    def _decide(self, append: Append) -> None:
+        """Take the append back unless the commit that is under way settles it."""
+        with self._turn, self._queue:
+            append.withdrawn = not append.settled
 
     def _commit(self, append: Append) -> Appended:
-        """Commit what waits, unless whoever had the lock before has done it."""
-        with self._lock:
-            while not append.done:
-                self._commit_together(append)
+        """Commit what waits, unless whoever had the turn before has done it."""
+        with self._turn:
+            together = True
+            while not append.settled:
+                together = self._lead(append, together=together)
+        with self._queue:
+            self._drop()
         if append.error is not None:
             raise append.error
-        assert append.result is not None, "an append that is done has a result or an error"
+        assert append.result is not None, "an append that is settled has a result or an error"
         return append.result
 
-    def _commit_together(self, own: Append) -> None:
-        waiting = self._waiting
-        with self._claim:
-            batch = [waiting.popleft() for _ in range(min(len(waiting), GROUP))]
-            batch = [append for append in batch if not append.withdrawn]
-            for append in batch:
-                append.claimed = True
+    def _lead(self, own: Append, *, together: bool) -> bool:
+        """Write what waits, or one's own append alone; return whether to go on together."""
+        settled: list[bool] = []
+        claimed: list[Append] = []
+
+        def claim() -> Sequence[Append]:
+            claimed[:] = self._claim(settled, None if together else own)
+            return claimed
+
         try:
-            self._write(batch)
-        except PalimpsestError as error:
+            self._write(claim, partial(settled.append, True), own.since)
+        except Refused as refused:
+            refused.append.error = refused.why
+            refused.append.settled = [True]
+        except PalimpsestError:
+            if len(claimed) <= 1:
+                raise
+            return False  # perhaps another's doing: each tries alone
+        return True
+
+    def _claim(self, settled: list[bool], only: Append | None) -> Sequence[Append]:
+        """Take what is to be written now; `settled` will tell that it was."""
+        with self._queue:
+            self._drop()
+            batch = [only] if only else [append for append in islice(self._waiting, GROUP) if not append.is_over]
             for append in batch:
-                append.result, append.error = None, error
-        except BaseException:  # Ctrl-C in this thread is not the others' failure: they are written by the next
-            with self._claim:
-                for append in reversed(batch):
-                    append.result, append.error, append.claimed = None, None, False
-                    if append is not own:
-                        waiting.appendleft(append)
-            batch = []
-            raise
-        finally:
-            for append in batch:
-                append.done = True
+                append.settled, append.claimed = settled, True
+                append.result = append.error = None
+        return batch
+
+    def _drop(self) -> None:
+        """Drop what is over from the head of the queue. Needs its lock."""
+        while self._waiting and self._waiting[0].is_over:
+            self._waiting.popleft()

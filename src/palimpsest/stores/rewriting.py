@@ -94,7 +94,7 @@ class RewritingStore(BlockingStore, Rewritable):
 
     async def tenants(self) -> list[str]:
         self.check()
-        return await self._runner.run(self._tenants)
+        return await self._runner.read(self._tenants)
 
     async def rewrite(
         self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None

@@ -50,9 +50,9 @@ class SealingStore(Store, Rewritable):
     async def close(self) -> None:
         await self._whole(self.below.close)  # behind a write that has begun
 
-    async def _whole(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         """Run what waits for nothing but a blocking store where that runs, sealing included, in one go."""
-        return await (self._runner.whole(start) if self._blocking is not None else start())
+        return await (self._runner.whole(start, reads=reads) if self._blocking is not None else start())
 
     @contextmanager
     def _alone(self, key: SessionKey) -> Iterator[None]:

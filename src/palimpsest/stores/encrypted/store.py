@@ -146,7 +146,7 @@ class EncryptedStore(SealingStore):
             found = await self.reader.head(key)
             return found[1] if found is not None else None
 
-        return await self._whole(read)
+        return await self._whole(read, reads=True)
 
     async def read(
         self,
@@ -171,7 +171,7 @@ class EncryptedStore(SealingStore):
             )
             return await self.reader.entries(key, stored)
 
-        return await self._whole(read)
+        return await self._whole(read, reads=True)
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
@@ -179,13 +179,13 @@ class EncryptedStore(SealingStore):
         async def read() -> list[Entry]:
             return await self.reader.entries(key, await self.below.fetch(key, seqs, ids, counter=counter))
 
-        return await self._whole(read)
+        return await self._whole(read, reads=True)
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         async def read() -> list[Record]:
             return await self.reader.records(key, await self.below.records(key, after=after, before=before))
 
-        return await self._whole(read)
+        return await self._whole(read, reads=True)
 
     async def branches(self, key: SessionKey) -> list[str]:
         return await self.below.branches(key)

@@ -32,6 +32,8 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
+    if url == "sqlite:///:memory:":
+        raise ConfigError("store", url, "memory:// for a store in this process's memory")
     checked = disk_options(options)
     from palimpsest.stores.sqlite.store import SQLiteStore
 

@@ -1,27 +1,83 @@
-"""One SQLite connection with its lock, its transactions, and its errors turned into ours. Knows no tables."""
+"""An SQLite file as its users see it: transactions, who waits for whom, and the driver's errors turned into ours.
+
+Two connections, each with a lock of its own. All writing, and reading while nobody writes, is done by one; who reads
+while somebody writes has the other, so that no reader waits for a writer. Nobody holds a connection while waiting for
+another process. What is done in a transaction is written elsewhere: `bind` makes it of a connection.
+
+Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
+transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding: no
+function of ours stands in between, and a commit is told within the same call that made it.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.stores import forking
+from palimpsest.threads import unbroken
+
+PAUSE = 0.001
+"""Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
 
 
-def connect(url: str, path: str, *, writable: bool, busy_seconds: float) -> sqlite3.Connection:
-    """Open the file. Missing folders are made where it may be written."""
+class Bound(Protocol):
+    """What can be done in a transaction of one connection."""
+
+    @property
+    def connection(self) -> sqlite3.Connection: ...
+
+
+B = TypeVar("B", bound=Bound)
+T = TypeVar("T")
+
+FAULTS = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""What the driver and the system raise."""
+
+_creating = allocate_lock()
+
+
+def connect(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
+    """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
     with Translated(url):
         if writable:
-            if parent := os.path.dirname(path):
-                os.makedirs(parent, exist_ok=True)
-            return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+            _create(path)
+            return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         from urllib.parse import quote
 
-        uri = f"file:{quote(os.path.abspath(path))}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
-        return sqlite3.connect(uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True)
+        uri = f"file:{quote(path)}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
+        return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _create(path: str) -> None:
+    """Make the file, readable by its owner alone; SQLite gives its journal the same mode.
+
+    To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
+    """
+    with _creating:
+        if os.path.lexists(path):
+            return
+        make_folders(os.path.dirname(path))
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:  # another process was first
+            return
+
+
+def make_folders(path: str) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone."""
+    if path and not os.path.isdir(path):
+        make_folders(os.path.dirname(path))
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
 
 def _is_unchanging(path: str) -> bool:
@@ -29,43 +85,223 @@ def _is_unchanging(path: str) -> bool:
 
     SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
     """
-    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
+    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK)
     return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
 
 
-class Database:
-    """A connection that threads share one at a time.
+class _Link(Generic[B]):
+    """A connection, opened when it is first needed, and the lock of whoever uses it."""
 
-    `reading` and `writing()` hold the lock; writing is one transaction. `check` is called with the lock held,
-    `undone` whenever a transaction was taken back.
+    __slots__ = ("_opened", "bound", "lock", "relaxed")
+
+    def __init__(self, opened: Callable[[], B]) -> None:
+        self.lock = allocate_lock()
+        self.bound: B | None = None
+        self.relaxed = False
+        self._opened = opened
+
+    def use(self) -> B:
+        if self.bound is None:
+            self.bound = self._opened()
+        return self.bound
+
+    def close(self) -> None:
+        bound, self.bound, self.relaxed = self.bound, None, False
+        if bound is not None:
+            bound.connection.close()
+
+
+class Database(Generic[B]):
+    """One file. `check` is called before anything is done, `undone` whenever a transaction was taken back.
+
+    `turn` is the lock of whoever writes or waits to write: one thread of the process at a time.
     """
 
     def __init__(
-        self, url: str, connection: sqlite3.Connection, check: Callable[[], None], undone: Callable[[], None]
+        self,
+        url: str,
+        path: str,
+        *,
+        writable: bool,
+        busy_seconds: float,
+        durable: bool,
+        bind: Callable[[sqlite3.Connection], B],
+        check: Callable[[], None],
+        undone: Callable[[], None],
     ) -> None:
-        self.connection = connection
-        self.lock = allocate_lock()
-        self.translated = Translated(url)
-        self.reading = _Reading(url, connection, self.lock, check)
-        self.transaction = _Transaction(connection, undone)
+        self.path, self.writable, self.busy_seconds = os.path.abspath(path), writable, busy_seconds
+        self.turn = allocate_lock()
+        self._url, self._durable, self._bind, self._check, self._undone = url, durable, bind, check, undone
+        self._translated = Translated(url)
+        self._identity: tuple[int, int] | None = None
+        self._writer, self._reader = _Link(self._open), _Link(self._open)
+        forking.watch(self)
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the lock for one transaction."""
-        with self.reading as connection, self.transaction:
-            yield connection
+    def _open(self) -> B:
+        forking.refuse(self.path)
+        connection = connect(self._url, self.path, writable=self.writable)
+        try:
+            self._be_the_same()
+            if self.writable:
+                connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
+                connection.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
+            return self._bind(connection)
+        except BaseException:
+            connection.close()
+            raise
 
-    def close(self, before: Callable[[], None] | None) -> None:
-        """Close the connection when nobody uses it; `before` is called first."""
-        with self.lock:
+    # --- transactions
+
+    def read(self, body: Callable[[B], T]) -> T:
+        """Return what `body` returns, which sees one state of the file."""
+        until = 0.0
+        while True:
             try:
-                if before is not None:
-                    before()
-            finally:
-                self.connection.close()
+                return self._read(body)
+            except FAULTS as fault:
+                until = until or self.until()
+                self._wait(fault, until)
+
+    def _read(self, body: Callable[[B], T]) -> T:
+        link = self._reader if self._writer.lock.locked() else self._writer
+        with link.lock:
+            self._check()
+            bound = link.bound or link.use()
+            with bound.connection:
+                bound.connection.execute("BEGIN")
+                return body(bound)
+
+    def write(self, body: Callable[[B], T], *, settle: Callable[[], object] = int) -> T:
+        """Return what `body` returns when that is committed; whatever is raised takes all of it back.
+
+        `settle` is called if and only if the commit was made, before anything else can happen. It has to be a function
+        of C, during which no signal's handler runs. Another process may be in the way: `body` may be called again.
+        """
+        until = self.until()
+        with self.turn:
+            return self.transact(body, until, settle)
+
+    def transact(self, body: Callable[[B], T], until: float, settle: Callable[[], object] = int) -> T:
+        """As `write`, for who has the `turn` already, waiting for other processes until a moment of `until`."""
+        while True:
+            try:
+                return self._transact(body, settle)
+            except FAULTS as fault:
+                self._wait(fault, until)
+
+    def relaxed(self, body: Callable[[B], object], patience: float) -> None:
+        """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                self._transact(body, int, relaxed=True)
+                return
+            except FAULTS as fault:
+                self._wait(fault, until)
+
+    def _transact(self, body: Callable[[B], T], settle: Callable[[], object], *, relaxed: bool = False) -> T:
+        writer = self._writer
+        with writer.lock:
+            self._check()
+            bound = writer.bound or writer.use()
+            connection = bound.connection
+            if (relaxed and self._durable) is not writer.relaxed:
+                writer.relaxed = True  # until it is certain that it is not
+                connection.execute(f"PRAGMA synchronous={'NORMAL' if relaxed else 'FULL'}")
+                writer.relaxed = relaxed
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = body(bound)
+                    self._be_the_same()
+                    unbroken(connection.commit, settle)
+                    return result
+                except BaseException:
+                    self._undone()
+                    raise
+
+    def prepare(self, body: Callable[[B], object]) -> None:
+        """Call `body`, which begins transactions of its own and may be called again, until nobody is in its way."""
+
+        until = self.until()
+        while True:
+            try:
+                with self._writer.lock:
+                    body(self._writer.use())
+                return
+            except FAULTS as fault:
+                self._wait(fault, until)
+
+    def alone(self, body: Callable[[B], T], patience: float = 0) -> T:
+        """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
+        with self._translated, self._writer.lock:
+            self._check()
+            return self._alone(self._writer.use(), body, patience)
+
+    def _alone(self, bound: B, body: Callable[[B], T], patience: float) -> T:
+        try:
+            bound.connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
+            return body(bound)
+        finally:
+            bound.connection.execute("PRAGMA busy_timeout=0")
+
+    def until(self) -> float:
+        """The moment until which who begins now waits for others."""
+        return time.monotonic() + self.busy_seconds
+
+    def _wait(self, fault: Exception, until: float) -> None:
+        """Wait a moment where others are in the way, and there is time left; else raise what the fault means.
+
+        Nothing is held meanwhile.
+        """
+        if not _is_busy(fault) or time.monotonic() >= until:
+            with self._translated:
+                raise fault
+        time.sleep(PAUSE)
+
+    def _be_the_same(self) -> None:
+        """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
+        try:
+            there = os.stat(self.path)
+        except OSError as fault:
+            raise StoreUnavailable(self._url, f"the file is not there any more ({fault.strerror}). {_MOVED}") from fault
+        if self._identity is None:
+            self._identity = (there.st_dev, there.st_ino)
+        elif self._identity != (there.st_dev, there.st_ino):
+            raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
+
+    # --- the end, and forks
+
+    def close(self, last: Callable[[B], object], patience: float) -> None:
+        """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
+        with self._translated:
+            with self._reader.lock:
+                self._reader.close()
+            with self._writer.lock:
+                try:
+                    if self._writer.bound is not None:
+                        self._alone(self._writer.bound, last, patience)
+                finally:
+                    self._writer.close()
+
+    @property
+    def locks(self) -> tuple[LockType, ...]:
+        """Who has these uses no connection."""
+        return self._writer.lock, self._reader.lock
+
+    def let_go(self) -> None:
+        """Close both connections, for somebody who has the `locks`; they are opened again when they are needed."""
+        self._reader.close()
+        self._writer.close()
+
+    def abandon(self) -> object:
+        """Give away the connections without closing them, in a process that has inherited them."""
+        given = self._reader.bound, self._writer.bound
+        self._reader.bound = self._writer.bound = None
+        return given
 
 
-# Three contexts that every operation enters: as classes, for a generator costs a microsecond each time.
+_MOVED = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
 
 
 class Translated:
@@ -82,55 +318,13 @@ class Translated:
             raise _ours(self._url, cause) from cause
         if isinstance(cause, UnicodeDecodeError):  # the driver cannot even read the text of SQLite's complaint
             raise StoreCorrupt(self._url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
-        if isinstance(cause, OSError) and not isinstance(cause, PalimpsestError):
+        if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, PalimpsestError):
             raise StoreUnavailable(self._url, f"{cause.strerror or cause}: {cause.filename}") from cause
 
 
-class _Reading(Translated):
-    """Holds the lock and gives the connection, unless `check` objects."""
-
-    def __init__(self, url: str, connection: sqlite3.Connection, lock: LockType, check: Callable[[], None]) -> None:
-        super().__init__(url)
-        self._connection, self._lock, self._check = connection, lock, check
-
-    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]
-        self._lock.acquire()
-        try:
-            self._check()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self._connection
-
-    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        self._lock.release()
-        if cause is not None:
-            super().__exit__(kind, cause, trace)
-
-
-class _Transaction:
-    """Commits, or takes all of it back where something was raised, the commit's own failure included."""
-
-    def __init__(self, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
-        self._connection, self._undone = connection, undone
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
-        if cause is not None:
-            self._undo()
-            return
-        try:
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._undo()
-            raise
-
-    def _undo(self) -> None:
-        if self._connection.in_transaction:  # a full disk has rolled back already
-            self._connection.execute("ROLLBACK")
-        self._undone()
+def _is_busy(fault: Exception) -> bool:
+    """Whether others are in the way, so that to wait helps."""
+    return getattr(fault, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 _UNAVAILABLE = (

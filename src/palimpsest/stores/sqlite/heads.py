@@ -1,4 +1,7 @@
-"""The SQLite store's sessions: their numbers, heads and what they share, remembered as they were last seen."""
+"""The SQLite store's sessions: their numbers, heads and what they share, remembered as they were last seen.
+
+Connections share what is remembered: it is compared with what is stored before anybody relies on it.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,8 @@ class Known(msgspec.Struct, frozen=True):
 class Heads:
     """The table `session`, with a memory: what is remembered may be outdated, and `save` finds that out."""
 
-    def __init__(self, url: str, db: sqlite3.Connection, branches: Branches) -> None:
-        self._url, self._db, self._branches = url, db, branches
-        self._known: dict[SessionKey, Known] = {}
+    def __init__(self, url: str, db: sqlite3.Connection, branches: Branches, known: dict[SessionKey, Known]) -> None:
+        self._url, self._db, self._branches, self._known = url, db, branches, known
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not."""
@@ -41,10 +43,6 @@ class Heads:
     def forget(self, key: SessionKey) -> None:
         """Remember the session no longer."""
         self._known.pop(key, None)
-
-    def clear(self) -> None:
-        """Remember nothing."""
-        self._known.clear()
 
     def find(self, key: SessionKey) -> Known | None:
         """The session's number and head as they are stored now, remembered for the next append."""

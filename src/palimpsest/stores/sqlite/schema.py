@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 
@@ -46,8 +45,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 VERSION = len(MIGRATIONS)
 
 
-def migrate(db: sqlite3.Connection, url: str, writable: bool, busy_seconds: float) -> None:
-    """Bring the database to the present version; a new file becomes ours.
+def migrate(db: sqlite3.Connection, url: str, writable: bool) -> None:
+    """Bring the database to the present version; a new file becomes ours. Does the rest when it is called again.
 
     Raises StoreTooNew for a newer version, StoreCorrupt for a database of somebody else: neither is touched.
     """
@@ -56,10 +55,10 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, busy_seconds: floa
         return
     if not writable:
         raise StoreUnavailable(url, f"schema version {version} needs migration to {VERSION}: open it writable once")
-    _write_ahead(db, busy_seconds)
+    db.execute("PRAGMA journal_mode=WAL").fetchone()
     while version < VERSION:
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
             version = _version(db, url)  # another process may have been first
             if version < VERSION:
                 for statement in MIGRATIONS[version]:
@@ -67,11 +66,6 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, busy_seconds: floa
                 version += 1
                 db.execute(f"PRAGMA user_version={version}")
                 db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
 
 
 def _version(db: sqlite3.Connection, url: str) -> int:
@@ -87,16 +81,3 @@ def _version(db: sqlite3.Connection, url: str) -> int:
     if owner or version or tables:
         raise StoreCorrupt(url, "is a database of another program; nothing was changed. Give another path")
     return 0
-
-
-def _write_ahead(db: sqlite3.Connection, busy_seconds: float) -> None:
-    """Switch to the write-ahead log. The switch does not wait for other openers by itself, so it is tried again."""
-    deadline = time.monotonic() + busy_seconds
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode=WAL").fetchone()
-            return
-        except sqlite3.OperationalError as fault:
-            if getattr(fault, "sqlite_errorname", "") != "SQLITE_BUSY" or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

@@ -1,95 +1,104 @@
-"""The SQLite store's side tables: items (values by namespace and key) and leases."""
+"""The SQLite store's side tables: items (values by namespace and key) and leases, in a transaction of somebody else."""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
+
 from palimpsest.errors import Conflict
 from palimpsest.stores import Item
-from palimpsest.stores.blocking import BlockingStore
-from palimpsest.stores.sqlite.db import Database
-from palimpsest.stores.sqlite.scrubbing import Scrubber
+from palimpsest.stores.sqlite.scrubbing import note
+
+SELECT = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? "
 
 
-class SideTables(BlockingStore):
-    """The part of the SQLite store that has nothing to do with logs."""
+class Side:
+    """What has nothing to do with logs, through one connection."""
 
-    _database: Database
-    _scrubber: Scrubber
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], int]) -> None:
+        self._db, self._clock = connection, clock
 
-    def _get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        with self._database.reading as db:
-            sql = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? AND key = ?"
-            row = db.execute(sql, (tenant, namespace, key)).fetchone()
-            return _live(row, self._clock())
+    def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        row = self._db.execute(SELECT + "AND key = ?", (tenant, namespace, key)).fetchone()
+        return _live(row, self._clock())
 
-    def _put_item(
+    def put_item(
         self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
     ) -> Item:
-        with self._database.writing() as db:
-            sql = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? AND key = ?"
-            place = (tenant, namespace, key)
-            row = db.execute(sql, place).fetchone()
-            before = _live(row, self._clock())
-            version = before.version if before else 0
-            if expect is not None and expect != version:
-                raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
-            if row is not None and before is None:
-                db.execute("DELETE FROM item WHERE tenant = ? AND namespace = ? AND key = ?", place)
-            db.execute(
-                "INSERT INTO item(tenant, namespace, key, value, version, expires) VALUES(?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT(tenant, namespace, key) DO UPDATE SET value = excluded.value, "
-                "version = excluded.version, expires = excluded.expires",
-                (*place, value, version + 1, expires),
-            )
-            return Item(key=key, value=value, version=version + 1, expires=expires)
+        place = (tenant, namespace, key)
+        row = self._db.execute(SELECT + "AND key = ?", place).fetchone()
+        before = _live(row, self._clock())
+        version = before.version if before else 0
+        if expect is not None and expect != version:
+            raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
+        if row is not None and before is None:
+            self._db.execute("DELETE FROM item WHERE tenant = ? AND namespace = ? AND key = ?", place)
+        self._db.execute(
+            "INSERT INTO item(tenant, namespace, key, value, version, expires) VALUES(?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT(tenant, namespace, key) DO UPDATE SET value = excluded.value, "
+            "version = excluded.version, expires = excluded.expires",
+            (*place, value, version + 1, expires),
+        )
+        return Item(key=key, value=value, version=version + 1, expires=expires)
 
-    def _delete_item(self, tenant: str, namespace: str, key: str) -> bool:
-        with self._database.writing() as db:
-            sql = "DELETE FROM item WHERE tenant = ? AND namespace = ? AND key = ? AND (expires IS NULL OR expires > ?)"
-            return db.execute(sql, (tenant, namespace, key, self._clock())).rowcount > 0
+    def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        sql = "DELETE FROM item WHERE tenant = ? AND namespace = ? AND key = ? AND (expires IS NULL OR expires > ?)"
+        return self._db.execute(sql, (tenant, namespace, key, self._clock())).rowcount > 0
 
-    def _list_items(self, tenant: str, namespace: str) -> list[Item]:
-        with self._database.reading as db:
-            sql = "SELECT key, value, version, expires FROM item WHERE tenant = ? AND namespace = ? ORDER BY place"
-            now = self._clock()
-            return [item for row in db.execute(sql, (tenant, namespace)) if (item := _live(row, now)) is not None]
+    def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        rows, now = self._db.execute(SELECT + "ORDER BY place", (tenant, namespace)).fetchall(), self._clock()
+        return [item for row in rows if (item := _live(row, now)) is not None]
 
-    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]:
+    def items_by_namespace(self, tenant: str) -> dict[str, int]:
+        """How many items a tenant has, by namespace, those that have expired, too."""
         sql = "SELECT namespace, count(*) FROM item WHERE tenant = ? GROUP BY namespace ORDER BY namespace"
-        if dry_run:
-            with self._database.reading as db:
-                return dict(db.execute(sql, (tenant,)))
-        with self._database.writing() as db:
-            there = dict(db.execute(sql, (tenant,)).fetchall())
-            db.execute("DELETE FROM item WHERE tenant = ?", (tenant,))
-            db.execute("DELETE FROM lease WHERE tenant = ?", (tenant,))
-            self._scrubber.note()
-            return there
+        return dict(self._db.execute(sql, (tenant,)).fetchall())
 
-    def _scrub(self, whole: bool) -> tuple[str, ...]:
-        with self._database.reading:
-            return self._scrubber.scrub(whole=whole) if self.writable else ()
+    def clear_items(self, tenant: str) -> dict[str, int]:
+        there = self.items_by_namespace(tenant)
+        self._db.execute("DELETE FROM item WHERE tenant = ?", (tenant,))
+        self._db.execute("DELETE FROM lease WHERE tenant = ?", (tenant,))
+        note(self._db)
+        return there
 
-    def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
-        with self._database.writing() as db:
-            now = self._clock()
-            sql = "SELECT holder, until, fence FROM lease WHERE tenant = ? AND name = ?"
-            row = db.execute(sql, (tenant, name)).fetchone()
-            held = row is not None and row[1] > now
-            if fence is not None:
-                if not held or row[0] != holder or row[2] != fence:
-                    return None
-            elif held:
+    def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
+        """Put other values in the place of those of a tenant's items, as `how` says; return of how many."""
+        changed = 0
+        sql = "SELECT place, namespace, key, value, version, expires FROM item WHERE tenant = ?"
+        for at, namespace, key, value, version, expires in self._db.execute(sql, (tenant,)).fetchall():
+            item = Item(key=key, value=value, version=version, expires=expires)
+            new = how(namespace, item)
+            if new is not item:
+                self._db.execute("UPDATE item SET value = ? WHERE place = ?", (new.value, at))
+                changed += 1
+        if changed:
+            note(self._db)
+        return changed
+
+    def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
+        now = self._clock()
+        sql = "SELECT holder, until, fence FROM lease WHERE tenant = ? AND name = ?"
+        row = self._db.execute(sql, (tenant, name)).fetchone()
+        held = row is not None and row[1] > now
+        if fence is not None:
+            if not held or row[0] != holder or row[2] != fence:
                 return None
-            else:
-                fence = db.execute("UPDATE meta SET value = value + 1 WHERE name = 'fence' RETURNING value").fetchone()[
-                    0
-                ]
-            if not seconds:
-                db.execute("DELETE FROM lease WHERE tenant = ? AND name = ?", (tenant, name))
-                return fence
-            until = now + int(seconds * 1_000_000)
-            db.execute("INSERT OR REPLACE INTO lease VALUES(?, ?, ?, ?, ?)", (tenant, name, holder, until, fence))
+        elif held:
+            return None
+        else:
+            sql = "UPDATE meta SET value = value + 1 WHERE name = 'fence' RETURNING value"
+            fence = self._db.execute(sql).fetchone()[0]
+        if not seconds:
+            self._db.execute("DELETE FROM lease WHERE tenant = ? AND name = ?", (tenant, name))
             return fence
+        until = now + int(seconds * 1_000_000)
+        self._db.execute("INSERT OR REPLACE INTO lease VALUES(?, ?, ?, ?, ?)", (tenant, name, holder, until, fence))
+        return fence
+
+    def sweep(self, now: int) -> int:
+        """Remove the items and leases that have expired; return how many items."""
+        self._db.execute("DELETE FROM lease WHERE until <= ?", (now,))
+        return self._db.execute("DELETE FROM item WHERE expires <= ?", (now,)).rowcount
 
 
 def _live(row: tuple[str, bytes, int, int | None] | None, now: int) -> Item | None:
