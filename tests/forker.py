@@ -1,0 +1,194 @@
+"""Processes that fork with an open memory. Started by `test_forks.py`; each line that it prints is a JSON value."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from palimpsest import ForkedProcess, Memory
+from palimpsest.stores import forking
+
+KEYS = {"k": bytes(range(32))}
+SESSION = "s"
+
+
+def opened(address: str, encrypted: str) -> Memory:
+    """A memory of the process's own."""
+    options: dict[str, Any] = {"encryption": KEYS} if encrypted == "encrypted" else {}
+    return Memory.open(address, synchronous="NORMAL", busy_seconds=20, **options)
+
+
+def say(thing: object) -> None:
+    sys.stdout.write(json.dumps(thing) + "\n")
+    sys.stdout.flush()
+
+
+def texts(address: str, encrypted: str) -> list[str]:
+    """What a memory that is opened anew finds."""
+    with opened(address, encrypted) as memory:
+        return [entry.text for entry in memory.session(SESSION).entries()]
+
+
+def child(work: Any) -> int:
+    """Fork; the child does the work and ends."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def outlives(address: str, encrypted: str) -> None:
+    """A child opens its own memory and adds, before the parent closes its own and after."""
+    memory = opened(address, encrypted)
+    memory.session(SESSION).add_user_message("parent")
+    closed, close = os.pipe()
+    begun, begin = os.pipe()
+
+    def work() -> None:
+        with opened(address, encrypted) as own:
+            own.session(SESSION).add_user_message("child before")
+            os.write(begin, b"1")
+            os.read(closed, 1)
+            own.session(SESSION).add_user_message("child after")
+
+    pid = child(work)
+    os.read(begun, 1)
+    memory.close()
+    os.write(close, b"1")
+    say(ended(pid))
+    say(texts(address, encrypted))
+
+
+def _added(address: str, encrypted: str, pipe: Connection) -> None:
+    with opened(address, encrypted) as own:
+        for number in range(20):
+            own.session(SESSION).add_user_message(f"child {number}")
+            pipe.send(number)
+            pipe.recv()
+
+
+def started(address: str, encrypted: str, method: str) -> None:
+    """A process of multiprocessing adds while its parent's memory is closed."""
+    context: Any = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    with opened(address, encrypted) as memory:
+        memory.session(SESSION).add_user_message("parent")
+        process = context.Process(target=_added, args=(address, encrypted, there))
+        process.start()
+        for _ in range(10):
+            here.recv()
+            here.send(None)
+    for _ in range(10):
+        here.recv()
+        here.send(None)
+    process.join()
+    say(process.exitcode)
+    say(texts(address, encrypted))
+
+
+def beside(address: str, encrypted: str) -> None:
+    """Children are forked while a thread of the parent writes, and all of them write, too."""
+    memory, stop = opened(address, encrypted), threading.Event()
+    acknowledged: list[str] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            text = f"parent {len(acknowledged)}"
+            memory.session(SESSION).add_user_message(text)
+            acknowledged.append(text)
+
+    def add(number: int) -> None:
+        with opened(address, encrypted) as own:
+            own.session(SESSION).add_user_message(f"child {number}")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    codes = []
+    for number in range(0, 20, 2):
+        pids = [child(lambda number=number: add(number)), child(lambda number=number: add(number + 1))]
+        codes += [ended(pid) for pid in pids]
+    stop.set()
+    thread.join()
+    memory.close()
+    say(codes)
+    found = texts(address, encrypted)
+    say(sorted(found) == sorted([*acknowledged, *(f"child {number}" for number in range(20))]))
+
+
+def stuck(address: str, encrypted: str) -> None:
+    """Fork while a thread is in the middle of a transaction that does not end: what the child is told by opening."""
+    forking.PATIENCE = 0.1
+    inside, let = threading.Event(), threading.Event()
+    holding = False
+
+    def clock() -> int:
+        if holding:
+            inside.set()
+            let.wait()
+        return 1_800_000_000_000_000
+
+    memory = Memory.open(address, synchronous="NORMAL", clock=clock)
+    session = memory.session(SESSION)
+    session.add_user_message("before")
+    holding = True
+    thread = threading.Thread(target=session.add_user_message, args=("held",))
+    thread.start()
+    inside.wait()
+
+    def work() -> None:
+        try:
+            Memory.open(address)
+        except ForkedProcess as fault:
+            say([fault.path, fault.opened_in == os.getppid(), fault.used_in == os.getpid(), str(fault)])
+        with Memory.open(address + "-another") as other:
+            say(len(other.session(SESSION).entries()))
+
+    say(ended(child(work)))
+    holding = False
+    let.set()
+    thread.join()
+    session.add_user_message("after")
+    memory.close()
+    say(texts(address, encrypted))
+
+
+def again(address: str, encrypted: str) -> None:
+    """Fork again and again, children of children too; parent and children go on with memories of their own."""
+    memory = opened(address, encrypted)
+    session = memory.session(SESSION)
+
+    def work(name: str, depth: int) -> None:
+        with opened(address, encrypted) as own:
+            own.session(SESSION).add_user_message(f"{name} before")
+            if depth:
+                assert ended(child(lambda: work(f"{name}.1", depth - 1))) == 0
+            own.session(SESSION).add_user_message(f"{name} after")
+
+    codes = []
+    for number in range(5):
+        session.add_user_message(f"parent {number}")
+        codes.append(ended(child(lambda number=number: work(str(number), 2))))
+    session.add_user_message("parent at the end")
+    say(codes)
+    say([entry.text for entry in session.entries()])
+    memory.close()
+
+
+MODES = {mode.__name__: mode for mode in (outlives, started, beside, stuck, again)}
+
+if __name__ == "__main__":
+    MODES[sys.argv[1]](*sys.argv[2:])

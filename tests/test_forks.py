@@ -1,0 +1,82 @@
+"""Processes that fork while they have a memory open: nothing that either side was acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import Process
+
+SCRIPT = Path(__file__).with_name("forker.py")
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture(params=["sqlite", "file", "sqlite encrypted", "file encrypted"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """The address of a store, and whether it is encrypted."""
+    scheme, _, encrypted = request.param.partition(" ")
+    return [
+        f"{scheme}://{tmp_path}/store" if scheme == "file" else f"sqlite:///{tmp_path}/store.db",
+        encrypted or "plain",
+    ]
+
+
+def ran(mode: str, *arguments: object) -> list[Any]:
+    """What a process said that ran to its end."""
+    return Process(mode, *arguments, script=SCRIPT).end()
+
+
+def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
+    """A forked child opens its own memory; what it adds is kept, before and after its parent closes the other one."""
+    code, texts = ran("outlives", *where)
+
+    assert code == 0
+    assert texts == ["parent", "child before", "child after"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str) -> None:
+    """However multiprocessing starts a process, all that it adds through its own memory is kept."""
+    code, texts = ran("started", *where, method)
+
+    assert code == 0
+    assert texts == ["parent", *(f"child {number}" for number in range(20))]
+
+
+def test_children_forked_in_the_middle_of_writing_can_write(where: list[str]) -> None:
+    """While a thread of the parent adds without a pause every child can add, and nothing is lost or doubled."""
+    codes, complete = ran("beside", *where)
+
+    assert codes == [0] * 20
+    assert complete
+
+
+def test_forks_of_forks_go_on(where: list[str]) -> None:
+    """Parent, children and their children take turns, each with a memory of its own."""
+    codes, texts = ran("again", *where)
+
+    expected = []
+    for number in range(5):
+        names = [f"{number}", f"{number}.1", f"{number}.1.1"]
+        expected += [f"parent {number}", *(f"{name} before" for name in names)]
+        expected += [f"{name} after" for name in reversed(names)]
+    assert codes == [0] * 5
+    assert texts == [*expected, "parent at the end"]
+
+
+def test_a_child_of_a_transaction_that_does_not_end_is_refused(tmp_path: Path) -> None:
+    """Where a fork cannot wait for a transaction the child may not open the file: the error says so, and what to do."""
+    address = f"sqlite:///{tmp_path}/store.db"
+
+    refused, others, code, texts = ran("stuck", address, "plain")
+
+    path, parent, own, message = refused
+    assert (path, parent, own) == (f"{tmp_path}/store.db", True, True)
+    assert "spawn" in message
+    assert others == 0
+    assert code == 0
+    assert texts == ["before", "held", "after"]
