@@ -22,7 +22,7 @@ from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.stores import forking
 from palimpsest.threads import unbroken
 
-PAUSE = 0.001
+PAUSE = 0.002
 """Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
 
 

@@ -1,0 +1,306 @@
+"""What is peculiar to the SQLite store: who waits for whom, whose the file is, and what becomes of one that moves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
+from processes import PATIENCE
+
+TEXT = "a text"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def memory(path: Path) -> Iterator[Memory]:
+    """A memory with something in it, that waits long for others."""
+    with Memory.open(path, busy_seconds=PATIENCE) as memory:
+        memory.session("s").add_user_message(TEXT)
+        yield memory
+
+
+class Holder:
+    """Another program, in the middle of a transaction that writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def let_go(self) -> None:
+        self._db.execute("ROLLBACK")
+        self._db.close()
+
+
+@pytest.fixture
+def holder(memory: Memory, path: Path) -> Iterator[Holder]:
+    """Nobody else can write until it lets go."""
+    yield (holder := Holder(path))
+    try:
+        holder.let_go()
+    except sqlite3.ProgrammingError:
+        return  # the test has let it go
+
+
+def begun(waits: Callable[[], bool]) -> None:
+    """Return when something has begun."""
+    until = time.monotonic() + PATIENCE
+    while not waits():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+class Waiting(threading.Thread):
+    """A thread that adds to a session, and waits for another process until it may."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+        self.start()
+        begun(memory.store._database.turn.locked)
+
+    def run(self) -> None:
+        self._memory.session("s").add_user_message("waited")
+
+
+# --- who waits
+
+
+def test_no_reader_waits_for_a_writer_that_waits(memory: Memory, holder: Holder) -> None:
+    """While a thread waits to write, everything that reads is answered, contexts and their counts included."""
+    writer = Waiting(memory)
+    session = memory.session("s", max_tokens=1_000)
+
+    assert [entry.text for entry in session.entries()] == [TEXT]
+    assert session.context().tokens > 0
+    assert session.stats().revision == 1
+    assert session.verify().ok
+    assert [info.session for info in memory.sessions()] == ["s"]
+    assert writer.is_alive()
+
+    holder.let_go()
+    writer.join()
+    assert [entry.text for entry in session.entries()] == [TEXT, "waited"]
+
+
+def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Holder, path: Path) -> None:
+    """In an asynchronous memory, too, reading does not stand behind a write."""
+
+    async def main() -> None:
+        async with AsyncMemory.open(path, busy_seconds=PATIENCE) as own:
+            session = own.session("s", max_tokens=1_000)
+            writer = asyncio.create_task(session.add_user_message("waited"))
+            await asyncio.to_thread(begun, own.store._database.turn.locked)
+
+            assert [entry.text for entry in await session.entries()] == [TEXT]
+            assert (await session.context()).tokens > 0
+            assert not writer.done()
+
+            holder.let_go()
+            assert (await writer).seq == 2
+
+    asyncio.run(main())
+
+
+def test_no_reader_waits_for_a_writer_that_writes(path: Path) -> None:
+    """While a transaction is being written, in this process, others read what was there before it."""
+    inside, let = threading.Event(), threading.Event()
+    holding = False
+
+    def clock() -> int:
+        if holding and threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert let.wait(PATIENCE)
+        return time.time_ns() // 1000
+
+    with Memory.open(path, clock=clock) as memory:
+        session = memory.session("s")
+        session.add_user_message(TEXT)
+        holding = True
+        writer = threading.Thread(target=session.add_user_message, args=("written",))
+        writer.start()
+        assert inside.wait(PATIENCE)
+
+        assert [entry.text for entry in session.entries()] == [TEXT]
+
+        let.set()
+        writer.join()
+        assert [entry.text for entry in session.entries()] == [TEXT, "written"]
+
+
+def test_a_count_waits_for_nobody(memory: Memory, holder: Holder, path: Path) -> None:
+    """Token counts that cannot be stored now are counted again: a context on a busy file is given, not refused."""
+    with Memory.open(path, busy_seconds=0) as own:
+        session = own.session("s", max_tokens=1_000)
+
+        assert session.context().tokens == session.context().tokens > 0
+
+
+def test_who_waits_for_too_long_is_told(memory: Memory, holder: Holder, path: Path) -> None:
+    """After `busy_seconds` a write is refused; what it would have written is never written."""
+    with Memory.open(path, busy_seconds=0.01) as own, pytest.raises(StoreUnavailable, match="busy_seconds"):
+        own.session("s").add_user_message("too late")
+    holder.let_go()
+
+    assert [entry.text for entry in memory.session("s").entries()] == [TEXT]
+
+
+# --- signals
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError("soft limit"), ValueError("a handler's own")])
+def test_a_signal_that_raises_while_one_waits_leaves_nothing_behind(
+    memory: Memory, holder: Holder, path: Path, raised: BaseException | type[BaseException]
+) -> None:
+    """Whatever a handler raises comes out as it is; this memory and others can write as soon as the file is free."""
+
+    def handler(*_: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def shoot() -> None:
+        begun(memory.store._database.turn.locked)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    gun = threading.Thread(target=shoot)
+    try:
+        gun.start()
+        with pytest.raises(raised if isinstance(raised, type) else type(raised)) as caught:
+            memory.session("s").add_user_message("interrupted")
+    finally:
+        gun.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not isinstance(caught.value, StoreUnavailable)
+
+    holder.let_go()
+    memory.session("s").add_user_message("after")
+    with Memory.open(path, busy_seconds=0) as other:
+        other.session("s").add_user_message("another's")
+    assert [entry.text for entry in memory.session("s").entries()] == [TEXT, "after", "another's"]
+
+
+# --- a file that is moved, removed or replaced
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.db"))
+
+
+def replaced(path: Path) -> None:
+    path.with_name("other.db").write_bytes(path.read_bytes())
+    path.with_name("other.db").rename(path)
+
+
+def moved_with_its_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("another folder"))
+
+
+@pytest.mark.parametrize("happens", [removed, renamed, replaced, moved_with_its_folder])
+def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, happens: Callable[[Path], None]) -> None:
+    """When the path names another file, or none, every verb that writes raises and says what to do."""
+    path = tmp_path / "folder" / "log.db"
+    with Memory.open(path) as memory:
+        session = memory.session("s", max_tokens=1_000)
+        session.add_user_message(TEXT)
+        happens(path)
+
+        for write in (
+            lambda: session.add_user_message("lost"),
+            lambda: session.add({"role": "user", "content": "lost"}, key="k"),
+            lambda: session.pin(1),
+            lambda: session.erase([1]),
+            session.fork,
+            session.clear,
+            lambda: memory.delete_session("s"),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"moved or removed.*open it again"):
+                write()
+
+
+def test_a_memory_that_is_opened_again_writes_to_the_new_file(memory: Memory, path: Path) -> None:
+    """After a file was removed, a memory that is opened anew begins a new one."""
+    for file in path.parent.iterdir():
+        file.unlink()
+
+    with Memory.open(path) as again:
+        again.session("s").add_user_message("new")
+        assert [entry.text for entry in again.session("s").entries()] == ["new"]
+
+
+def test_a_relative_path_names_the_same_file_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative address is resolved once, when the memory is opened."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Memory.open("sqlite:///log.db") as memory:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        memory.session("s").add_user_message(TEXT)
+
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["log.db"]
+
+
+# --- whose the files are
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """What the process takes away from the modes of new files."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_files_and_folders_are_their_owners_alone(umask: int, tmp_path: Path) -> None:
+    """The database, its journal and the folders that are made for it: nobody else may read them, from the start."""
+    path = tmp_path / "made" / "for it" / "log.db"
+
+    with Memory.open(path) as memory:
+        memory.session("s").add_user_message(TEXT)
+        memory.session("s").erase([1])
+
+        assert modes(path.parent) == {"log.db": 0o600, "log.db-wal": 0o600, "log.db-shm": 0o600}
+        assert modes(tmp_path) == {"made": 0o700}
+        assert modes(tmp_path / "made") == {"for it": 0o700}
+
+
+def test_a_mode_that_its_owner_has_given_stays(path: Path) -> None:
+    """A file that is there keeps its mode, and its journal has the same, through erasures that write it anew, too."""
+    path.touch()
+    path.chmod(0o640)
+
+    with Memory.open(path) as memory:
+        memory.session("s").add_user_message(TEXT)
+        memory.session("s").erase([1])
+
+        assert set(modes(path.parent).values()) == {0o640}
+
+
+def test_memory_is_no_file() -> None:
+    """SQLite's own name of a database in memory is refused, with the address that means it here."""
+    with pytest.raises(ConfigError, match="memory://"):
+        Memory.open("sqlite:///:memory:")
