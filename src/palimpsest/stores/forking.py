@@ -12,7 +12,7 @@ import os
 from _thread import LockType, allocate_lock, get_ident
 from functools import partial
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from palimpsest.errors import ForkedProcess
 from palimpsest.threads import CALL, unbroken
@@ -40,7 +40,8 @@ class Holder(Protocol):
         ...
 
 
-_watched: WeakSet[Holder] = WeakSet()
+_watched: list[ref[Holder]] = []  # without a callback, in which a signal's exception would be lost
+_watching = allocate_lock()
 _one = allocate_lock()  # of the fork that is under way
 _held: list[tuple[int, LockType]] = []  # the locks that it was given, each with the thread that forks
 _stuck: list[Holder] = []
@@ -51,7 +52,8 @@ _hooks: list[bool] = []
 
 def watch(store: Holder) -> None:
     """Have the store let go before each fork from now on."""
-    _watched.add(store)
+    with _watching:
+        _watched[:] = [*(one for one in _watched if one() is not None), ref(store)]
     if not _hooks and hasattr(os, "register_at_fork"):
         _hooks.append(True)
         os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
@@ -84,7 +86,7 @@ def _take(lock: LockType, patience: float) -> bool:
 
 def _before() -> None:
     _take(_one, -1)
-    _stuck[:] = _watched
+    _stuck[:] = [store for one in _watched if (store := one()) is not None]
     for store in tuple(_stuck):
         if all(_take(lock, PATIENCE) for lock in store.locks):
             store.let_go()

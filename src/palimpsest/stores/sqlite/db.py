@@ -5,8 +5,8 @@ while somebody writes has the other, so that no reader waits for a writer. Nobod
 another process. What is done in a transaction is written elsewhere: `bind` makes it of a connection.
 
 Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
-transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding: no
-function of ours stands in between, and a commit is told within the same call that made it.
+transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
+function of ours in between; what is held is left by no `return`; and a commit is told in the same call that made it.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class Database(Generic[B]):
             bound = link.bound or link.use()
             with bound.connection:
                 bound.connection.execute("BEGIN")
-                return body(bound)
+                result = body(bound)
+        return result
 
     def write(self, body: Callable[[B], T], *, settle: Callable[[], object] = int) -> T:
         """Return what `body` returns when that is committed; whatever is raised takes all of it back.
@@ -179,7 +180,8 @@ class Database(Generic[B]):
         """
         until = self.until()
         with self.turn:
-            return self.transact(body, until, settle)
+            result = self.transact(body, until, settle)
+        return result
 
     def transact(self, body: Callable[[B], T], until: float, settle: Callable[[], object] = int) -> T:
         """As `write`, for who has the `turn` already, waiting for other processes until a moment of `until`."""
@@ -215,10 +217,10 @@ class Database(Generic[B]):
                     result = body(bound)
                     self._be_the_same()
                     unbroken(connection.commit, settle)
-                    return result
                 except BaseException:
                     self._undone()
                     raise
+        return result
 
     def prepare(self, body: Callable[[B], object]) -> None:
         """Call `body`, which begins transactions of its own and may be called again, until nobody is in its way."""
@@ -236,7 +238,8 @@ class Database(Generic[B]):
         """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
         with self._translated, self._writer.lock:
             self._check()
-            return self._alone(self._writer.use(), body, patience)
+            result = self._alone(self._writer.use(), body, patience)
+        return result
 
     def _alone(self, bound: B, body: Callable[[B], T], patience: float) -> T:
         try:
