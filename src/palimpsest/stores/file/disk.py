@@ -7,10 +7,13 @@ import errno
 import fcntl
 import os
 import time
+from _thread import LockType, allocate_lock
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.private_files import FILE, FOLDER, as_before, private
+from palimpsest.stores.shielded import deserted
 
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
@@ -23,6 +26,8 @@ class Disk:
 
     def __init__(self, url: str, *, synced: bool, busy_seconds: float) -> None:
         self.url, self.synced, self.busy_seconds = url, synced, busy_seconds
+        self._guard = allocate_lock()
+        self._turns: dict[str, _Turn] = {}
 
     # --- locks
 
@@ -30,19 +35,40 @@ class Disk:
     def locked(self, path: str, flags: int = os.O_RDONLY, *, shared: bool = False) -> Iterator[int]:
         """Hold the lock of a file or folder, open with `flags`: the one that has its name now.
 
-        Raises FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it
-        for longer than `busy_seconds`.
+        Threads of this store take turns, each path for itself; only one of them asks the system. Raises
+        FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it for longer
+        than `busy_seconds`.
         """
         deadline = time.monotonic() + self.busy_seconds
-        while True:
-            fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        with self._turn(path, deadline):
+            while True:
+                fd = os.open(path, flags, FILE)
+                try:
+                    self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
+                    if is_at(fd, path):  # else another file took its place while this one waited
+                        yield fd
+                        return
+                finally:
+                    _unlock(fd)
+
+    @contextlib.contextmanager
+    def _turn(self, path: str, deadline: float) -> Iterator[None]:
+        """Wait for the threads of this store that came before."""
+        with self._guard:
+            turn = self._turns.setdefault(path, _Turn())
+            turn.users += 1
+        try:
+            while not turn.lock.acquire(timeout=min(max(deadline - time.monotonic(), 0), 0.05)):
+                self._go_on_waiting(path, deadline)
             try:
-                self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
-                if is_at(fd, path):  # else another file took its place while this one waited
-                    yield fd
-                    return
+                yield
             finally:
-                _unlock(fd)
+                turn.lock.release()
+        finally:
+            with self._guard:
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[path]
 
     def _lock(self, fd: int, path: str, operation: int, deadline: float) -> None:
         pause = 0.0002
@@ -51,16 +77,20 @@ class Disk:
                 fcntl.flock(fd, operation | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    reason = (
-                        f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
-                        "try again, or raise busy_seconds"
-                    )
-                    raise StoreUnavailable(self.url, reason) from None
+                self._go_on_waiting(path, deadline, fd)
             except OSError as fault:
                 raise named(fault, path) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
+
+    def _go_on_waiting(self, path: str, deadline: float, fd: int | None = None) -> None:
+        """Raise StoreUnavailable where nobody waits for this any more, or has waited for long enough."""
+        if deserted():
+            raise StoreUnavailable(self.url, f"whoever asked for {path} was interrupted")
+        if time.monotonic() >= deadline:
+            holder = "another thread" if fd is None else _holder(fd)
+            reason = f"{holder} has kept {path} locked for {self.busy_seconds:g} seconds; "
+            raise StoreUnavailable(self.url, reason + "try again, or raise busy_seconds")
 
     # --- writing
 
@@ -94,8 +124,10 @@ class Disk:
         Whoever has the lock of the file that was there has that of the new one, too, until `held` ends.
         """
         new = path + NEW
+        remove(new)  # of a writer that was killed
         try:
-            with open(new, "wb", buffering=1 << 18) as file:
+            with open(new, "xb", buffering=1 << 18, opener=private) as file:
+                as_before(file.fileno(), path)
                 if held is not None:
                     lock = os.dup(file.fileno())
                     held.callback(_unlock, lock)
@@ -118,7 +150,7 @@ class Disk:
         above = os.path.dirname(path)
         self.make_folder(above)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, FOLDER)
         self.sync_folder(above)
 
     def sync_folder(self, path: str) -> None:
@@ -141,6 +173,16 @@ class Disk:
             raise
         except OSError as cause:
             raise StoreUnavailable(self.url, _advice(cause)) from cause
+
+
+class _Turn:
+    """Whose turn it is with a path, and how many threads have it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock: LockType = allocate_lock()
+        self.users = 0
 
 
 def is_at(fd: int, path: str) -> bool:
