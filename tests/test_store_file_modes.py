@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,7 +44,7 @@ class Watcher:
         self.found: set[str] = set()
         self._thread = threading.Thread(target=self._watch)
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -75,7 +76,7 @@ def everything_made(store: Store) -> None:
 
 
 def test_what_the_store_makes_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
-    """Folders, logs, counts, items, leases, contents and marks are closed to others, whatever the umask lets through."""
+    """Folders, logs, counts, items, leases, contents and marks are closed to others, whatever the umask."""
     store = quick(tmp_path / "logs")
 
     everything_made(store)
