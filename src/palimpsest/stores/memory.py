@@ -215,8 +215,8 @@ class MemoryStore(RewritingStore):
                 for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
                     del items[item.key]
                     swept += 1
-            for key, log in list(self._logs.items()):
-                if due := log.due(now):
+            for key in self._logs:
+                if due := self._logs[key].due(now):  # unless it went with another branch
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
             return swept

@@ -209,9 +209,9 @@ class Overlay(Store):
     async def sweep(self, now: int) -> int:
         swept = await self._side.sweep(now)
         with self._lock:
-            for key, log in list(self._logs.items()):
-                if due := log.due(now):
-                    self._change(key, log.copy(), Change(kind="erase", reason="expiry", seqs=due))
+            for key in self._logs:
+                if due := self._logs[key].due(now):  # unless it went with another branch
+                    self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due))
                     swept += len(due)
         return swept
 
