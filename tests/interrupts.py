@@ -1,8 +1,8 @@
 """Interrupting a verb at every moment at which CPython could run a signal handler, and seeing what it leaves behind.
 
-`POINTS` are counted by a trace function: where a function is entered or goes on (RESUME), where a loop begins again, and
-after each call. `Verb` is something that a memory does; `Site` is a store in which it is done, beside another memory of
-this process and one of another process. Run as a program it is that other process.
+`Points` counts them by a trace function: where a function is entered or goes on (RESUME), where a loop begins again,
+and after each call. `Verb` is something that a memory does; `Site` is a store in which it is done, beside another
+memory of this process and one of another process. Run as a program it is that other process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from palimpsest import Memory, Session
 from palimpsest.entries import moment
@@ -48,7 +46,7 @@ class Points:
         self._at, self.passed = at, 0
         self._codes: dict[CodeType, bytes] = {}
 
-    def __enter__(self) -> Points:
+    def __enter__(self) -> Self:
         sys.settrace(self._called)
         return self
 
@@ -63,7 +61,7 @@ class Points:
 
     def _called(self, frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
-        if code.co_filename.startswith(_IMPORTS) or code is Points.__exit__.__code__:
+        if code.co_filename.startswith(_IMPORTS) or code is Points.__exit__.__code__ or _in_del(frame):
             return None
         if code not in self._codes:
             self._codes[code] = code.co_code
@@ -80,6 +78,13 @@ class Points:
 
         self._point()
         return step
+
+
+def _in_del(frame: FrameType | None) -> bool:
+    """Whether this is, or was called by, a `__del__`: what a handler raises there ends nothing but that."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back if "palimpsest" in frame.f_code.co_filename else None
+    return frame is not None
 
 
 def points(act: Callable[[], object]) -> int:
@@ -209,8 +214,8 @@ class Site:
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         self.where, self._options, self.clock = where, options, FakeClock()
-        self.memory = self.another()
-        self.beside = self.another() if where != "memory://" else self.memory
+        self.memory: Memory = self.another()
+        self.beside: Memory = self.another() if where.startswith(("file:", "sqlite:")) else self.memory
         self.kept: dict[str, Any] = {}
         self.names = (f"s{number}" for number in itertools.count())
 
@@ -317,13 +322,18 @@ def alarms() -> Iterator[Callable[[float], None]]:
 def answer(where: str, options: dict[str, Any]) -> None:
     """Write to, read and verify the sessions whose names come in; say what is wrong."""
     with Memory.open(where, **options) as memory:
-        print(json.dumps("ready"), flush=True)
+        _say("ready")
         for line in sys.stdin:
             session = memory.session(json.loads(line))
             session.add_user_message("of another process")
             problems = list(session.verify().problems)
             last = session.entries()[-1].text
-            print(json.dumps(problems if last == "of another process" else [last]), flush=True)
+            _say(problems if last == "of another process" else [last])
+
+
+def _say(what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
