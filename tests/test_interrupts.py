@@ -26,6 +26,7 @@ from processes import Process
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:the memory over .* was not closed:ResourceWarning"),
 ]
 
