@@ -44,7 +44,7 @@ class Points:
 
     def __init__(self, at: int) -> None:
         self._at, self.passed = at, 0
-        self._codes: dict[CodeType, bytes] = {}
+        self._codes: dict[CodeType, tuple[bytes, list[int]]] = {}
 
     def __enter__(self) -> Self:
         sys.settrace(self._called)
@@ -64,20 +64,35 @@ class Points:
         if code.co_filename.startswith(_IMPORTS) or code is Points.__exit__.__code__ or _in_del(frame):
             return None
         if code not in self._codes:
-            self._codes[code] = code.co_code
-        raw, before = self._codes[code], -1
+            self._codes[code] = code.co_code, _handlers(code)
+        raw, handlers = self._codes[code]
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        before = -1
 
         def step(frame: FrameType, event: str, _: object) -> Any:
             nonlocal before
             if event == "opcode":
-                last, before = before, raw[frame.f_lasti]
-                if last in _CALLS or before in _BACK:
+                last, before = before, frame.f_lasti
+                called = last >= 0 and raw[last] in _CALLS and handlers[last] == handlers[before]
+                if called or raw[before] in _BACK:
                     self._point()
             return step
 
         self._point()
         return step
+
+
+def _handlers(code: CodeType) -> list[int]:
+    """Where an exception goes, by the place in the code where it is raised.
+
+    CPython raises at the call, the trace function behind it. Where those two differ, as at the end of a `with` block,
+    it would raise where no signal handler can.
+    """
+    places = [-1] * (len(code.co_code) + 2)
+    for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]
+        for at in range(entry.start, min(entry.end, len(places))):
+            places[at] = entry.target
+    return places
 
 
 def _in_del(frame: FrameType | None) -> bool:
