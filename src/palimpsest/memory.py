@@ -44,6 +44,8 @@ OnConflict = Literal["error", "replace", "merge"]
 class AsyncMemory:
     """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
 
+    _store: Store | None = None
+
     def __init__(
         self,
         where: str | Path,
@@ -54,7 +56,6 @@ class AsyncMemory:
         privacy: Admission,
         options: dict[str, Any],
     ) -> None:
-        self._store: Store | None = None
         check_id(tenant, "tenant")
         self.runner, self.tenant, self.clock = runner, tenant, clock
         self.privacy = self._admission = privacy

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
 from palimpsest import spans
 from palimpsest.entries import Entry, moment
-from palimpsest.errors import EntryNotFound
+from palimpsest.errors import Conflict, EntryNotFound
 from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
@@ -21,6 +22,18 @@ BATCH = 512
 
 END = 2**32 - 1
 """Over every `seq`."""
+
+TRIES = 20
+"""How often something is read anew because the session became another one meanwhile."""
+
+T = TypeVar("T")
+
+
+def moved(before: Head, now: Head) -> bool:
+    """Whether what is read of a session may not fit its head of before: it was deleted, cleared, replaced, erased from
+    or compacted since. Additions alone do not count."""
+    same = (before.epoch, before.created, before.first_seq) == (now.epoch, now.created, now.first_seq)
+    return not same or now.revision < before.revision
 
 
 class Interaction(msgspec.Struct, frozen=True):
@@ -67,6 +80,20 @@ class Reader:
     async def head(self) -> Head:
         """The session's head; an empty one for a session that does not exist."""
         return await self._store.head(self._options.key) or Head()
+
+    async def settled(self, read: Callable[[Head], Awaitable[T]]) -> T:
+        """Return what `read` makes of the session and its head; read anew where the session moves meanwhile.
+
+        Raises Conflict where others change it faster than it can be read, again and again.
+        """
+        for _ in range(TRIES):
+            head = await self.head()
+            found = await read(head)
+            if not moved(head, await self.head()):
+                return found
+        raise Conflict(
+            f"session {self._options.key.session!r}", "is changed faster than it can be read: try again, or later"
+        )
 
     async def named(self, id: object) -> Entry:
         """The entry of this id, or of this number. Raises EntryNotFound."""
@@ -170,8 +197,14 @@ class Reader:
 
     async def stats(self, now: int) -> Stats:
         """The session in numbers; what has not been counted yet is counted now."""
+
+        async def read(head: Head) -> Stats:
+            return await self._stats(head, now)
+
+        return await self.settled(read)
+
+    async def _stats(self, head: Head, now: int) -> Stats:
         _, unstored = await self.count()
-        head = await self.head()
         active = await self.active(head, now)
         tokens = 0
         for first, last in spans.visible(head.rewound, 0, END):

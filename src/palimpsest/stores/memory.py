@@ -27,7 +27,7 @@ def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
 
 
 class MemoryStore(RewritingStore):
-    """Everything in dictionaries, under one lock."""
+    """Everything in dictionaries, under one lock. A write makes its result aside; one assignment puts it in place."""
 
     url = "memory://"
 
@@ -44,9 +44,14 @@ class MemoryStore(RewritingStore):
             session = self._logs.get(key)
             return session.head if session else None
 
+    def _changing(self, key: SessionKey) -> MemoryLog:
+        """A copy of the session's log, to be changed and put in its place."""
+        log = self._logs.get(key)
+        return log.copy() if log is not None else MemoryLog()
+
     def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
         with self._lock:
-            log = self._logs.get(key) or MemoryLog()
+            log = self._changing(key)
             expected(key, log.head, expect)
             known = log.named(entry.id for entry in entries) if check_ids else None
             done = log.append(entries, known, self._clock())
@@ -71,18 +76,21 @@ class MemoryStore(RewritingStore):
     def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
         with self._lock:
             log = self._logs.get(key)
-            return log.at([*seqs, *(log.places.get(id, 0) for id in ids)], counter) if log else []
+            return log.at([*seqs, *log.seqs(ids)], counter) if log else []
 
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._lock:
-            log = self._logs.get(key) or MemoryLog()
+            log = self._changing(key)
             expected(key, log.head, expect_revision, expect_epoch)
-            self._logs[key] = log
+            changed = {key: log}
             if change.kind == "erase":
-                for other in self._logs.values():
-                    if seqs := shared(log, other, change.seqs):
-                        other.change(of_branch(change, key, seqs), self._clock())
-            return log.change(change, self._clock())
+                for name, other in self._logs.items():
+                    if name != key and (seqs := shared(log, other, change.seqs)):
+                        changed[name] = other.copy()
+                        changed[name].change(of_branch(change, key, seqs), self._clock())
+            head = log.change(change, self._clock())
+            self._logs.update(changed)
+            return head
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         with self._lock:
@@ -134,7 +142,7 @@ class MemoryStore(RewritingStore):
     def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
         """Hold these items, in this order, in a namespace that nobody has written to."""
         with self._lock:
-            self._items.setdefault((tenant, namespace), {item.key: item for item in items})
+            self._items[tenant, namespace] = {item.key: item for item in items}
 
     def _live(self, tenant: str, namespace: str) -> dict[str, Item]:
         now = self._clock()
@@ -174,10 +182,9 @@ class MemoryStore(RewritingStore):
         with self._lock:
             there = {place: items for place, items in self._items.items() if place[0] == tenant and items}
             if not dry_run:
-                for place in [place for place in self._items if place[0] == tenant]:
-                    del self._items[place]
-                for held in [held for held in self._leases if held[0] == tenant]:
-                    del self._leases[held]
+                items = {place: items for place, items in self._items.items() if place[0] != tenant}
+                leases = {held: lease for held, lease in self._leases.items() if held[0] != tenant}
+                self._items, self._leases = items, leases
             return {namespace: len(items) for (_, namespace), items in sorted(there.items())}
 
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
@@ -208,8 +215,8 @@ class MemoryStore(RewritingStore):
                 for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
                     del items[item.key]
                     swept += 1
-            for key, log in self._logs.items():
-                if due := log.due(now):
+            for key in self._logs:
+                if due := self._logs[key].due(now):  # unless it went with another branch
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
             return swept
@@ -223,17 +230,19 @@ class MemoryStore(RewritingStore):
 
     def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
         with self._lock:
-            log = self._logs.get(key)
-            return (log.rewrite(Rest(how, after) if after else how), None) if log is not None else (0, None)
+            if key not in self._logs:
+                return 0, None
+            log = self._changing(key)
+            changed = log.rewrite(Rest(how, after) if after else how)
+            self._logs[key] = log
+            return changed, None
 
     def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         with self._lock:
-            rewritten = 0
-            for (owner, namespace), items in self._items.items():
-                for item in items.values() if owner == tenant else ():
-                    items[item.key] = how(namespace, item)
-                    rewritten += items[item.key] is not item
-            return rewritten
+            places = {place: items for place, items in self._items.items() if place[0] == tenant}
+            new = {place: {key: how(place[1], item) for key, item in items.items()} for place, items in places.items()}
+            self._items.update(new)
+            return sum(item is not places[place][key] for place, items in new.items() for key, item in items.items())
 
     def _close(self) -> None:
         self._logs.clear()

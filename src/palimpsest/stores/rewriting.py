@@ -94,17 +94,17 @@ class RewritingStore(BlockingStore, Rewritable):
 
     async def tenants(self) -> list[str]:
         self.check()
-        return await self._runner.read(self._tenants)
+        return await self._look(self._tenants)
 
     async def rewrite(
         self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None
     ) -> tuple[int, int | None]:
         self.check()
-        return await self._runner.run(self._rewrite, key, how, after, seqs)
+        return await self._run(self._rewrite, key, how, after, seqs)
 
     async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         self.check()
-        return await self._runner.run(self._rewrite_items, tenant, how)
+        return await self._run(self._rewrite_items, tenant, how)
 
     @abstractmethod
     def _tenants(self) -> list[str]: ...

@@ -107,6 +107,8 @@ class Reader:
         try:
             return self._entries(key, stored, self._lineages.get(key, ()), last=False)
         except Unsealed:  # what is known of its line may be of another session of this id, or nothing yet
+            if await self.below.head(key) is None:
+                return []  # it was deleted since they were read, and what they are sealed with is not known any more
             return self._entries(key, stored, await self.lineage(key), last=True)
 
     def _entries(self, key: SessionKey, stored: Sequence[Entry], lineage: Lineage, *, last: bool) -> list[Entry]:
@@ -129,6 +131,8 @@ class Reader:
         try:
             return [self._record(key, record, self._lineages.get(key, ())) for record in stored]
         except Unsealed:
+            if await self.below.head(key) is None:
+                return []  # as of entries
             lineage = await self.lineage(key)
         found = []
         for record in stored:

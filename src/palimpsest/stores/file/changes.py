@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from palimpsest.errors import Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, apply
+from palimpsest.private_files import private
 from palimpsest.stores import Dump, large
 from palimpsest.stores.common import branching, expected, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
@@ -176,7 +177,7 @@ class Changes(SideFiles):
             there = locks.enter_context(self._writing(target, create=True))
             branching(key, into, there.head)
             for name in (at.name, target.name):
-                os.close(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                os.close(private(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT))
             self._disk.sync_folder(folder)
             self._branch_off(at, log, target, there, branch, head)
 
