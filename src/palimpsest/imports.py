@@ -11,7 +11,8 @@ import msgspec
 
 from palimpsest import spans
 from palimpsest.admission import Admission
-from palimpsest.entries import Entry, check, check_json
+from palimpsest.checks import MOST, check, check_json
+from palimpsest.entries import Entry
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
 from palimpsest.linking import follow, link
@@ -19,9 +20,6 @@ from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
 from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
-
-MOST = 2**53
-"""The largest number of a place or revision: beyond it not every program reads JSON's numbers alike."""
 
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palimpsest.budget import LOW_WATER, Limits
+from palimpsest.checks import unfit
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log import SessionKey
@@ -223,7 +224,7 @@ def check_id(text: object, where: str) -> None:
 def _model(name: str | None) -> Model | None:
     if name is None:
         return None
-    if not isinstance(name, str):
+    if not isinstance(name, str) or unfit(name) is not None:
         raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
     from palimpsest.models import find_model, model_names
 
@@ -242,6 +243,7 @@ def _counter(counter: TokenCounter | Callable[[str], int] | str | None, model: M
     if isinstance(counter, str):
         return encoding(counter)
     if hasattr(counter, "count") and hasattr(counter, "name"):
+        check_id(counter.name, "counter.name")  # counts are kept under it
         return cast("TokenCounter", counter)
     if callable(counter):
         return FunctionCounter(counter)

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from palimpsest import spans
+from palimpsest.checks import unfit
 from palimpsest.entries import Entry, moment
 from palimpsest.errors import EntryNotFound
 from palimpsest.log import Head, Usage
@@ -71,7 +72,7 @@ class Reader:
     async def named(self, id: object) -> Entry:
         """The entry of this id, or of this number. Raises EntryNotFound."""
         numbered = (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal())
-        seqs, ids = ((int(str(id)),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
+        seqs, ids = (_place(id), ()) if numbered else ((), (id,) if isinstance(id, str) and not unfit(id) else ())
         found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
         if not found:
             raise EntryNotFound(self._options.key.session, id)
@@ -199,6 +200,12 @@ class Reader:
             usage=head.usage,
             spent=head.attempts.spent if head.attempts else Spent(),
         )
+
+
+def _place(id: object) -> tuple[int, ...]:
+    """The place that a number names, unless no log has so many."""
+    digits = str(id)
+    return (int(digits),) if len(digits) <= len(str(END)) and int(digits) < END else ()
 
 
 def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:

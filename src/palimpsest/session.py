@@ -11,6 +11,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.admission import discreet
 from palimpsest.appending import Gathered, store_of
+from palimpsest.checks import check_whole
 from palimpsest.compacting import Sent
 from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
@@ -56,6 +57,8 @@ class AsyncSession(Erasing):
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
         only with `rewound`. With `at` it is the log as it was at that revision.
         """
+        check_whole(after, "after")
+        check_whole(limit, "limit", or_none=True)
         then = None if at is None else await self._past.view(await self._reader.head(), self._options.view, at)
         return await self._reader.entries(after, limit, rewound=rewound, then=then)
 
@@ -204,8 +207,7 @@ class AsyncSession(Erasing):
             ("output_tokens", output_tokens),
             ("cached_tokens", cached_tokens),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(name, value, "a whole number of at least 0")
+            check_whole(value, name)
         if context is not None and not hasattr(context, "counted"):
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         self._may_write()

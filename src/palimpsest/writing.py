@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from palimpsest.appending import Appender
-from palimpsest.entries import Entry, Part, Role, Status, check, check_json, new_ids
+from palimpsest.checks import check, check_json, unfit
+from palimpsest.entries import Entry, Part, Role, Status, new_ids
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
 from palimpsest.log import digest
@@ -235,6 +236,8 @@ def _key(key: str | None) -> str | None:
     """Return the key. Raises InvalidEntry for what is no text or empty."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
+    if key is not None and (reason := unfit(key)) is not None:
+        raise InvalidEntry("key", reason)
     return key
 
 
