@@ -15,6 +15,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.budget import refuse_fixed
 from palimpsest.calls import Call, limits_of, why_unstored
+from palimpsest.checks import check_depth
 from palimpsest.context import Context, Outcome
 from palimpsest.errors import BudgetImpossible, ConfigError, Conflict, StoreUnavailable
 from palimpsest.log import RENDERER, Change, Cut, Head
@@ -48,6 +49,7 @@ class Assembly:
         for i, tool in enumerate(call.tools):
             if not isinstance(tool, Mapping):
                 raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
+            check_depth(tool, f"tools[{i}]")
         self.view = call.view or options.view
         self.viewer = Viewer(store, options, call, 0 if call.at is not None else now)
         self.unstored = why_unstored(options, call, limits_of(options, call), store)

@@ -146,6 +146,8 @@ def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact
         newer = getattr(counter, "name", "") != "cl100k_base"
         tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
     elif tools:
-        tools_tokens = 64 * len(tools) + 4 * len(msgspec.json.encode(tools))
+        from palimpsest.tokens import compact
+
+        tools_tokens = 64 * len(tools) + 4 * len(compact(tools).encode("utf-8", "surrogatepass"))
     prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
     return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))

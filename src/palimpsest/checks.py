@@ -3,7 +3,8 @@
 Whatever is refused here is refused alike by every store, before it reaches one.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from palimpsest.entries import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
@@ -163,6 +164,55 @@ _OPTIONAL = frozenset({"detail", "file_id", "data", "filename"})
 """Texts of parts that may be missing."""
 
 
+def check_depth(value: object, where: str) -> None:
+    """Raise ConfigError, naming the place, for mappings and lists in each other on more levels than `check_json` takes.
+
+    What is deeper overwhelms whatever is to write it as JSON, at the provider's, too.
+    """
+    level = [value]
+    for _ in range(DEEPEST + 2):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return
+    raise ConfigError(where, f"a {type(value).__name__}", f"at most {DEEPEST} levels")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def check_file(given: object, where: str, verb: str) -> None:
+    """Raise ConfigError unless this is a path that a file may have, or has the verb of a stream."""
+    if isinstance(given, str | os.PathLike):
+        path = os.fspath(given)
+        if isinstance(path, str) and is_path(path):
+            return
+    elif callable(getattr(given, verb, None)):
+        return
+    allowed = f"a path without NUL that the file system can name, or a binary stream with {verb}()"
+    raise ConfigError(where, given, allowed)
+
+
+def is_path(text: str) -> bool:
+    """Whether a file may have this path, as far as characters go."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def check_progress(progress: object) -> None:
+    """Raise ConfigError unless this can be told how far something is, or is None."""
+    if progress is not None and not callable(progress):
+        raise ConfigError("progress", progress, "a function that is told how much is done, and of how much, or None")
+
+
+DEEPEST = 100
+"""Levels of mappings and lists in each other."""
+
+
 def check_json(value: object, where: str, depth: int = 0) -> None:
     """Raise InvalidEntry, naming the place, unless `value` is plain JSON that comes back equal.
 
@@ -179,8 +229,8 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         if value - value == 0:  # neither NaN nor an infinity
             return
         raise InvalidEntry(where, f"{value!r} has no JSON form; store it as text or None")
-    if depth > 100:
-        raise InvalidEntry(where, "more than 100 levels deep")
+    if depth > DEEPEST:
+        raise InvalidEntry(where, f"more than {DEEPEST} levels deep")
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

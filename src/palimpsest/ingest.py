@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from palimpsest.checks import check_file, check_progress
 from palimpsest.entries import Entry, derived_ids
 from palimpsest.errors import (
     ConfigError,
@@ -91,6 +92,8 @@ async def import_file(
     progress: Progress | None,
 ) -> ImportReport:
     """Take what a file holds into the memory; see `AsyncMemory.import_file`."""
+    check_file(path, "path", "read")
+    check_progress(progress)
     if source != "auto":
         SOURCES.find(source)
     if format is not None:

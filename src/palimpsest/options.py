@@ -157,6 +157,8 @@ class Options:
         if strategy is None and self.long_term:
             return self.long_term[0]
         loaded, _ = load("ladder" if strategy is None else strategy, "strategy")
+        if not loaded:
+            raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,8 @@ class AsyncSession(Erasing):
 
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
+        if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
+            raise ConfigError("tools", tools, "a list of tools' schemas")
         if isinstance(view, str):
             self._admission.refuse([view], "view")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from palimpsest import spans
-from palimpsest.checks import check_whole
+from palimpsest.checks import check_file, check_whole
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
 from palimpsest.log import Change, Record
@@ -132,6 +132,7 @@ class Timeline(Writer):
         """
         from palimpsest.export import partial
 
+        check_file(file, "file", "write")
         if format != "palimpsest":
             try:
                 find_format(format)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palimpsest.checks import unfit
+from palimpsest.checks import is_path
 from palimpsest.entries import Entry, moment
 from palimpsest.errors import ConfigError
 from palimpsest.log import Change, Head, Record, SessionKey
@@ -307,8 +307,8 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
         raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
-    if len(address) > LONGEST or "\0" in address or unfit(address) is not None:
-        allowed = f"an address of at most {LONGEST} characters, without NUL and lone surrogates"
+    if len(address) > LONGEST or not is_path(address):
+        allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
         raise ConfigError("store", where, allowed)
     url = f"sqlite:///{address}" if isinstance(where, os.PathLike) else address
     scheme = url.partition(":")[0]
