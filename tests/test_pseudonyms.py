@@ -67,6 +67,23 @@ def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp
         assert sizes[1] < 100 * NUMBERED
 
 
+@pytest.mark.parametrize("guard", GUARDS)
+def test_long_names_make_no_long_head(guard: str, tmp_path: Path) -> None:
+    """Of calls without results and of named contexts a head remembers the newest, by number and by length."""
+    with opened("file", tmp_path, **GUARDS[guard]) as memory:
+        session = memory.session("s")
+        for number in range(40):
+            session.add_tool_call("f" * 3000, {}, call_id=f"{number}" + "c" * 3000)
+            session.add_context("text", name=f"{number}" + "n" * 5000)
+        before = size(tmp_path)
+
+        session.add_user_message("hi")
+
+        assert size(tmp_path) - before < 300_000
+        assert session.add_tool_result(None, "done", call_id="39" + "c" * 3000).answers == 79
+        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # it is there
+
+
 def size(folder: Path) -> int:
     return sum(os.path.getsize(file) for file in folder.rglob("*") if file.is_file())
 

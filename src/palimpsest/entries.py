@@ -7,7 +7,7 @@ the records in `palimpsest.log`. The links at the end of `Entry` are written onc
 import os
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -267,13 +267,20 @@ def derived_ids(key: str, count: int) -> list[str]:
     return ids
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 LAST_MOMENT = 253_402_300_799_999_999
 """The last time that has a date, in microseconds since 1970: the end of the year 9999."""
 
 
 def moment(microseconds: int) -> datetime:
     """The time of so many microseconds since 1970, UTC."""
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds_of(moment: datetime) -> int:
+    """The microseconds from 1970 to a time, which has a time zone."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def now_us() -> int:

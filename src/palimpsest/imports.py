@@ -12,7 +12,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.admission import Admission
 from palimpsest.checks import MOST, check, check_json, check_names, unfit
-from palimpsest.entries import LAST_MOMENT, Entry
+from palimpsest.entries import LAST_MOMENT, Entry, microseconds_of
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
 from palimpsest.linking import follow, link
@@ -332,4 +332,4 @@ def _instant(text: object, where: str) -> int:
         raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
     if moment.year < 1970:
         raise ImportFailed(where, f"{shorten(text)} is before 1970, where the log's time begins")
-    return round(moment.timestamp() * 1_000_000)
+    return microseconds_of(moment)

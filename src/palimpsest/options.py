@@ -132,7 +132,9 @@ class Options:
             blocks: list[Any] = [native]
             where = ""
         else:
-            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping) else list(short_term)
+            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
+            if not isinstance(blocks, Sequence):
+                raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
             where = "short_term"
         loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
         self.strategies = tuple(strategy for strategy, _ in loaded)

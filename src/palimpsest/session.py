@@ -17,6 +17,7 @@ from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
 from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.formats import Message
+from palimpsest.lease import TURN_SECONDS, Lease
 from palimpsest.log import Change, Head, Usage
 
 if TYPE_CHECKING:
@@ -274,8 +275,6 @@ class AsyncSession(Erasing):
         if atomic:
             self._buffer = Gathered()
         else:
-            from palimpsest.lease import TURN_SECONDS, Lease
-
             self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
         try:
             if self._lease is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from palimpsest.checks import is_path
 from palimpsest.entries import Entry, moment
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, StoreUnavailable
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
@@ -273,6 +273,18 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
         return Compaction()
     records = await store.records(key, after=revision - 1, before=revision + 1)
     return (records[0].compaction if records else None) or Compaction()
+
+
+async def keep_counts(store: Store, key: SessionKey, counter: str, counts: Mapping[int, int]) -> str | None:
+    """Store counts that a read has made, where that can be done now; return why not, where it cannot.
+
+    A full disk stops no read: what was not stored is counted again.
+    """
+    try:
+        await store.count(key, counter, counts)
+    except StoreUnavailable as fault:
+        return str(fault)
+    return None
 
 
 # --- opening
