@@ -6,6 +6,7 @@ Whatever is refused here is refused alike by every store, before it reaches one.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from operator import attrgetter, is_
 
 from palimpsest.entries import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
@@ -64,9 +65,8 @@ def unfit(text: str) -> str | None:
 
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
-    for field in ("id", "name", "call_id"):
-        text = getattr(entry, field)
-        if text and (reason := unfit(text)) is not None:
+    for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
+        if text and not text.isascii() and (reason := unfit(text)) is not None:
             raise InvalidEntry(f"{where}.{field}", reason)
     if entry.metadata:
         _check_keys(entry.metadata, f"{where}.metadata")
@@ -94,10 +94,13 @@ def check(entry: Entry, where: str) -> None:
             raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is none of {', '.join(known)}")
     if entry.status is not None and entry.status not in STATUSES:
         raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
-    for field, wrong, fits in _FIELDS:
-        value = getattr(entry, field)
-        if not fits(value):
-            raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
+    if not _is_content(entry.content):
+        raise InvalidEntry(f"{where}.content", f"{shorten(entry.content)} is neither text nor a list of parts")
+    values = _values(entry)
+    if not all(map(is_, values, _USUAL)):  # the usual message is done with here: every append comes by
+        for value, (field, usual, wrong, fits) in zip(values, _FIELDS, strict=True):
+            if value is not usual and not fits(value):
+                raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
     if isinstance(entry.content, tuple):
         for i, part in enumerate(entry.content):
             _check_part(part, f"{where}.content[{i}]")
@@ -117,23 +120,28 @@ def _is_moment(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_MOMENT
 
 
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-_FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
-    ("content", "neither text nor a list of parts", _is_content),
-    ("id", "not text", lambda value: isinstance(value, str)),
-    ("name", "not text", lambda value: value is None or isinstance(value, str)),
-    ("call_id", "not text", lambda value: value is None or isinstance(value, str)),
-    ("importance", "not a number between 0 and 1", lambda value: value is None or _is_share(value)),
-    ("expires_at", "not a datetime", lambda value: value is None or isinstance(value, datetime)),
-    ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
-    ("at", f"not {MICROSECONDS}", _is_moment),
-    *((field, "neither True nor False", lambda value: isinstance(value, bool)) for field in ("pinned", "continues")),
-    *((field, "neither True nor False", lambda value: isinstance(value, bool)) for field in ("erased", "lone")),
+_FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
+    ("id", "", "not text", lambda value: isinstance(value, str)),
+    ("name", None, "not text", lambda value: isinstance(value, str)),
+    ("call_id", None, "not text", lambda value: isinstance(value, str)),
+    ("importance", None, "not a number between 0 and 1", _is_share),
+    ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
+    ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
+    ("at", 0, f"not {MICROSECONDS}", _is_moment),
+    *((field, False, "neither True nor False", _is_switch) for field in ("pinned", "continues", "erased", "lone")),
 )
-"""What the fields of an entry may be: what is wrong with another value, and which fit."""
+"""What the fields of an entry may be: what they are as a rule, what is wrong with another value, and which fit."""
+
+_values = attrgetter(*(field for field, *_ in _FIELDS))
+_USUAL = tuple(usual for _, usual, *_ in _FIELDS)
 
 
 def _check_part(part: Part, where: str) -> None:
