@@ -184,7 +184,8 @@ def test_a_tenant_sees_its_own_sessions(chat: str) -> None:
 
 def test_a_log_cannot_attack_the_terminal(here: Path) -> None:
     """Control characters, overrides of direction and lone surrogates are shown as escapes, in every command."""
-    write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": EVIL}])
+    name = EVIL.encode("utf-8", "ignore").decode()  # which no surrogate may stand in
+    write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": name}])
     run("import", "evil.jsonl")
 
     for result in (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from palimpsest.checks import unfit
 from palimpsest.choosing import Choice, telling
 from palimpsest.compaction.rebuild import Rebuild
 from palimpsest.compactor import Compactor
@@ -39,8 +40,8 @@ Lost = dict[str, list[Summary]]
 
 def checked_reason(memory: AsyncMemory, reason: object, says: Says | None) -> str:
     """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
-    if not isinstance(reason, str):
-        raise ConfigError("reason", reason, "text")
+    if not isinstance(reason, str) or unfit(reason) is not None:
+        raise ConfigError("reason", reason, "text without lone surrogates")
     if says is not None and says(reason):
         if reason == BY_REQUEST:
             return ""

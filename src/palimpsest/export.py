@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import IO, Any, Protocol
 
 import msgspec
 
 from palimpsest.context import Context
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, moment
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.private_files import as_before, private
 from palimpsest.summary import Summary
@@ -212,4 +211,4 @@ def _listed(value: Any) -> Any:
 
 
 def _time(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat()
+    return moment(microseconds).isoformat()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest import spans
+from palimpsest.checks import check_progress
 from palimpsest.choosing import Choice, Everything, Meant
 from palimpsest.destroying import Eraser, Lost, checked_reason
 from palimpsest.entries import Entry
@@ -57,6 +58,7 @@ async def forget(
         raise ConfigError(
             "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
         )
+    check_progress(progress)
     if given[0] in ("session", "tenant"):
         check_id(subjects[given[0]], given[0])
     if tenant is not None and tenant != memory.tenant:

@@ -22,6 +22,10 @@ OPEN_CALLS = 256
 CONTEXT_NAMES = 256
 """Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
 
+NAMES = 64 * 1024
+"""Characters of names and ids that a head remembers, of calls and of contexts each: the newest. A head is written with
+every append, and names are as long as those who give them like."""
+
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from palimpsest.admission import Admission, admission
+from palimpsest.checks import check_progress, check_whole
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
 from palimpsest.log import Change, Head, Record, SessionKey
@@ -80,8 +81,8 @@ async def scan(
     redactor = memory.privacy.redactor if privacy is None else admission(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
-        raise ConfigError("sample", sample, "a whole number of samples, 0 or more")
+    check_whole(sample, "sample")
+    check_progress(progress)
     if apply is not True and apply is not False:
         raise ConfigError("apply", apply, "True or False")
     if session is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from palimpsest import spans
+from palimpsest.checks import check_file, check_whole
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
 from palimpsest.log import Change, Record
@@ -44,6 +45,8 @@ class Timeline(Writer):
         Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
         reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
         """
+        check_whole(after, "after")
+        check_whole(before, "before", or_none=True)
         return await self._past.history(await self._reader.head(), after, before)
 
     async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
@@ -141,6 +144,7 @@ class Timeline(Writer):
 
         from palimpsest.export import partial
 
+        check_file(file, "file", "write")
         if format != "palimpsest":
             try:
                 find_format(format)
