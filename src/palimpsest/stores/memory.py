@@ -8,12 +8,12 @@ from typing import Any
 
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
-from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore
+from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
@@ -76,12 +76,13 @@ class MemoryStore(RewritingStore):
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._lock:
             log = self._logs.get(key) or MemoryLog()
-            expected(key, log.head, expect_revision, expect_epoch)
-            self._logs[key] = log
+            expected(key, log.head, expect_revision, expect_epoch, change.created)
             if change.kind == "erase":
+                change = still_meant(log.head, change, log.ids(change.seqs))
                 for other in self._logs.values():
                     if seqs := shared(log, other, change.seqs):
                         other.change(of_branch(change, key, seqs), self._clock())
+            self._logs[key] = log
             return log.change(change, self._clock())
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
@@ -224,7 +225,17 @@ class MemoryStore(RewritingStore):
     def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
         with self._lock:
             log = self._logs.get(key)
-            return (log.rewrite(Rest(how, after) if after else how), None) if log is not None else (0, None)
+            if log is None:
+                return 0, None
+            how = Rest(how, after) if after else how
+            parts: list[tuple[MemoryLog, Shared]] = []
+            for other, branch in self._logs.items() if not how.keeps_texts else ():
+                if seqs := shared(log, branch, log.rewritten(how)):
+                    parts.append((branch, Shared(how, seqs, how.branch(other, branch.head, seqs))))
+            changed = log.rewrite(how)
+            for branch, part in parts:
+                branch.rewrite(part)
+            return changed, None
 
     def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         with self._lock:

@@ -160,6 +160,10 @@ class MemoryLog:
             for counts in self.counts.values():
                 counts.pop(seq, None)
 
+    def rewritten(self, how: Rewrite) -> list[int]:
+        """The places whose entries a rewrite would make others."""
+        return [entry.seq for entry in map(self.entry, self.rows) if how.entry(entry) is not entry]
+
     def rewrite(self, how: Rewrite) -> int:
         """Rewrite all of it; return how many entries and records are others."""
         head, records = how.head(self.head), [how.record(record) for record in self.records]

@@ -208,7 +208,7 @@ class BranchConformance(Contract):
         """What is hidden is still read; the log goes on behind it from what was open before."""
         first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
         await on.store.append(KEY, [*said("b", "c")])
-        back = replace(first.head, rewound=((3, 4),), hidden=2)
+        back = replace(first.head, next_seq=5, rewound=((3, 4),), hidden=2)
 
         head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=back))
         after = await on.store.append(KEY, [Entry(kind="tool_result", role="tool", name="f", content="x")])
