@@ -548,8 +548,8 @@ def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) 
 
     class Meddler(Index):
         async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-            if len(entries) < 4:
-                await memory._core.session("one").add_user_message(f"again {WORD} {len(entries)}")
+            if max(entries) < 4:
+                await memory._core.session("one").add_user_message(f"again {WORD} {max(entries)}")
             return await super().erased(tenant, session, entries)
 
     memory.derive(Meddler())
