@@ -13,10 +13,13 @@ _BEGINNING = frozenset(("cut", "compact", "erase", "clear", "rewind"))
 """Kinds of changes that begin an epoch."""
 
 
-async def since(store: Store, key: SessionKey, before: Head, now: Head) -> list[Record] | None:
+async def since(
+    store: Store, key: SessionKey, before: Head, now: Head, *, redacted: bool = False
+) -> list[Record] | None:
     """Return the records that came between two heads of a session, oldest first.
 
-    None where they do not tell all: another session is in its place, it was cleared, or texts of it were rewritten.
+    None where they do not tell all: another session is in its place, it was cleared, or (unless `redacted` says that
+    this is no matter) texts of it were redacted.
     """
     if (now.created, now.first_seq) != (before.created, before.first_seq) or now.revision < before.revision:
         return None
@@ -24,7 +27,8 @@ async def since(store: Store, key: SessionKey, before: Head, now: Head) -> list[
         return []
     records = await store.records(key, after=before.revision, before=now.revision + 1)
     begun = sum(record.kind in _BEGINNING for record in records)
-    return records if now.epoch - before.epoch == begun else None
+    most = begun + sum(record.kind == "redact" for record in records) if redacted else begun
+    return records if begun <= now.epoch - before.epoch <= most else None
 
 
 async def kinds_since(store: Store, key: SessionKey, before: Head, now: Head) -> set[str] | None:
