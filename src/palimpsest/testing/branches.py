@@ -221,6 +221,21 @@ class BranchConformance(Contract):
     # --- large content
 
     @rule
+    async def test_a_rewind_hides_what_came_since_it_was_made(self, on: Opened) -> None:
+        """What is added before it is committed is hidden by it, too, and counted."""
+        first = await on.store.append(KEY, said("a"))
+        await on.store.append(KEY, said("b"))
+        back = replace(first.head, next_seq=3, rewound=((2, 2),), hidden=1)
+        await on.store.append(KEY, said("c", "d"))
+
+        change = Change(kind="rewind", reason="r", back=back, detail={"entries": 1})
+        head = await on.store.compact(KEY, change)
+
+        assert (head.rewound, head.hidden, head.next_seq, head.entries) == (((2, 4),), 3, 5, 1)
+        record = (await on.store.records(KEY))[-1]
+        assert (record.rewound, record.detail) == (((2, 4),), {"entries": 3})
+
+    @rule
     async def test_large_content_comes_back_equal(self, on: Opened) -> None:
         """Texts, arguments and media of any size come back as they were, by every way of reading, in each branch."""
         picture = "data:image/png;base64," + "QUJD" * 20_000
