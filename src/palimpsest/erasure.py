@@ -43,7 +43,7 @@ class Erasing(Compacting):
     async def clear(self) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 
-        Clearing an empty or unknown session does nothing and returns 0.
+        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
         """
         from palimpsest.erasing import unmake
 

@@ -84,7 +84,7 @@ class Timeline(Writer):
 
         What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again.
+        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
         """
         self._may_write()
         self._let_go()
