@@ -71,11 +71,13 @@ class Admission:
             if numbers == head.pseudonyms:
                 return verdicts
             change = Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=numbers)
-            try:
-                await store.compact(key, change, expect_revision=head.revision)
-            except Conflict:  # somebody was first, and may have given out the same numbers
-                continue
-            return verdicts
+            known = head.pseudonyms
+            while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
+                try:
+                    await store.compact(key, change, expect_revision=head.revision)
+                    return verdicts
+                except Conflict:
+                    head = await store.head(key) or Head()
 
     async def _verdicts(self, entries: Sequence[Entry], *known: Pseudonyms) -> Sequence[Verdict]:
         """What the redactor says, in a thread of its own where that may take long and an event loop would wait."""

@@ -12,8 +12,9 @@ from palimpsest import spans
 from palimpsest.checks import check_file, check_whole
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
-from palimpsest.log import Change, Record
+from palimpsest.log import Change, Head, Record
 from palimpsest.options import MAX_ID
+from palimpsest.since import kinds_since
 from palimpsest.summary import Spent
 from palimpsest.writing import Writer
 
@@ -92,28 +93,40 @@ class Timeline(Writer):
 
         What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again.
+        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
         """
         self._may_write()
+        self._let_go()
+        looked: Head | None = None
         while True:
             head = await self._reader.head()
-            point = await self._past.point(head, to, "to")
-            self._let_go()
-            then = await self._past.head(head, point)
-            alive, gone = await self._past.alive(head, point.next_seq - 1)
-            rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
-            if rewound == head.rewound and then.compaction == head.compaction:
-                return 0
-            back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
-            change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
+            if looked is None or not await self._still_past(looked, head):
+                point, looked = await self._past.point(head, to, "to"), head
+                then = await self._past.head(head, point)
+                alive, gone = await self._past.alive(head, point.next_seq - 1)
+                rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
+                if rewound == head.rewound and then.compaction == head.compaction:
+                    return 0
+                # What is added from here on is hidden by the step itself.
+                back = msgspec.structs.replace(
+                    then, next_seq=head.next_seq, rewound=rewound, hidden=then.hidden + alive
+                )
+            reason, detail = f"to revision {point.revision}", {"entries": gone}
+            change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)
             try:
-                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                after = await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
                 break
-            except Conflict:  # somebody was first: go back from there
+            except Conflict:  # somebody has begun an epoch: that may be nothing that was looked at
                 continue
+        gone += after.next_seq - looked.next_seq
         facts = {"revision": point.revision, "entries": gone}
         await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
         return gone
+
+    async def _still_past(self, looked: Head, now: Head) -> bool:
+        """Whether a session's past, and what is hidden of it, is what it was when it was looked at."""
+        kinds = await kinds_since(self._store, self._options.key, looked, now)
+        return kinds is not None and kinds <= {"cut", "compact", "pin"}
 
     async def export(self) -> dict[str, Any]:
         """Return the whole session as plain JSON values: entries with state and links, records, usage.

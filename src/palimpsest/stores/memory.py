@@ -8,12 +8,12 @@ from typing import Any
 
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
-from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore
+from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
@@ -81,9 +81,10 @@ class MemoryStore(RewritingStore):
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._lock:
             log = self._changing(key)
-            expected(key, log.head, expect_revision, expect_epoch)
+            expected(key, log.head, expect_revision, expect_epoch, change.created)
             changed = {key: log}
             if change.kind == "erase":
+                change = still_meant(log.head, change, log.ids(change.seqs))
                 for name, other in self._logs.items():
                     if name != key and (seqs := shared(log, other, change.seqs)):
                         changed[name] = other.copy()
@@ -233,8 +234,14 @@ class MemoryStore(RewritingStore):
             if key not in self._logs:
                 return 0, None
             log = self._changing(key)
-            changed = log.rewrite(Rest(how, after) if after else how)
-            self._logs[key] = log
+            how = Rest(how, after) if after else how
+            rewritten = {key: log}
+            for other, branch in self._logs.items() if not how.keeps_texts else ():
+                if other != key and (seqs := shared(log, branch, log.rewritten(how))):
+                    rewritten[other] = branch.copy()
+                    rewritten[other].rewrite(Shared(how, seqs, how.branch(other, branch.head, seqs)))
+            changed = log.rewrite(how)
+            self._logs.update(rewritten)
             return changed, None
 
     def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:

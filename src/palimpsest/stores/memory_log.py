@@ -184,6 +184,10 @@ class MemoryLog:
             counter: {seq: n for seq, n in counts.items() if seq not in gone} for counter, counts in self.counts.items()
         }
 
+    def rewritten(self, how: Rewrite) -> list[int]:
+        """The places whose entries a rewrite would make others."""
+        return [entry.seq for entry in map(self.entry, self.rows) if how.entry(entry) is not entry]
+
     def rewrite(self, how: Rewrite) -> int:
         """Rewrite all of it; return how many entries and records are others."""
         head, records = how.head(self.head), [how.record(record) for record in self.records]

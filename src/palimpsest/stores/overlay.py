@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 
 from palimpsest.entries import Entry, now_us
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
@@ -143,7 +143,11 @@ class Overlay(Store):
                 log = self._changing(key, was)
                 if log is None:
                     continue
-                expected(key, log.head, expect_revision, expect_epoch)
+                expected(key, log.head, expect_revision, expect_epoch, change.created)
+                if change.kind == "erase":
+                    below = {entry.seq: entry.id for entry in entries if not entry.erased}
+                    there = {seq: id for seq, id in below.items() if log.by_seq(seq) is None} | log.ids(change.seqs)
+                    change = still_meant(log.head, change, there)
                 return self._change(key, log, change, entries, records)
 
     def _family(self, log: _Layer) -> dict[SessionKey, _Layer]:

@@ -1,7 +1,7 @@
 """Rewriting the sessions of an encrypted store: each value is opened, given to somebody, and sealed again in its place.
 
-A head is rewritten only if it is the one that was looked at before, for its line and its contexts are read apart from
-the step in which the store below rewrites. Otherwise all begins again.
+A head is rewritten only if its line and its contexts are those that were looked at before, for they are read apart from
+the step in which the store below rewrites. Otherwise all begins again; that others append is not in the way.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def seal_session_anew(below: Rewritable, reader: Reader, key: SessionKey, 
 
 
 class _Behind(Exception):
-    """The session has another head than the one that was looked at."""
+    """The session has another line, or other contexts, than when it was looked at."""
 
 
 class _Same:
@@ -108,12 +108,26 @@ class _Resealing:
     def head(self, stored: Head) -> Head:
         before, plain = self._looked
         if stored != before:
-            raise _Behind
+            plain = self._moved_on(stored)
         box, new = self._reader.box(self._key), self._how.head(plain)
         if new is plain and not (self._anew and self._is_old_head(stored, plain, box)):
             return stored
         sealed = forms.seal_head(new, box, self._lineage)
         return msgspec.structs.replace(sealed, revision=max(new.revision, stored.revision + 1))
+
+    def _moved_on(self, stored: Head) -> Head:
+        """A head that came after the one that was looked at, where nothing must be read to open it."""
+        before, plain = self._looked
+        if (stored.created, stored.forked_from, stored.contexts) != (
+            before.created,
+            before.forked_from,
+            before.contexts,
+        ):
+            raise _Behind
+        try:
+            return forms.open_head(stored, self._reader.text(self._key), dict(plain.contexts.values()))
+        except Unsealed as fault:
+            raise fault.told(self._reader.url, f"the head of session {self._key.session!r}") from None
 
     def _is_old_head(self, stored: Head, plain: Head, box: Box) -> bool:
         watched = _Watched(self._reader.text(self._key), box)

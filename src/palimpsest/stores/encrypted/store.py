@@ -14,7 +14,7 @@ import msgspec
 from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, fitted
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import expected, unknown_only
 from palimpsest.stores.encrypted import forms, telling
@@ -87,11 +87,14 @@ class EncryptedStore(SealingStore):
     ) -> Head | None:
         """Commit the change, unless somebody else writes meanwhile (None)."""
         _, head = await self.reader.head(key) or (Head(), Head())
-        expected(key, head, expect_revision, expect_epoch)
+        expected(key, head, expect_revision, expect_epoch, change.created)
         box = await self._box(key, head if head.revision else None)
         try:
             after = await self.below.compact(
-                key, _sealed(change, head.revision + 1, box), expect_revision=head.revision, expect_epoch=expect_epoch
+                key,
+                _sealed(fitted(head, change), head.revision + 1, box),
+                expect_revision=head.revision,
+                expect_epoch=expect_epoch,
             )
         except Conflict:
             return None
