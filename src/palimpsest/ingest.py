@@ -1,18 +1,17 @@
 """Taking conversations from files into a memory: once, however often it is repeated and wherever it was interrupted.
 
-Messages go in batches of at most `BATCH`, one commit each. A message that has an id at its source is known by that. For
-others a batch's key is made of everything that its conversation held before it, and of its first message: importing
-a file again adds nothing, and a file that has grown adds what is new. Where that key is taken by another file that
-begins alike, the key covers the batch's whole content.
+Messages go in batches of at most `BATCH`, one commit each. A message that has an id at its source is known by that,
+others by their place in their conversation (`palimpsest.placing`): importing a file again adds nothing, and a file that
+has grown adds what is new.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, BinaryIO
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -29,6 +28,7 @@ from palimpsest.errors import (
 )
 from palimpsest.formats import find_format
 from palimpsest.options import check_id
+from palimpsest.placing import Place, Places
 from palimpsest.sources import SOURCES, Conversation, Piece
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ AT_ONCE = 64
 """Pieces that are read in one step, so that an event loop is not asked for each."""
 
 CHANGED = "messages that have changed since they were imported (left as they were)"
+ERASED = "messages in places where something was erased (others than those? import them with a key)"
 OTHERS = "other files of the archive"
 WITHHELD = "messages that the privacy policy withholds"
 
@@ -178,10 +179,10 @@ class Importer:
         self._sessions: dict[str, Imported] = {}
         self._refused: list[Refused] = []
         self.left_out: dict[str, int] = {}
-        self._chain = sha256(self._key.encode()).digest()  # what the file's own messages were so far
         self._talk: Conversation | None = None
-        self._told = b""  # what the messages of the conversation at hand were so far
+        self._line, self._own = _Line(), _Line()  # of the conversation at hand, and of the one that the file is
         self._waiting: list[Piece] = []
+        self._said: set[tuple[str, int]] = set()  # what is not taken twice, by session and what it says
         self._shut: Conversation | None = None  # a conversation whose id is no session's id
         self._seen: dict[str, int] = {}  # by session, the revision up to which entries were there before
 
@@ -205,50 +206,34 @@ class Importer:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
         if piece.fault is not None:
             self._refuse(piece, piece.fault)
-        if piece.conversation is not self._talk or (self._waiting and bool(piece.key) != bool(self._waiting[0].key)):
+        known_alike = not self._waiting or _known_by(piece) == _known_by(self._waiting[0])
+        if piece.conversation is not self._talk or not known_alike:
             await self.flush()
         if piece.conversation is not self._talk:
-            self._begin(piece.conversation)
+            self._talk = piece.conversation
+            self._line = _Line(piece.conversation.number if self._given and piece.conversation is not None else "")
         if piece.export is not None:
             await self.flush()
             await self._take_export(piece)
-        elif piece.apart:
-            await self.flush()
-            self._advance([piece])
         else:
             self._waiting.append(piece)
             if len(self._waiting) >= BATCH:
                 await self.flush()
 
-    def _begin(self, conversation: Conversation | None) -> None:
-        self._talk = conversation
-        if conversation is not None:
-            number = conversation.number if self._given else ""
-            self._told = sha256(self._key.encode() + b"\n" + number.encode()).digest()
-
-    def _advance(self, pieces: Sequence[Piece]) -> None:
-        """Let the identity of what comes next depend on these, too."""
-        for piece in pieces:
-            if piece.mark and not piece.key:
-                if self._talk is None:
-                    self._chain = sha256(self._chain + piece.mark).digest()
-                else:
-                    self._told = sha256(self._told + piece.mark).digest()
-
     async def flush(self) -> None:
-        """Store the messages that wait, without what is malformed among them.
-
-        After something malformed a new batch begins, so that entries keep their keys where it was at the end.
-        """
+        """Store the messages that wait."""
         waiting, self._waiting = self._waiting, []
-        for malformed, grouped in groupby(waiting, lambda piece: piece.fault is not None):
-            run = list(grouped)
-            speaking = next((piece for piece in run if piece.entries and not malformed), None)
-            if speaking is not None:
-                session = self._session(speaking)
-                if session is not None:
-                    await (self._add_known(session, run) if run[0].key else self._add_run(session, run))
-            self._advance(run)
+        line = self._own if self._talk is None else self._line
+        speaking = [piece for piece in waiting if piece.entries and piece.fault is None]
+        session = self._session(speaking[0]) if speaking else None
+        if session is not None:
+            known = _known_by(speaking[0])
+            if known == "place":
+                await self._add_run(session, waiting, line)
+            else:
+                fresh = [piece for piece in speaking if not (piece.once and self._said_before(session, piece))]
+                await (self._add_known(session, fresh) if known == "id" else self._add_shared(session, fresh))
+        line.index += sum(piece.counts for piece in waiting)
 
     def _session(self, piece: Piece) -> AsyncSession | None:
         """The session for a piece: the one asked for, else its own, else named after the file."""
@@ -268,32 +253,89 @@ class Importer:
 
     # --- storing
 
-    async def _add_run(self, session: AsyncSession, run: Sequence[Piece]) -> None:
-        """Add messages that are known by what came before them, in one commit."""
-        before = self._chain if self._talk is None else self._told
-        entries = [entry for piece in run for entry in piece.entries]
-        first = sha256(before + run[0].mark).hexdigest()
+    async def _add_run(self, session: AsyncSession, run: Sequence[Piece], line: _Line) -> None:
+        """Add messages that are known by their place, in one commit."""
+        placed, index = list[tuple[Piece, int]](), line.index
+        for piece in run:
+            if piece.entries and piece.fault is None:
+                placed.append((piece, index))
+            index += piece.counts
+
+        def ids_at(alternative: int) -> list[str]:
+            path = line.path_of(alternative)
+            names = ((piece, (line.number, path, at)) for piece, at in placed)
+            return [id for piece, name in names for id in self._ids(len(piece.entries), *name)]
+
+        pieces = [piece for piece, _ in placed]
+        while True:
+            place = await self._places(session).find([entry for piece in pieces for entry in piece.entries], ids_at)
+            try:
+                await self._settle(session, _parted(pieces, place))
+                break
+            except Conflict:  # another process was first, with something else: the next place is ours
+                continue
+        line.path = line.path_of(place.alternative)
+
+    async def _add_shared(self, session: AsyncSession, run: Sequence[Piece]) -> None:
+        """Add messages whose keys may be those of others, too, in one commit, or one by one where that is refused."""
+        places = self._places(session)
+        firsts = await places.there([id for piece in run for id in self._ids(len(piece.entries), piece.key, 0)])
+        settled = []
+        for piece in run:
+
+            def ids_at(alternative: int, piece: Piece = piece) -> list[str]:
+                return self._ids(len(piece.entries), piece.key, alternative)
+
+            first = {id: firsts[id] for id in ids_at(0) if id in firsts}
+            settled += _parted([piece], await places.find(piece.entries, ids_at, first))
         try:
-            await self._add(session, entries, f"import:{first}")
-        except Conflict:
-            whole = sha256(b"".join(piece.mark for piece in run)).hexdigest()
-            await self._add(session, entries, f"import:{first}:{whole}")
-        except (InvalidEntry, PrivacyRefused) as fault:
-            if len(run) == 1:
-                self._refuse(run[0], fault)
-                return
-            kept = self._chain, self._told
+            await self._settle(session, settled)
+        except Conflict:  # another process was first, or a key stands twice in the file
             for piece in run:
-                if piece.entries:
-                    await self._add_run(session, [piece])
-                self._advance([piece])
-            self._chain, self._told = kept
+                await self._add_shared(session, [piece])
+
+    def _said_before(self, session: AsyncSession, piece: Piece) -> bool:
+        """Whether the words of a piece have come before; they are there already, then."""
+        said = session.id, hash(tuple((entry.role, entry.text) for entry in piece.entries))
+        known = said in self._said
+        self._said.add(said)
+        if known:
+            self._count(session.id, 0, len(piece.entries))
+        return known
+
+    async def _settle(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
+        """Add what of the pieces is new, and count what is there."""
+        await self._add_new(session, [one for one in pieces if one.new])
+        if buried := sum(one.buried for one in pieces):
+            self.left_out[ERASED] = self.left_out.get(ERASED, 0) + buried
+        if there := sum(one.there for one in pieces):
+            self._count(session.id, 0, there)
+
+    async def _add_new(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
+        try:
+            await self._add(session, [entry for one in pieces for entry in one.new])
+        except (InvalidEntry, PrivacyRefused) as fault:
+            if len(pieces) == 1:
+                self._refuse(pieces[0].piece, fault)
+                return
+            for one in pieces:
+                await self._add_new(session, [one])
+
+    def _places(self, session: AsyncSession) -> Places:
+        return Places(self._memory.privacy, self._memory.store, session.options.key)
+
+    def _ids(self, count: int, *name: str | int) -> list[str]:
+        return derived_ids(f"import {json.dumps([self._key, *name])}", count)
 
     async def _add_known(self, session: AsyncSession, run: Sequence[Piece]) -> None:
         """Add messages that have ids at their source, in one commit, or one by one where that is refused."""
-        entries = [entry for piece in run for entry in self._identified(piece)]
+        entries = [
+            msgspec.structs.replace(entry, id=id)
+            for piece in run
+            for entry, id in zip(piece.entries, self._ids(len(piece.entries), piece.key), strict=True)
+        ]
         try:
-            await self._add(session, entries, None)
+            await self._add(session, entries)
         except (Conflict, InvalidEntry, PrivacyRefused) as fault:
             if len(run) > 1:
                 for piece in run:
@@ -302,10 +344,6 @@ class Importer:
                 self._refuse(run[0], fault)
             else:
                 await self._compare(session, entries)
-
-    def _identified(self, piece: Piece) -> list[Entry]:
-        ids = derived_ids(f"import:{self._key}:{piece.key}", len(piece.entries))
-        return [msgspec.structs.replace(entry, id=id) for entry, id in zip(piece.entries, ids, strict=True)]
 
     async def _compare(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         """A message that is there with something else in it stays as it is; what it says now is counted."""
@@ -322,11 +360,11 @@ class Importer:
         if changed:
             self.left_out[CHANGED] = self.left_out.get(CHANGED, 0) + 1
 
-    async def _add(self, session: AsyncSession, entries: Sequence[Entry], key: str | None) -> None:
+    async def _add(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         if not entries:
             return
         seen = await self._revision(session.id)
-        given = await session.add_entries(entries, key=key)
+        given = await session.add_entries(entries)
         self._memory.withheld.pop(
             (session.options.key, self._memory.store), None
         )  # nobody goes on with an interaction of then
@@ -371,3 +409,43 @@ class Importer:
         named = self._talk.title if self._talk is not None else None
         title = before.title or (named and self._memory.privacy.told(named))
         self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
+
+
+class _Line:
+    """Where the next message of a conversation has its place.
+
+    `number` is the conversation's, where several go into one session; `path` says at which places the file took which
+    alternative, `index` how many messages came before.
+    """
+
+    def __init__(self, number: str = "") -> None:
+        self.number, self.path, self.index = number, "", 0
+
+    def path_of(self, alternative: int) -> str:
+        """The path with an alternative from here on."""
+        return f"{self.path}/{self.index}.{alternative}" if alternative else self.path
+
+
+class _Settled(NamedTuple):
+    """A piece with what of it is new, and how much of it is there, or was erased."""
+
+    piece: Piece
+    new: list[Entry]
+    there: int
+    buried: int
+
+
+def _parted(pieces: Sequence[Piece], place: Place) -> list[_Settled]:
+    """The pieces that stand at a place, one after the other, with what is new of each."""
+    settled, ids = [], iter(place.ids)
+    for piece in pieces:
+        entries = [msgspec.structs.replace(entry, id=next(ids)) for entry in piece.entries]
+        new = [entry for entry in entries if entry.id not in place.there]
+        known = len(entries) - len(new)
+        settled.append(_Settled(piece, new, 0 if place.graves else known, known if place.graves else 0))
+    return settled
+
+
+def _known_by(piece: Piece) -> str:
+    """What a message is known by: an "id" that no other has, a "key" that others may have, too, or its "place"."""
+    return "place" if not piece.key else "key" if piece.shared or piece.once else "id"

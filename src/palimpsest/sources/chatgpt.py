@@ -26,7 +26,6 @@ from palimpsest.sources.common import (
 )
 from palimpsest.sources.documents import Document
 from palimpsest.sources.files import File
-from palimpsest.sources.shapes import canonical
 
 NAME = "chatgpt"
 ELSEWHERE = "messages in other branches (edits and regenerated answers)"
@@ -131,7 +130,6 @@ class _Talk:
                 conversation=conversation,
                 entries=tuple(entries),
                 key=f"{NAME}:{self._id or ''}:{node}",
-                mark=canonical(node),
                 left_out={left_out: 1} if left_out else {},
                 end=end,
             )

@@ -27,7 +27,6 @@ from palimpsest.sources.common import (
 )
 from palimpsest.sources.documents import Document
 from palimpsest.sources.files import File
-from palimpsest.sources.shapes import canonical
 
 NAME = "claude"
 ELSEWHERE = "messages in other branches (edits and retries)"
@@ -116,7 +115,7 @@ def _piece(message: Any, place: str, conversation: Conversation, id: str, about:
         conversation=conversation,
         entries=tuple(entries),
         key=f"{NAME}:{id}:{own}" if isinstance(own, str) and own else "",
-        mark=canonical(message),
+        counts=True,
         left_out={} if entries else {EMPTY: 1},
         end=end,
     )

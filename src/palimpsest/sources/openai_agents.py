@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ class OpenAIAgents:
                 self._decoder.begin()
                 for row in db.execute(query, arguments):
                     done = min(done + 1, total)
-                    yield self._piece(row, session, conversation, self._size * done // total)
+                    yield self._piece(row, conversation, self._size * done // total)
             if self._advanced and not self._branches:
                 left = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
                 if left and db.execute(_BRANCH, (session, MAIN)).fetchone():
@@ -126,7 +125,7 @@ class OpenAIAgents:
         named = sorted(found, key=lambda branch: branch != MAIN)  # stable: the others stay in order
         return [(_BRANCH, (session, branch)) for branch in (named if self._branches else named[:1])]
 
-    def _piece(self, row: tuple[Any, ...], session: str, conversation: Conversation, end: int) -> Piece:
+    def _piece(self, row: tuple[Any, ...], conversation: Conversation, end: int) -> Piece:
         id, data, created = row
         place = f"agent_messages.id={id}"
         raw = data if isinstance(data, bytes) else str(data).encode()
@@ -136,8 +135,8 @@ class OpenAIAgents:
             where = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{where}: {fault.reason}" if where else fault.reason
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
-        key = f"{NAME}:{session}:{id}:{sha256(raw).hexdigest()[:16]}"
-        return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, mark=raw, end=end)
+        key = f"{NAME} {id}"
+        return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, shared=True, end=end)
 
     def _entries(self, raw: bytes, created: Any) -> list[Entry]:
         """The entries of a row. Raises InvalidEntry for one that is damaged."""
