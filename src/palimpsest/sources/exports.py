@@ -16,7 +16,7 @@ class Exports:
     format: str | None = None
 
     def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
+        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:

@@ -12,7 +12,8 @@ from palimpsest.entries import Entry
 from palimpsest.errors import InvalidEntry
 from palimpsest.sources import Conversation, Piece
 from palimpsest.sources.common import need
-from palimpsest.sources.documents import Document, Item
+from palimpsest.sources.documents import Document
+from palimpsest.sources.values import Item
 
 LISTS = ("messages", "input", "contents")
 """Where an object keeps its messages."""
