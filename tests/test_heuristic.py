@@ -162,13 +162,14 @@ def test_what_was_mentioned_is_verbatim():
     assert "order_id" not in text
 
 
-def test_of_a_context_the_source_and_a_hash_remain():
-    """The body of a context is not repeated; its source is named, once, with the hash of the newest text."""
+def test_of_a_context_the_source_and_its_version_remain():
+    """The body of a context is not repeated, nor anything made of it; its source is named, once, with its entry."""
     entries = [Entry(seq=i, kind="context", role="user", name="a.py", content=f"secret {i}") for i in (1, 2)]
 
     text = told([*entries, Entry(seq=3, content="hi")]).text
 
-    assert text.count("a.py (sha256 ") == 1
+    assert text.count("a.py") == 1
+    assert "a.py (entry 2)" in text
     assert "secret" not in text
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from palimpsest.sources.documents import Document
 from palimpsest.sources.files import Ahead
+from palimpsest.sources.limits import Limits
 from strategies import json_values
 
 
@@ -82,14 +83,47 @@ def test_a_broken_item_costs_no_other(items: list[Any]) -> None:
         (b'[{"a": 1}, "b', [None, "the file ends before its list does"]),
         (b'[{"a": 1}] x', [None, "this is no JSON, and stands after the list"]),
         (b'[{"a": 1}][{"b": 2}]', [None, None]),
-        (b'[1, "}", nonsense, {"a": 1}]', ["no JSON: Expecting value: line 1 column 10 (char 9)", None]),
-        (b"[" * 3000 + b"]" * 3000, ["nested too deeply"]),
+        (b'[1, "}", nonsense, {"a": 1}]', ["no JSON: Expecting value at column 10", None]),
+        (b"[" * 3000 + b"]" * 3000, ["nested too deeply: more than 300 levels"]),
     ],
     ids=["item", "list", "rubbish", "two lists", "no values", "deep"],
 )
 def test_what_is_wrong_is_told(body: bytes, faults: list[str | None]) -> None:
     """A sudden end, rubbish and too many levels are told; what can be read is."""
     assert [item.fault for item in document(body, "x.json").items()] == faults
+
+
+@settings(deadline=None)
+@given(
+    st.lists(json_values | st.lists(st.text('"\\\\[]{}a'), max_size=9), max_size=6),
+    st.integers(1, 9),
+    st.integers(2, 60),
+)
+def test_items_beyond_a_limit_cost_no_other(items: list[Any], most: int, limit: int) -> None:
+    """Of a list those items are given that are within the limit; in the place of the others stands a fault."""
+    wrapped = [{"a": item} for item in items]
+    body = json.dumps(wrapped).encode()
+
+    found = list(Document(Ahead(Trickle(body, most)), "x.json", Limits(value=limit, values=9999)).items())
+
+    sizes = [len(json.dumps(item)) for item in wrapped]
+    assert [item.place for item in found] == list(range(len(wrapped)))
+    for item, value, size in zip(found, wrapped, sizes, strict=True):
+        assert item.value == (value if size <= limit else None)
+        assert (item.fault is None) == (size <= limit)
+
+
+@pytest.mark.parametrize("levels", [299, 300, 301, 5000])
+@pytest.mark.parametrize("pair", ["[]", "{}"])
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
+def test_how_deep_a_value_may_be(levels: int, pair: str, name: str) -> None:
+    """A value of 300 levels is read, however it is laid out; one of more is told."""
+    begin, end = ("[" * levels, "]" * levels) if pair == "[]" else ('{"]": ' * (levels - 1) + "{}", "}" * (levels - 1))
+    body = f"{begin}{end}\n" if name == "x.jsonl" else f"[{begin}{end}, 1]"
+
+    found = next(document(body.encode(), name).items())
+
+    assert found.fault == (None if levels <= 300 else "nested too deeply: more than 300 levels")
 
 
 def test_a_large_first_item_is_waited_for() -> None:

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from palimpsest.errors import WrongKey as WrongKey
     from palimpsest.facade import Session as Session
     from palimpsest.formats import Adapted as Adapted
-    from palimpsest.ingest import Imported as Imported
-    from palimpsest.ingest import ImportReport as ImportReport
-    from palimpsest.ingest import Refused as Refused
+    from palimpsest.importer import Imported as Imported
+    from palimpsest.importer import ImportReport as ImportReport
+    from palimpsest.importer import Refused as Refused
     from palimpsest.log import Record as Record
     from palimpsest.log import Usage as Usage
     from palimpsest.memory import AsyncMemory as AsyncMemory
@@ -103,8 +103,8 @@ _HOMES = {
     "HybridSummary": "compaction.summarize",
     "Image": "entries",
     "ImportFailed": "errors",
-    "ImportReport": "ingest",
-    "Imported": "ingest",
+    "ImportReport": "importer",
+    "Imported": "importer",
     "Interaction": "reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
@@ -129,7 +129,7 @@ _HOMES = {
     "Reasoning": "entries",
     "Record": "log",
     "Redactor": "privacy.redaction",
-    "Refused": "ingest",
+    "Refused": "importer",
     "Report": "context",
     "Scanned": "scan",
     "Session": "facade",

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Unpack
 
     from palimpsest.erasing import Derivations, Derived, Erased, Query
-    from palimpsest.ingest import ImportReport, Progress
+    from palimpsest.importer import ImportReport
+    from palimpsest.ingest import Progress
     from palimpsest.options import SessionOptions
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
     from palimpsest.scan import Scanned
+    from palimpsest.sources.limits import Given
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.summarizers import Summarizer
     from palimpsest.withholding import Withheld
@@ -213,6 +215,7 @@ class AsyncMemory:
         strict: bool = False,
         branches: bool = False,
         progress: Progress | None = None,
+        limits: Given = None,
     ) -> ImportReport:
         """Take the conversations of a file, or of a binary stream, into sessions and say what came of it.
 
@@ -224,7 +227,8 @@ class AsyncMemory:
         Importing a file again adds nothing, one that has grown adds what is new, and an import that was
         interrupted is completed by repeating it; under another `key` the same messages come once more. With
         `branches` the branches of a conversation that are not current become sessions, too (`<id>~2`, ...).
-        `progress` is called with the bytes done and their total (None where nobody knows).
+        `progress` is called with the bytes done and their total (None where nobody knows). `limits` (`Limits`, or a
+        mapping with some of them) bounds what the file may hold: what is larger than one is refused, naming it.
 
         What is malformed is reported with its place, and the rest is taken. Raises ImportFailed, and stores nothing,
         for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
@@ -242,6 +246,7 @@ class AsyncMemory:
             strict=strict,
             branches=branches,
             progress=progress,
+            limits=limits,
         )
 
     async def delete_session(self, session_id: str) -> bool:

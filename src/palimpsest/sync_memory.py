@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Unpack
 
     from palimpsest.erasing import Derived, Erased, Query
-    from palimpsest.ingest import ImportReport, Progress
+    from palimpsest.importer import ImportReport
+    from palimpsest.ingest import Progress
     from palimpsest.options import SessionOptions
     from palimpsest.scan import Scanned
+    from palimpsest.sources.limits import Given
     from palimpsest.stores.encrypted import Encryption
 
 
@@ -104,6 +106,7 @@ class Memory:
         strict: bool = False,
         branches: bool = False,
         progress: Progress | None = None,
+        limits: Given = None,
     ) -> ImportReport:
         return drive(
             self._core.import_file(
@@ -115,6 +118,7 @@ class Memory:
                 strict=strict,
                 branches=branches,
                 progress=progress,
+                limits=limits,
             )
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import clean, console, counted, line, note, on_terminal, print_json, table
-from palimpsest.ingest import Imported, ImportReport, Refused
+from palimpsest.importer import Imported, ImportReport, Refused
 from palimpsest.sources import NAMES
 
 MANY = 20
@@ -33,6 +35,7 @@ _NOTHING = ImportReport(source="", format=None, sessions={})
         "palimpsest import requests.jsonl --format anthropic",
         "cat chat.jsonl | palimpsest import - --session support-7",
         "palimpsest import *.jsonl --strict --json",
+        "palimpsest import huge.json --limit value=1000000000",
     ),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -44,6 +47,7 @@ _NOTHING = ImportReport(source="", format=None, sessions={})
 @click.option("--key", metavar="TEXT", help="Import the same messages once more, under another key.")
 @click.option("--branches", is_flag=True, help="Edits and regenerated answers become sessions of their own.")
 @click.option("--strict", is_flag=True, help="Stop at the first fault, and store nothing of its file.")
+@click.option("--limit", "limits", multiple=True, metavar="NAME=NUMBER", help="Another limit, as an error named it.")
 @json_option
 @store_options
 def import_command(
@@ -57,6 +61,7 @@ def import_command(
     key: str | None,
     branches: bool,
     strict: bool,
+    limits: tuple[str, ...],
 ) -> None:
     """Bring conversations from files into sessions.
 
@@ -68,7 +73,8 @@ def import_command(
     """
     for path in files:
         _check_readable(path)
-    options = {"source": source, "format": format, "session_id": session, "key": key, "branches": branches}
+    options: dict[str, Any] = {"source": source, "format": format, "session_id": session, "key": key}
+    options |= {"branches": branches, "limits": _limits(limits)}
     reports: list[tuple[str, ImportReport]] = []
     with open_memory(store, tenant, create=True) as memory:
         for path in files:
@@ -86,11 +92,27 @@ def import_command(
         click.get_current_context().exit(1)
 
 
+def _limits(given: tuple[str, ...]) -> dict[str, int]:
+    """The limits of the command line. Raises a usage error for what is none."""
+    limits = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        if not (number.isascii() and number.isdecimal() and len(number) < 20):
+            raise click.UsageError(f"--limit {clean(one)}: give a name and a whole number, as in value=1000000000")
+        limits[name] = int(number)
+    return limits
+
+
 def _check_readable(path: str) -> None:
-    """Raise a usage error for a file that cannot be read, before anything is done."""
+    """Raise a usage error for a file that cannot be read, before anything is done.
+
+    It is not opened for that: another program's database would lose its locks if this process has it open.
+    """
     try:
-        if path != "-":
-            open(path, "rb").close()
+        if path != "-" and stat.S_ISDIR(os.stat(path).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path != "-" and not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as fault:
         raise click.UsageError(f"{path}: {fault.strerror}") from fault
 

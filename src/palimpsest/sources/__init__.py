@@ -29,9 +29,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a file, or what is wrong at this place. Pieces come in the order of the file.
 
     `place` is a line number (`12`) or a path (`conversations[3].mapping.abc`). Without a `conversation` the message
-    belongs to the one that the whole file is. `key` is the source's own id of the message; where there is none,
-    `mark` says what the message is, and its identity is that and everything before it. `fault` says why there
-    are no entries. `apart` says that what comes next begins a new batch. `export` is a session of our own, whole.
+    belongs to the one that the whole file is. `key` is the source's own id of the message, and nothing of what it
+    says; with `shared` another file may have another message under it, and with `once` the same words are taken
+    once, wherever in the file they stand. Without a key a message is known by its place: how many pieces that `counts`
+    came before it in its conversation. `fault` says why there are no entries. `export` is a session of our own, whole.
     `left_out` counts what was not taken, by reason. `end` is how many bytes of the file were read.
     """
 
@@ -39,9 +40,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     conversation: Conversation | None = None
     entries: tuple[Entry, ...] = ()
     key: str = ""
-    mark: bytes = b""
+    shared: bool = False
+    once: bool = False
+    counts: bool = False
     fault: str | None = None
-    apart: bool = False
     export: Mapping[str, Any] | None = None
     left_out: dict[str, int] = {}
     end: int = 0

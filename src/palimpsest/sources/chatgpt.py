@@ -13,6 +13,7 @@ from palimpsest.entries import Entry, Kind, Part, Reasoning, Role, Status, Text
 from palimpsest.errors import InvalidEntry
 from palimpsest.sources import Conversation, Piece
 from palimpsest.sources.common import (
+    TooManyBranches,
     Tree,
     arguments,
     content,
@@ -26,7 +27,7 @@ from palimpsest.sources.common import (
 )
 from palimpsest.sources.documents import Document
 from palimpsest.sources.files import File
-from palimpsest.sources.shapes import canonical
+from palimpsest.sources.limits import Limits
 
 NAME = "chatgpt"
 ELSEWHERE = "messages in other branches (edits and regenerated answers)"
@@ -41,8 +42,8 @@ class ChatGPT:
     format: str | None = None
 
     def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
-        self._branches = branches
+        self._document = Document(file.stream, file.name, file.limits)
+        self._limits, self._branches = file.limits, branches
 
     @staticmethod
     def speaks(value: object) -> bool:
@@ -61,7 +62,7 @@ class ChatGPT:
             except InvalidEntry as fault:
                 yield Piece(place=within(place, fault), fault=fault.reason, end=item.end)
                 continue
-            yield from _Talk(value, mapping, place, number).pieces(branches=self._branches, end=item.end)
+            yield from _Talk(value, mapping, place, number).pieces(self._limits if self._branches else None, item.end)
 
 
 class _Talk:
@@ -78,8 +79,8 @@ class _Talk:
         self._tree = Tree({node: parent if isinstance(parent, str) else None for node, parent in parents.items()})
         self._nodes = nodes
 
-    def pieces(self, *, branches: bool, end: int) -> Iterator[Piece]:
-        """Yield the current branch, then the others, or how much there is in them."""
+    def pieces(self, branches: Limits | None, end: int) -> Iterator[Piece]:
+        """Yield the current branch, then the others within these limits (None: how much there is in them)."""
         for node, held in self._mapping.items():
             if not isinstance(held, dict):
                 yield Piece(place=f"{self._place}.mapping.{node}", fault="a node is an object", end=end)
@@ -95,9 +96,12 @@ class _Talk:
         yield from self._branch(taken, 1, end)
         seen = set(taken)
         others = sorted((leaf for leaf in self._tree.leaves if leaf not in seen), key=self._time)
-        if branches:
-            for number, leaf in enumerate(others, 2):
-                yield from self._branch(self._tree.path(leaf), number, end)
+        if branches is not None:
+            try:
+                for number, path in enumerate(self._tree.paths(others, branches), 2):
+                    yield from self._branch(path, number, end)
+            except TooManyBranches as fault:
+                yield Piece(place=f"{self._place}.mapping", fault=str(fault), end=end)
             return
         left = sum(self._speaks(node) for node in self._nodes if node not in seen)
         if left:
@@ -131,7 +135,6 @@ class _Talk:
                 conversation=conversation,
                 entries=tuple(entries),
                 key=f"{NAME}:{self._id or ''}:{node}",
-                mark=canonical(node),
                 left_out={left_out: 1} if left_out else {},
                 end=end,
             )

@@ -13,6 +13,7 @@ from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.sources import Conversation, Piece
 from palimpsest.sources.common import (
+    TooManyBranches,
     Tree,
     as_json,
     content,
@@ -27,7 +28,7 @@ from palimpsest.sources.common import (
 )
 from palimpsest.sources.documents import Document
 from palimpsest.sources.files import File
-from palimpsest.sources.shapes import canonical
+from palimpsest.sources.limits import Limits
 
 NAME = "claude"
 ELSEWHERE = "messages in other branches (edits and retries)"
@@ -49,8 +50,8 @@ class Claude:
     format: str | None = None
 
     def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
-        self._branches = branches
+        self._document = Document(file.stream, file.name, file.limits)
+        self._limits, self._branches = file.limits, branches
 
     @staticmethod
     def speaks(value: object) -> bool:
@@ -72,25 +73,33 @@ class Claude:
         id = own if isinstance(own, str) and own else None
         about = {"id": id, "title": title if isinstance(title, str) and title else None}
         messages: list[Any] = value["chat_messages"]
-        paths = _branches(messages)
-        for branch, path in enumerate(paths if self._branches else paths[:1], 1):
-            conversation = Conversation(
-                id=id if branch == 1 or id is None else f"{id}~{branch}",
-                title=about["title"],
-                number=number if branch == 1 else f"{number}~{branch}",
-            )
-            first = {"conversation": {key: known for key, known in about.items() if known}}
-            for i in path:
-                piece = _piece(messages[i], f"{place}.chat_messages[{i}]", conversation, id or "", first, end)
-                first = first if piece.fault or not piece.entries else {}
-                yield piece
-        left = len(messages) - len(paths[0]) if paths and not self._branches else 0
-        if left:
-            yield Piece(place=place, left_out={ELSEWHERE: left}, end=end)
+        taken = 0
+        try:
+            for branch, path in enumerate(_branches(messages, self._limits), 1):
+                if branch > 1 and not self._branches:
+                    break
+                taken = taken or len(path)
+                conversation = Conversation(
+                    id=id if branch == 1 or id is None else f"{id}~{branch}",
+                    title=about["title"],
+                    number=number if branch == 1 else f"{number}~{branch}",
+                )
+                first = {"conversation": {key: known for key, known in about.items() if known}}
+                for i in path:
+                    piece = _piece(messages[i], f"{place}.chat_messages[{i}]", conversation, id or "", first, end)
+                    first = first if piece.fault or not piece.entries else {}
+                    yield piece
+        except TooManyBranches as fault:
+            yield Piece(place=f"{place}.chat_messages", fault=str(fault), end=end)
+        if not self._branches and taken < len(messages):
+            yield Piece(place=place, left_out={ELSEWHERE: len(messages) - taken}, end=end)
 
 
-def _branches(messages: list[Any]) -> list[list[int]]:
-    """The branches as indexes of messages, the newest first; one that holds all where messages name no parents."""
+def _branches(messages: list[Any], limits: Limits) -> Iterator[list[int]]:
+    """The branches as indexes of messages, the newest first; one that holds all where messages name no parents.
+
+    Raises TooManyBranches before one, behind the first, that is beyond a limit.
+    """
     places = {
         message["uuid"]: i
         for i, message in enumerate(messages)
@@ -98,11 +107,14 @@ def _branches(messages: list[Any]) -> list[list[int]]:
     }
     named = [isinstance(message, dict) and isinstance(message.get("parent_message_uuid"), str) for message in messages]
     if not messages or len(places) < len(messages) or not all(named):
-        return [list(range(len(messages)))]
+        yield list(range(len(messages)))
+        return
     tree = Tree({id: messages[i]["parent_message_uuid"] for id, i in places.items()})
     newest = max(places, key=places.__getitem__)
-    leaves = [newest, *sorted((leaf for leaf in tree.leaves if leaf != newest), key=places.__getitem__)]
-    return [[places[id] for id in tree.path(leaf)] for leaf in leaves]
+    yield [places[id] for id in tree.path(newest)]
+    others = sorted((leaf for leaf in tree.leaves if leaf != newest), key=places.__getitem__)
+    for path in tree.paths(others, limits):
+        yield [places[id] for id in path]
 
 
 def _piece(message: Any, place: str, conversation: Conversation, id: str, about: Mapping[str, Any], end: int) -> Piece:
@@ -116,7 +128,7 @@ def _piece(message: Any, place: str, conversation: Conversation, id: str, about:
         conversation=conversation,
         entries=tuple(entries),
         key=f"{NAME}:{id}:{own}" if isinstance(own, str) and own else "",
-        mark=canonical(message),
+        counts=True,
         left_out={} if entries else {EMPTY: 1},
         end=end,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from palimpsest.checks import check
 from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats.common import data_address
+from palimpsest.sources.limits import Limits
 
 _DEEPEST = 80
 """Levels of a foreign value that are kept as they are; what is deeper is kept as JSON text."""
@@ -160,3 +161,19 @@ class Tree:
             found[node] = None
             node = self._parents[node]
         return list(reversed(found))
+
+    def paths(self, leaves: Sequence[str], limits: Limits) -> Iterator[list[str]]:
+        """The paths to these leaves. Raises TooManyBranches before one that is beyond a limit."""
+        messages = 0
+        for number, leaf in enumerate(leaves, 1):
+            if number > limits.branches:
+                raise TooManyBranches(limits.told("branches", "branches"))
+            path = self.path(leaf)
+            messages += len(path)
+            if messages > limits.branch_messages:
+                raise TooManyBranches(limits.told("branch_messages", "messages in its branches"))
+            yield path
+
+
+class TooManyBranches(ValueError):
+    """The branches of a conversation are beyond a limit, which the message names."""

@@ -26,7 +26,7 @@ def find_source(name: str, file: File) -> tuple[str, type[Source]]:
 
 
 def _recognised(file: File) -> str:
-    document = Document(file.stream, file.name)
+    document = Document(file.stream, file.name, file.limits)
     sample, where = document.sample(), file.name or "the file"
     found: dict[str, Any] = {}
     for value in sample:

@@ -16,7 +16,7 @@ class Exports:
     format: str | None = None
 
     def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
+        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:
@@ -31,7 +31,7 @@ class Exports:
             if self._document.layout == "value" and item.fault is None:
                 place = "messages"
             if item.fault is not None:
-                yield Piece(place=place, fault=item.fault, apart=True, end=item.end)
+                yield Piece(place=place, fault=item.fault, end=item.end)
             elif is_export(item.value):
                 yield Piece(place=place, export=item.value, end=item.end)
             else:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
-import re
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import IO, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
 from palimpsest.errors import ImportFailed
+from palimpsest.sources.limits import Limits
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 CHUNK = 1 << 16
 SQLITE, ZIP = b"SQLite format 3\0", b"PK\x03\x04"
-
-_CONVERSATIONS = re.compile(r"(?:.*/)?conversations(?:[-_]?\d+)?\.json")
-"""What both vendors' archives call what holds the conversations; where that is many files, they are numbered."""
 
 
 class Readable(Protocol):
@@ -30,13 +32,14 @@ class Ahead:
     """
 
     def __init__(self, stream: Readable) -> None:
-        self._stream, self._waiting, self._over = stream, b"", False
+        self._stream, self._over = stream, False
+        self._waiting, self._at = b"", 0  # what was looked at, and how much of it was taken
         self._stopped: ImportFailed | OSError | None = None
         self.taken = 0
 
     def ahead(self, size: int) -> bytes:
         """Return the next `size` bytes, fewer at the end, without taking them."""
-        pieces, length = [self._waiting], len(self._waiting)
+        pieces, length = [self._waiting[self._at :]], len(self._waiting) - self._at
         while length < size and not self._over:
             try:
                 pieces.append(self._stream.read(max(size - length, CHUNK)))
@@ -45,31 +48,34 @@ class Ahead:
                 break
             length += len(pieces[-1])
             self._over = not pieces[-1]
-        self._waiting = b"".join(pieces)
+        self._waiting, self._at = b"".join(pieces), 0
         return self._waiting[:size]
 
     def read(self, size: int = CHUNK) -> bytes:
         """Take the next bytes: some, or none at the end."""
-        if self._waiting:
-            found, self._waiting = self._waiting[:size], self._waiting[size:]
+        if self._at < len(self._waiting):
+            found = self._waiting[self._at : self._at + size]
+            self._at += len(found)
         elif self._stopped is not None:
             raise self._stopped
         else:
+            self._waiting, self._at = b"", 0
             found = b"" if self._over else self._stream.read(size)
         self.taken += len(found)
         return found
 
-    def lines(self) -> Iterator[bytes]:
-        """Take all lines that are left, with their ends."""
-        begun: list[bytes] = []
+    def lines(self, most: int) -> Iterator[bytes | None]:
+        """Take all lines that are left, with their ends; None for each that has more than `most` bytes."""
+        begun, length = list[bytes](), 0
         while more := self.read():
-            first, *rest = more.split(b"\n")
-            begun.append(first)
-            for line in rest:
-                yield b"".join(begun) + b"\n"
-                begun = [line]
-        if last := b"".join(begun):
-            yield last
+            *ends, rest = more.split(b"\n")
+            for end in ends:
+                yield b"".join([*begun, end, b"\n"]) if length + len(end) <= most else None
+                begun, length = [], 0
+            length += len(rest)
+            begun = [*begun, rest] if length <= most and rest else begun if length <= most else []
+        if length:
+            yield b"".join(begun) if length <= most else None
 
 
 class File:
@@ -77,17 +83,26 @@ class File:
 
     `name` is the file's own name ("" for a stream without one), `size` how many bytes there are to read (None where
     nobody knows). `stream` is what is to be read: the file, or what an archive holds of conversations; `others` says
-    how many members of an archive hold none. With `twice` it can be read once more, by `again`.
+    how many members of an archive hold none. Of an SQLite database (`is_sqlite`) that has a path it gives nothing: see
+    `database`. With `twice` it can be read once more, by `again`.
 
     Raises OSError where the path cannot be opened, ImportFailed for an archive that cannot be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | BinaryIO, *, twice: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        twice: bool = False,
+        limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+    ) -> None:
         self._opened = ExitStack()
-        self.others = 0
+        self.limits, self.others = limits, 0
         self._path = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+        self._held: bytearray | None = None
+        self._is_database = False
         if isinstance(path, str | os.PathLike):
-            self._raw: IO[bytes] = self._opened.enter_context(open(path, "rb"))  # noqa: SIM115 (`close` closes it)
+            self._raw: IO[bytes] = self._of_path(os.fspath(path))
             self.name = os.path.basename(os.fspath(path))
         else:
             self._raw, named = path, getattr(path, "name", None)
@@ -108,61 +123,75 @@ class File:
         """What names the sessions of a file that names none itself."""
         return self.name.split(".")[0]
 
-    @property
-    def path(self) -> str:
-        """Where the file is on disk; a stream is copied to a temporary file first."""
-        if self._path is None:
-            self._copy()
-        assert self._path is not None, "a copy has a path"
-        return self._path
+    def database(self) -> Connection:
+        """Return a new connection to the database that this is: at its path, or in memory where it is a stream.
+
+        Raises ImportFailed where it cannot be opened, or where a stream has more bytes than its limit.
+        """
+        from palimpsest.sources import databases
+
+        name = self.name or "the file"
+        if self._path is not None:
+            return databases.opened(self._path, name, self.limits)
+        if self._held is None:
+            self._held = bytearray()
+            while more := self.stream.read():
+                self._held += more
+                if len(self._held) > self.limits.database:
+                    hint = "it is held in memory, as it comes as a stream: give its path, or "
+                    told = self.limits.told("database", "bytes").replace("; ", f"; {hint}", 1)
+                    raise ImportFailed(name, f"is an SQLite database of {told}")
+        return databases.loaded(self._held, name, self.limits)
 
     def again(self) -> None:
         """Go back to the beginning."""
         assert self._start is not None, "opened to be read twice"
         self._raw.seek(self._start)
-        self.stream = Ahead(self._raw)
+        self.stream, self.others = Ahead(self._raw), 0
         self._look()
 
     def close(self) -> None:
-        """Close and remove what was opened here; a stream that was given stays open."""
+        """Close what was opened here; a stream that was given stays open."""
         self._opened.close()
+
+    def _of_path(self, path: str) -> IO[bytes]:
+        """What is at a path: nothing of what SQLite reads, or may be about to write."""
+        from palimpsest.sources.databases import LEAST, is_database
+
+        facts = os.stat(path)
+        if stat.S_ISREG(facts.st_mode):
+            self._is_database = facts.st_size >= LEAST and is_database(path)
+            if self._is_database or (not facts.st_size and os.access(path, os.R_OK)):
+                self._size = facts.st_size
+                return io.BytesIO()
+        return self._opened.enter_context(open(path, "rb"))
 
     def _measure(self) -> None:
         self.size: int | None = None
-        if self._start is not None:
+        if self._is_database:
+            self.size = self._size
+        elif self._start is not None:
             self.size = self._raw.seek(0, os.SEEK_END) - self._start
             self._raw.seek(self._start)
 
     def _look(self) -> None:
         head = self.stream.ahead(len(SQLITE))
-        self.is_sqlite = head == SQLITE
+        self.is_sqlite = self._is_database or head == SQLITE
         if head.startswith(ZIP):
             self._unpack()
 
     def _unpack(self) -> None:
-        import zipfile
+        from palimpsest.sources.archives import Archive
 
         if self._start is None:
             self._copy()
-        try:
-            archive = self._opened.enter_context(zipfile.ZipFile(self._raw))
-        except (zipfile.BadZipFile, NotImplementedError) as fault:
-            raise ImportFailed(self.name or "the archive", f"the archive cannot be read ({fault})") from fault
-        found = sorted(info.filename for info in archive.infolist() if _CONVERSATIONS.fullmatch(info.filename))
-        if not found:
-            seen = ", ".join(archive.namelist()[:5]) or "nothing"
-            raise ImportFailed(self.name or "the archive", f"there is no conversations.json in it, but {seen}")
-        self.size = sum(archive.getinfo(name).file_size for name in found)
-        self.others = sum(not info.is_dir() for info in archive.infolist()) - len(found)
-        self.stream = Ahead(_Members(archive.open, found))
+        archive = self._opened.enter_context(Archive(self._raw, self.name or "the archive", self.limits))
+        self.size, self.others = archive.size, archive.others
+        self.stream = Ahead(archive)
 
     def _copy(self) -> None:
-        """Put the stream into a temporary file and go on with that."""
-        import tempfile
-
-        folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="palimpsest-"))
-        self._path = os.path.join(folder, "copy")
-        copy = self._opened.enter_context(open(self._path, "w+b"))  # noqa: SIM115 (`close` closes it)
+        """Put the stream into a temporary file, which has no name that could outlive this process; go on with that."""
+        copy: IO[bytes] = self._opened.enter_context(_nameless())
         while waiting := self.stream.read():
             copy.write(waiting)
         copy.flush()
@@ -172,32 +201,7 @@ class File:
         self.stream = Ahead(copy)
 
 
-class _Members:
-    """Members of an archive, one after the other. Raises ImportFailed where they cannot be unpacked."""
+def _nameless() -> IO[bytes]:
+    import tempfile
 
-    def __init__(self, opened: _Opener, names: list[str]) -> None:
-        self._opened, self._names = opened, names
-        self._current: IO[bytes] | None = None
-
-    def read(self, size: int, /) -> bytes:
-        import zipfile
-        import zlib
-
-        name = self._names[0] if self._names else ""
-        try:
-            while self._names:
-                name = self._names[0]
-                if self._current is None:
-                    self._current = self._opened(name)
-                if found := self._current.read(min(size, CHUNK)):
-                    return found
-                self._current.close()
-                self._current = None
-                del self._names[0]
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as fault:
-            raise ImportFailed(name, f"cannot be unpacked ({fault})") from fault
-        return b""
-
-
-class _Opener(Protocol):
-    def __call__(self, name: str, /) -> IO[bytes]: ...
+    return tempfile.TemporaryFile(prefix="palimpsest-")

@@ -44,7 +44,7 @@ class LangChain:
     format: str | None = None
 
     def __init__(self, file: files.File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
+        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:

@@ -45,7 +45,7 @@ class Messages:
     """Provider messages. The format is the one named, or the one that the first messages speak for."""
 
     def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name)
+        self._document = Document(file.stream, file.name, file.limits)
         sample = self._document.sample()
         self.format: str | None = format or format_of(list(first_messages(sample)), sample, file.name or "the file")
         self._decoder = Decoder(self.format)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,21 +13,19 @@ from palimpsest.entries import Entry
 from palimpsest.errors import ImportFailed, InvalidEntry
 from palimpsest.sources import Conversation, Piece
 from palimpsest.sources.common import microseconds
-from palimpsest.sources.documents import loads
 from palimpsest.sources.files import File
 from palimpsest.sources.messages import Decoder
+from palimpsest.sources.values import TooLarge, loads
 
 NAME = "openai-agents"
 ELSEWHERE = "messages in other branches"
 MAIN = "main"
-_WAL = 2
-"""What byte 18 of a database says where its writes go to a log of their own first."""
-
-_PLAIN = "SELECT id, message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
+_PLAIN = "SELECT rowid, id FROM agent_messages WHERE session_id = ? ORDER BY id"
 _BRANCH = (
-    "SELECT m.id, m.message_data, m.created_at FROM message_structure s JOIN agent_messages m ON m.id = s.message_id "
+    "SELECT m.rowid, m.id FROM message_structure s JOIN agent_messages m ON m.id = s.message_id "
     "WHERE s.session_id = ? AND s.branch_id = ? ORDER BY s.sequence_number"
 )
+_ROW = "SELECT message_data, created_at FROM agent_messages WHERE rowid = ?"
 _OTHERS = (
     "SELECT count(DISTINCT message_id) FROM message_structure WHERE session_id = ?1 AND message_id NOT IN "
     "(SELECT message_id FROM message_structure WHERE session_id = ?1 AND branch_id = ?2)"
@@ -48,10 +44,10 @@ class OpenAIAgents:
         self._name = file.name or "the file"
         if not file.is_sqlite:
             raise ImportFailed(self._name, "is no SQLite database")
-        self._path, self._size, self._branches = file.path, file.size or 0, branches
+        self._file, self._size, self._branches = file, file.size or 0, branches
         self._decoder = Decoder(format or "openai-responses")
         self.format = format or "openai-responses"
-        with closing(self._connected()) as db:
+        with closing(self._file.database()) as db:
             try:
                 found = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             except sqlite3.Error as fault:
@@ -67,27 +63,9 @@ class OpenAIAgents:
         """No JSON value is of this source."""
         return False
 
-    def _connected(self) -> sqlite3.Connection:
-        """Open the database for reading only. Texts come as bytes: what is damaged must not stop the rest.
-
-        Reading a database whose last writer has left would leave files beside it, so that one is opened as it is.
-        """
-        uri = Path(self._path).resolve().as_uri() + "?mode=ro"
-        with open(self._path, "rb") as file:
-            head = file.read(19)
-        if head[18:] == bytes([_WAL]) and not Path(f"{self._path}-wal").exists():
-            uri += "&immutable=1"
-        try:
-            db = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        except sqlite3.Error as fault:
-            raise ImportFailed(self._name, f"cannot be opened: {fault}") from fault
-        db.text_factory = bytes
-        db.execute("PRAGMA trusted_schema = OFF")  # what the file says of itself runs nothing
-        return db
-
     def pieces(self) -> Iterator[Piece]:
         """Yield the items, session by session."""
-        with closing(self._connected()) as db:
+        with closing(self._file.database()) as db:
             try:
                 yield from self._sessions(db)
             except sqlite3.Error as fault:
@@ -103,13 +81,19 @@ class OpenAIAgents:
             except UnicodeDecodeError as fault:
                 yield Piece(place=f"agent_messages.id={first}", fault=f"session_id is no UTF-8: {fault.reason}")
                 continue
+            came, most = False, self._file.limits.branches
             for branch, (query, arguments) in enumerate(self._queries(db, session), 1):
+                if branch > most + 1:
+                    yield Piece(place=session, fault=self._file.limits.told("branches", "branches"))
+                    break
                 own = session if branch == 1 else f"{session}~{branch}"
                 conversation = Conversation(id=own, number=str(number))
                 self._decoder.begin()
-                for row in db.execute(query, arguments):
-                    done = min(done + 1, total)
-                    yield self._piece(row, session, conversation, self._size * done // total)
+                for row, id in db.execute(query, arguments):
+                    came, done = True, min(done + 1, total)
+                    yield self._piece(db, row, id, conversation, self._size * done // total)
+            if not came:
+                yield Piece(place=f"agent_messages.id={first}", fault="no row is found by its session_id")
             if self._advanced and not self._branches:
                 left = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
                 if left and db.execute(_BRANCH, (session, MAIN)).fetchone():
@@ -126,23 +110,27 @@ class OpenAIAgents:
         named = sorted(found, key=lambda branch: branch != MAIN)  # stable: the others stay in order
         return [(_BRANCH, (session, branch)) for branch in (named if self._branches else named[:1])]
 
-    def _piece(self, row: tuple[Any, ...], session: str, conversation: Conversation, end: int) -> Piece:
-        id, data, created = row
+    def _piece(self, db: sqlite3.Connection, row: int, id: Any, conversation: Conversation, end: int) -> Piece:
         place = f"agent_messages.id={id}"
-        raw = data if isinstance(data, bytes) else str(data).encode()
         try:
-            entries = self._entries(raw, created)
+            data, created = db.execute(_ROW, (row,)).fetchone() or (b"", None)
+            entries = self._entries(data if isinstance(data, bytes) else str(data).encode(), created)
         except InvalidEntry as fault:
             where = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{where}: {fault.reason}" if where else fault.reason
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
-        key = f"{NAME}:{session}:{id}:{sha256(raw).hexdigest()[:16]}"
-        return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, mark=raw, end=end)
+        except sqlite3.DataError:  # it is read no further than that
+            reason = self._file.limits.told("value", "bytes in one row")
+            return Piece(place=place, conversation=conversation, fault=reason, end=end)
+        key = f"{NAME} {id}"
+        return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, shared=True, end=end)
 
     def _entries(self, raw: bytes, created: Any) -> list[Entry]:
         """The entries of a row. Raises InvalidEntry for one that is damaged."""
         try:
-            item = loads(raw)
+            item = loads(raw, self._file.limits)
+        except TooLarge as fault:
+            raise InvalidEntry("message_data", str(fault)) from fault
         except (ValueError, RecursionError) as fault:
             reason = "nested too deeply" if isinstance(fault, RecursionError) else f"no JSON: {fault}"
             raise InvalidEntry("message_data", reason) from fault

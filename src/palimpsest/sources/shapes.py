@@ -5,7 +5,6 @@ A source of messages is a `Reading`: it knows one message. All shapes are the sa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -13,7 +12,8 @@ from palimpsest.entries import Entry
 from palimpsest.errors import InvalidEntry
 from palimpsest.sources import Conversation, Piece
 from palimpsest.sources.common import need
-from palimpsest.sources.documents import Document, Item
+from palimpsest.sources.documents import Document
+from palimpsest.sources.values import Item
 
 LISTS = ("messages", "input", "contents")
 """Where an object keeps its messages."""
@@ -102,13 +102,12 @@ class _Shapes:
                 if item.fault is None:
                     yield self._message(item.value, place, conversation, end)
                 else:
-                    fault, mark = item.fault, item.raw
-                    yield Piece(place=place, conversation=conversation, fault=fault, mark=mark, apart=True, end=end)
+                    yield Piece(place=place, conversation=conversation, fault=item.fault, counts=True, end=end)
             return
         for item in document.items():
             number = str(item.place + 1)
             if item.fault is not None:
-                yield Piece(place=f"item {number}", fault=item.fault, mark=item.raw, apart=True, end=item.end)
+                yield Piece(place=f"item {number}", fault=item.fault, counts=True, end=item.end)
             else:
                 yield from self._value(item, f"item {number}", f"item {number} ", number)
 
@@ -116,7 +115,7 @@ class _Shapes:
         """A line of many, or the one value of a document."""
         place = str(item.place)
         if item.fault is not None:
-            yield Piece(place=place, fault=item.fault, mark=item.raw, apart=True, end=item.end)
+            yield Piece(place=place, fault=item.fault, counts=True, end=item.end)
         elif is_line:
             yield from self._value(item, place, f"{place}: ", place)
         else:
@@ -136,8 +135,7 @@ class _Shapes:
             return
         else:
             yield Piece(place=place, fault=NEITHER, end=item.end)
-        # What a line held is part of the identity of the messages on later lines.
-        yield Piece(place=place, mark=item.raw, apart=True, end=item.end)
+        yield Piece(place=place, counts=True, end=item.end)  # in the conversation that the file is
 
     def _object(
         self, value: Mapping[str, Any], held: tuple[str, list[Any]], before: str, number: str, end: int
@@ -151,17 +149,18 @@ class _Shapes:
             number=number,
         )
         for name in SYSTEMS:
-            yield from self._system(value.get(name), f"{before}{name}", conversation, end)
+            yield from self._system(value.get(name), name, before, conversation, end)
         yield from self._conversation(messages, f"{before}{key}", conversation, end)
         beside = [name for name in value if name not in (key, *IDS, *SYSTEMS, "title")]
         if beside:
             reason = "settings beside the messages, such as model and tools"
             yield Piece(place=before or key, left_out={reason: len(beside)}, end=end)
 
-    def _system(self, given: Any, place: str, conversation: Conversation, end: int) -> Iterator[Piece]:
+    def _system(self, given: Any, name: str, before: str, conversation: Conversation, end: int) -> Iterator[Piece]:
         """What the system says beside the messages, as a message of its own that later ones do not depend on."""
         if given in (None, "", [], {}):
             return
+        place = f"{before}{name}"
         try:
             text = _system_text(given)
         except InvalidEntry as fault:
@@ -171,7 +170,8 @@ class _Shapes:
             place=place,
             conversation=conversation,
             entries=(Entry(role="system", content=text),),
-            key=f"system:{text}",
+            key=f"{name} {conversation.number}",
+            once=True,
             end=end,
         )
 
@@ -181,21 +181,14 @@ class _Shapes:
             yield self._message(message, f"{place}[{i}]", conversation, end)
 
     def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
-        mark = canonical(message)
         try:
             entries, left_out = self._reading.read(need(message, dict, "messages[0]", "a message, which is a mapping"))
         except InvalidEntry as fault:
             within = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{within}: {fault.reason}" if within else fault.reason
-            return Piece(place=place, conversation=conversation, fault=reason, mark=mark, end=end)
-        return Piece(
-            place=place, conversation=conversation, entries=tuple(entries), mark=mark, left_out=left_out, end=end
-        )
-
-
-def canonical(value: object) -> bytes:
-    """A value as the bytes that say what it is."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+            return Piece(place=place, conversation=conversation, fault=reason, counts=True, end=end)
+        made = tuple(entries)
+        return Piece(place=place, conversation=conversation, entries=made, counts=True, left_out=left_out, end=end)
 
 
 def _system_text(given: Any) -> str:

@@ -208,7 +208,7 @@ def _read(found: Found, entry: Entry, lower: set[str]) -> None:
     if not text:
         return
     if entry.kind == "context":
-        _read_context(found, entry, text)
+        _read_context(found, entry)
         return
     if entry.kind == "summary":  # of the user's own
         found.earlier.append(text)
@@ -233,17 +233,14 @@ def _read(found: Found, entry: Entry, lower: set[str]) -> None:
             _note(found.unsure, _item("fact", term.text, entry.seq, UNSURE))
 
 
-def _read_context(found: Found, entry: Entry, text: str) -> None:
-    """Of a context its source and the hash of its newest text remain."""
-    from hashlib import sha256
-
+def _read_context(found: Found, entry: Entry) -> None:
+    """Of a context its source remains, and its newest version's entry: by a hash its text could be tried out."""
     source = " ".join((entry.name or "context").split())
-    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    found.contexts[source] = _item("artifact", f"{source} (sha256 {digest})", entry.seq, CONTEXT)
+    found.contexts[source] = _item("artifact", f"{source} (entry {entry.seq})", entry.seq, CONTEXT)
 
 
 def _source_of(context: str) -> str:
-    return context.rpartition(" (sha256 ")[0] or context
+    return context.rpartition(" (entry ")[0] or context
 
 
 def _read_sentences(found: Found, entry: Entry, text: str, terms: Sequence[Term]) -> None:

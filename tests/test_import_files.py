@@ -1,0 +1,164 @@
+"""What an import does to the files that it reads: nothing, to their locks and to the disk around them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import START, run
+from exports_chatgpt import simple
+from palimpsest import ImportFailed, Memory
+from test_import_identity import agents, lines, said
+
+WRITES = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
+try:
+    db.execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError as fault:
+    print(fault)
+else:
+    print("wrote")
+"""
+
+
+def other_writer(path: Path) -> str:
+    """What happens to another process that wants to write to a database."""
+    done = subprocess.run([sys.executable, "-c", WRITES, path], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(params=["delete", "wal"])
+def locked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A database of the OpenAI Agents SDK in which this process is in the middle of a transaction."""
+    path = tmp_path / "agents.db"
+    path.write_bytes(agents(["committed"]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"PRAGMA journal_mode = {request.param}")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO agent_messages (session_id, message_data) VALUES ('talk', '{}')")
+        assert other_writer(path) == "database is locked"
+        yield path
+        db.execute("COMMIT")
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": True}, {"source": "openai-agents"}], ids=str)
+def test_a_database_that_this_process_writes_to_stays_locked(
+    memory: Memory, locked: Path, options: dict[str, Any]
+) -> None:
+    """What is committed is imported, and nobody else may write until the transaction is over."""
+    memory.import_file(locked, session_id="talk", **options)
+
+    assert [entry.text for entry in memory.session("talk").entries()] == ["committed"]
+    assert other_writer(locked) == "database is locked"
+
+
+@pytest.mark.parametrize("source", ["chatgpt", "messages", "palimpsest"])
+def test_a_refused_database_stays_locked(memory: Memory, locked: Path, source: str) -> None:
+    """That a database is none of this source is found out without touching its locks."""
+    with pytest.raises(ImportFailed, match="is an SQLite database"):
+        memory.import_file(locked, source=source)
+
+    assert other_writer(locked) == "database is locked"
+
+
+def test_the_command_leaves_locks_alone(here: Path, locked: Path) -> None:
+    """The command line looks whether a file can be read without opening it."""
+    assert run("import", str(locked)).exit_code == 0
+    assert other_writer(locked) == "database is locked"
+
+
+def test_a_database_without_content_stays_locked(memory: Memory, tmp_path: Path) -> None:
+    """A database that has just been made has no bytes yet, and may be locked all the same."""
+    path = tmp_path / "new.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+
+        with pytest.raises(ImportFailed, match="is empty"):
+            memory.import_file(path)
+
+        assert other_writer(path) == "database is locked"
+
+
+def test_our_own_store_can_be_named_by_mistake(tmp_path: Path) -> None:
+    """The store's own file is refused, and what another process does then finds the store in use."""
+    path = tmp_path / "log.db"
+    with Memory.open(path) as memory:
+        memory.session("one").add_user_message("kept")
+        with pytest.raises(ImportFailed, match="no table agent_messages"):
+            memory.import_file(path)
+
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT count(*) FROM session").fetchone() == (1,)
+        reader = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT 1 FROM session').fetchall()"
+        subprocess.run([sys.executable, "-c", reader, path], check=True)
+
+        assert path.with_name("log.db-wal").exists()  # which whoever is the last to leave takes along
+        memory.session("one").add_user_message("kept, too")
+    with Memory.open(path) as memory:
+        assert len(memory.session("one").entries()) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a file has its name for as long as it is open")
+@pytest.mark.parametrize("kind", ["archive", "strict", "database"])
+def test_what_comes_as_a_stream_has_no_copy_on_the_disk(here: Path, kind: str) -> None:
+    """While it is read, and after the process was killed, no file in the temporary folder has what came in."""
+    body = b"secret" * 200_000
+    if kind == "archive":
+        with zipfile.ZipFile(here / "a.zip", "w") as archive:
+            archive.writestr("conversations.json", json.dumps([simple("talk", 9000).done()]))
+        body = (here / "a.zip").read_bytes()
+    if kind == "database":
+        body = agents([f"secret {number}" for number in range(20_000)])
+    if kind == "strict":
+        body = lines(said([f"secret {number}" for number in range(30_000)]))
+    assert len(body) > 1_000_000
+    folder = here / "temporary"
+    folder.mkdir()
+    command = [*START, "import", "-", "--session", "talk", *(["--strict"] if kind == "strict" else [])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_with(folder)) as process:
+        assert process.stdin is not None
+        process.stdin.write(body[:-1])  # more than a pipe holds: it has read most of it, and waits for the rest
+        process.stdin.flush()
+        seen = sorted(folder.rglob("*"))
+        process.send_signal(signal.SIGKILL)
+
+    assert seen == []
+    assert sorted(folder.rglob("*")) == []
+
+
+def _with(folder: Path) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+def test_a_file_that_cannot_be_read_is_bad_usage(here: Path) -> None:
+    """A folder, and a file that is not there, are told before anything is done."""
+    for name in (".", "missing.json"):
+        result = run("import", name)
+        assert result.exit_code == 2
+        assert name in result.stderr
+
+
+def test_a_database_as_a_stream_in_use_is_read(memory: Memory, tmp_path: Path) -> None:
+    """A database whose writes go to a log says so in its bytes; its copy has none, and is read."""
+    path = tmp_path / "agents.db"
+    path.write_bytes(agents(["one", "two"]))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+
+    with path.open("rb") as stream:
+        report = memory.import_file(stream, session_id="talk", strict=True)
+
+    assert report.sessions["talk"].added == 2

@@ -1,0 +1,197 @@
+"""Values that no honest file has, anywhere in a file: kept or told, never a crash, and alike on every store."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import ImportFailed, Memory
+from test_import_damage import FILES, damaged, places
+from test_import_identity import STORES, agents, opened
+
+HOSTILE: list[Any] = [
+    "\ud800",
+    "a\0b",
+    "x" * 6_000,
+    "\u202e\x1b[2J",
+    {"\ud800": "\udfff"},
+    {"\0": 1},
+    2**64,
+    -(2**63) - 1,
+    float("nan"),
+    float("inf"),
+    253_402_300_799.999,
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59.999999-14:00",
+]
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[dict[str, Memory]]:
+    """A memory on each kind of store, also encrypted."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(opened(name, tmp_path / name.replace(" ", "-"))) for name in STORES}
+
+
+def outcome(memory: Memory, body: bytes, source: str, session: str) -> Any:
+    """What comes of a file, and of the same once more."""
+    try:
+        first = memory.import_file(io.BytesIO(body), source=source, session_id=session, branches=True)
+    except ImportFailed as fault:
+        return str(fault)
+    again = memory.import_file(io.BytesIO(body), source=source, session_id=session, branches=True)
+    assert sum(one.added for one in again.sessions.values()) == 0
+    if not first.sessions:
+        return first
+    session_ = memory.session(session, max_tokens=60_000)
+    said = [(entry.kind, entry.role, entry.text, entry.name, entry.call_id, entry.at) for entry in session_.entries()]
+    kept = [one for one in said if one[-1] < 1_700_000_000_000_000 * 4]  # else it has the time of the import
+    return first, len(said), [one[:-1] for one in kept], len(session_.context().messages)
+
+
+def cases(source: str, count: int, dice: random.Random) -> list[bytes]:
+    """Files with a hostile value somewhere."""
+    found = list(places(FILES[source]))
+    made = []
+    for _ in range(count):
+        value = damaged(FILES[source], dice.choice(found), dice.choice(HOSTILE))
+        made.append(json.dumps(value).encode())
+    return made
+
+
+def check(memories: dict[str, Memory], source: str, count: int, dice: random.Random) -> None:
+    for number, body in enumerate(cases(source, count, dice)):
+        found = {name: outcome(memory, body, source, f"s{number}") for name, memory in memories.items()}
+        assert all(one == found["sqlite"] for one in found.values()), body
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_hostile_values_are_alike_on_every_store(memories: dict[str, Memory], source: str, dice: random.Random) -> None:
+    """Whatever stands anywhere in a file, every store keeps and tells the same of it; repeated it adds nothing."""
+    check(memories, source, 12, dice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", FILES)
+def test_many_hostile_values_are_alike_on_every_store(
+    memories: dict[str, Memory], source: str, dice: random.Random
+) -> None:
+    """The same, for hundreds of them."""
+    check(memories, source, 400, dice)
+
+
+def test_a_message_that_cannot_be_kept_costs_no_other(memories: dict[str, Memory]) -> None:
+    """A call whose names have no UTF-8 is kept or told; the messages around it are there on every store."""
+    call = {"id": "c\ud800", "type": "function", "function": {"name": "t\ud800", "arguments": "{}"}}
+    said = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c\ud800", "content": "found"},
+        {"role": "user", "content": "last \ud800"},
+    ]
+    body = "\n".join(map(json.dumps, said)).encode()
+
+    found = {name: outcome(memory, body, "messages", "talk") for name, memory in memories.items()}
+
+    assert all(one == found["sqlite"] for one in found.values())
+    for memory in memories.values():
+        texts = [entry.text for entry in memory.session("talk").entries()]
+        assert (texts[0], texts[-1]) == ("first", "last \ud800")
+
+
+# --- databases
+
+
+def table(path: Path, schema: str, *rows: tuple[Any, ...]) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(schema)
+        for row in rows:
+            db.execute("INSERT INTO agent_messages VALUES (?, ?, ?, ?)", row)
+        db.commit()
+    return path
+
+
+GOOD = '{"role": "user", "content": "good"}'
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (2, "talk", b"\xff\xfe", "now"),
+        (2, "talk", None, None),
+        (2, "talk", 7, 7.5),
+        (2, "talk", '{"role": "user", "content": "\\ud800"}', b"\xff"),
+        (2, "talk", "[" * 5000, "2026-01-01"),
+        (2, "talk", '{"role": "user", "content": 1e999}', "9999-99-99"),
+        (2, b"\xff", GOOD, "2026-01-01"),
+        (2, None, GOOD, "2026-01-01"),
+        (2, 5, GOOD, "2026-01-01"),
+        (2, "a\0b", GOOD, "2026-01-01"),
+        (2, "x" * 6000, GOOD, "2026-01-01"),
+        ("\ud7ff", "talk", GOOD, "0001-01-01T00:00:00+14:00"),
+        (1, "talk", '{"role": "user", "content": "other of the same id"}', None),
+    ],
+    ids=repr,
+)
+def test_rows_of_any_kind_are_taken_or_told(memory: Memory, tmp_path: Path, row: tuple[Any, ...]) -> None:
+    """A row with anything in it, in a table without types, is taken or told, and costs no other."""
+    schema = "CREATE TABLE agent_messages (id, session_id, message_data, created_at)"
+    path = table(tmp_path / "a.db", schema, (1, "talk", GOOD, "2026-01-01"), row, (3, "talk", GOOD, "2026-01-01"))
+
+    first = memory.import_file(path)
+    again = memory.import_file(path)
+
+    texts = [entry.text for entry in memory.session("talk").entries()]
+    assert texts.count("good") >= 2
+    assert sum(one.added for one in first.sessions.values()) + len(first.refused) >= 3
+    assert sum(one.added for one in again.sessions.values()) == 0
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "CREATE TABLE agent_messages (other)",
+        "CREATE TABLE agent_messages (id PRIMARY KEY, session_id, message_data, created_at) WITHOUT ROWID",
+        "CREATE VIEW agent_messages AS SELECT 1 id, 'talk' session_id, 'x' message_data, 1 created_at",
+        "CREATE TABLE agent_messages (id, session_id AS (zeroblob(200000000)), message_data, created_at)",
+    ],
+)
+def test_tables_of_another_make_are_told(memory: Memory, tmp_path: Path, schema: str) -> None:
+    """A table that only has the name ends in a report or is refused."""
+    path = table(tmp_path / "a.db", schema)
+    with closing(sqlite3.connect(path)) as db:
+        if "zeroblob" in schema:
+            db.execute("INSERT INTO agent_messages (id) VALUES (1)")
+            db.commit()
+
+    try:
+        report = memory.import_file(path)
+    except ImportFailed:
+        return
+    assert report.sessions == {}
+    assert report.refused or "other" not in schema
+
+
+@pytest.mark.parametrize("damage", range(24))
+def test_a_damaged_database_ends_in_a_report(memory: Memory, damage: int, tmp_path: Path) -> None:
+    """Bytes that were changed anywhere in a database are told; what can be read is taken."""
+    body = bytearray(agents([f"message {number}" for number in range(60)]))
+    dice = random.Random(damage)
+    for _ in range(dice.choice([1, 30, 400])):
+        body[dice.randrange(len(body))] = dice.randrange(256)
+    path = tmp_path / "a.db"
+    path.write_bytes(body)
+
+    for given in (path, io.BytesIO(bytes(body))):
+        try:
+            memory.import_file(given, session_id="talk")
+        except ImportFailed:
+            continue

@@ -1,0 +1,282 @@
+"""How much a file may make an import do: what is beyond a limit is told, by name, and the rest is taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+import exports_chatgpt
+import exports_claude
+from commands import run
+from palimpsest import ConfigError, ImportFailed, Memory
+from palimpsest.sources.limits import Limits
+from test_import_identity import agents, dumped, lines, said
+
+IMPORTER = Path(__file__).with_name("importer.py")
+LONG = "x" * 5_000
+
+
+def packed(body: bytes, kind: int = zipfile.ZIP_DEFLATED, others: int = 0) -> bytes:
+    """An archive of a data export."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", kind) as archive:
+        archive.writestr("conversations.json", body)
+        for number in range(others):
+            archive.writestr(f"image-{number}.png", b"")
+    return stream.getvalue()
+
+
+def talk(count: int) -> bytes:
+    return exports_chatgpt.written([exports_chatgpt.simple("talk", count)])
+
+
+def bushy(branches: int) -> exports_chatgpt.Talk:
+    """A conversation whose second message was regenerated so often."""
+    made = exports_chatgpt.Talk("talk")
+    first = made.said("user", "question")
+    for number in range(branches + 1):
+        made.said("assistant", f"answer {number}", after=first)
+    return made
+
+
+def bushy_claude(branches: int) -> exports_claude.Talk:
+    made = exports_claude.Talk("talk", parents=True)
+    first = made.said("human", "question")
+    for number in range(branches + 1):
+        made.said("assistant", f"answer {number}", after=first)
+    return made
+
+
+PASSED: dict[str, tuple[str, bytes, dict[str, int], dict[str, Any], str]] = {
+    "line": ("value", lines(said(["one", LONG, "two"])), {"value": 2_000}, {}, "2"),
+    "item": ("value", dumped(said(["one", LONG, "two"])), {"value": 2_000}, {}, "messages[1]"),
+    "last item": ("value", dumped(said(["one", "two", LONG])), {"value": 2_000}, {}, "messages[2]"),
+    "between": (
+        "value",
+        dumped([*said(["one"]), LONG, *said(["two"])]),
+        {"value": 2_000},
+        {"source": "messages"},
+        "messages[1]",
+    ),
+    "string": ("string", lines(said(["one", LONG, "two"])), {"string": 2_000}, {}, "2"),
+    "key": ("string", lines([*said(["one"]), {LONG: 1}, *said(["two"])]), {"string": 2_000}, {}, "2"),
+    "values": ("values", lines([*said(["one"]), [[]] * 900, *said(["two"])]), {"values": 500}, {}, "2"),
+    "branches": (
+        "branches",
+        exports_chatgpt.written([bushy(5), exports_chatgpt.simple("other", 1)]),
+        {"branches": 3},
+        {"branches": True},
+        "conversations[0].mapping",
+    ),
+    "messages of branches": (
+        "branch_messages",
+        exports_claude.written([bushy_claude(5)]),
+        {"branch_messages": 6},
+        {"branches": True},
+        "conversations[0].chat_messages",
+    ),
+    "row": ("value", agents(["one", LONG, "two"]), {"value": 4_000}, {}, "agent_messages.id=2"),
+}
+
+
+@pytest.mark.parametrize("case", PASSED)
+def test_what_is_beyond_a_limit_is_told_and_the_rest_taken(memory: Memory, case: str) -> None:
+    """The fault names its place, the limit, and how to raise it; with a higher one all of it is there."""
+    limit, body, limits, options, place = PASSED[case]
+
+    def taken(body: bytes, **more: Any) -> Any:
+        return memory.import_file(io.BytesIO(body), session_id="talk", **options, **more)
+
+    report = taken(body, limits=limits)
+
+    (refused,) = report.refused
+    assert refused.place == place
+    assert (
+        f"(the limit '{limit}'; raise it with limits={{'{limit}': ...}}, or --limit {limit}=NUMBER)" in refused.reason
+    )
+    assert f"{limits[limit]:,}" in refused.reason
+    texts = {entry.text for entry in memory.session("talk").entries()}
+    assert {"one", "two"} <= texts or {"question", "answer 5"} <= texts
+    assert not any("the limit" in one.reason for one in taken(body).refused)
+
+
+WHOLE: dict[str, tuple[str, bytes, dict[str, int]]] = {
+    "document": ("value", dumped({"messages": said([LONG])}), {"value": 2_000}),
+    "first line": ("value", dumped(said([LONG])[0]) + b"\n" * 3, {"value": 2_000}),
+    "spaces": ("value", b" " * 3_000_000 + b"{}", {"value": 2_000}),
+    "unpacked": ("unpacked", packed(talk(40)), {"unpacked": 5_000}),
+    "ratio": ("ratio", packed(b" " * (80 << 20) + talk(1)), {}),
+    "members": ("members", packed(talk(1), others=20), {"members": 20}),
+    "directory": ("members", packed(talk(1), others=30_000), {"members": 100}),
+    "database": ("database", agents(["one"]), {"database": 4_096}),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_file_beyond_a_limit_is_refused(memory: Memory, case: str) -> None:
+    """Where nothing of a file can be read within a limit it is refused, naming that; nothing is stored."""
+    limit, body, limits = WHOLE[case]
+
+    with pytest.raises(ImportFailed) as failed:
+        memory.import_file(io.BytesIO(body), session_id="talk", limits=limits)
+
+    assert f"(the limit '{limit}'; " in failed.value.reason
+    assert f"--limit {limit}=NUMBER" in failed.value.reason
+    assert memory.sessions() == []
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_are_packed_as_exports_are(memory: Memory, kind: int) -> None:
+    """What unpacks to any size at once is not unpacked at all."""
+    with pytest.raises(ImportFailed, match="packed in a way that is not read here"):
+        memory.import_file(io.BytesIO(packed(talk(1), kind)))
+
+
+def test_faults_are_listed_up_to_a_limit(memory: Memory) -> None:
+    """Of a file of nothing but faults the report holds the first ones, and counts the others."""
+    body = lines(said(["one"])) + b"{broken\n" * 50
+
+    report = memory.import_file(io.BytesIO(body), session_id="talk", limits={"refused": 10})
+
+    assert [one.place for one in report.refused] == [str(number) for number in range(2, 12)]
+    assert report.left_out == {"more that is malformed": 40}
+    assert report.sessions["talk"].added == 1
+
+
+@pytest.mark.parametrize("given", [{"vaule": 1}, {"value": 0}, {"value": True}, {"value": "1"}, [1], 5], ids=str)
+def test_limits_that_are_none_are_refused(memory: Memory, given: Any) -> None:
+    """An unknown limit, and one that is no whole number, are named before anything is read."""
+    with pytest.raises(ConfigError, match="limits"):
+        memory.import_file(io.BytesIO(b"[]"), limits=given)
+
+
+def test_limits_on_the_command_line(here: Path) -> None:
+    """`--limit` raises or lowers one; what is no limit is bad usage."""
+    (here / "chat.jsonl").write_bytes(lines(said(["one", LONG])))
+
+    low = run("import", "chat.jsonl", "--limit", "value=2000")
+    high = run("import", "chat.jsonl", "--limit", "value=20000", "--limit", "string=20000")
+
+    assert (low.exit_code, high.exit_code) == (1, 0)
+    assert "chat.jsonl:2: more than 2,000 bytes in one line (the limit 'value'" in low.stderr
+    for wrong in ("value", "value=", "value=-1", "value=1e9", "vaule=5"):
+        assert run("import", "chat.jsonl", "--limit", wrong).exit_code == 2
+
+
+# --- memory
+
+
+def _flood(write: Callable[[bytes], object], kind: str, mebibytes: int) -> None:
+    """Write a file that has one thing without end."""
+    begin, unit, end = {
+        "spaces": (b"[", b" ", b"]"),
+        "line": (b"", b" ", b"{}\n"),
+        "string": (b'[{"title": "', b"a", b'"}]'),
+        "escapes": (b'[{"title": "', b"\\\\", b'"}]'),
+        "document": (b'{"title": "', b"a", b'"}'),
+        "lists": (b'[{"a": [', b"[],", b"1]}]"),
+        "numbers": (b"[", b"1,", b"1]"),
+        "text": (b'["', b"a", b'"]'),
+        "deep": (b"", b"[", b""),
+        "quotes": (b"[{", b'"', b"}]"),
+        "lines": (b"", b"x\n", b""),
+        "blank": (b"", b"\n", b""),
+    }[kind]
+    write(begin)
+    for _ in range(mebibytes):
+        write(unit * ((1 << 20) // len(unit)))
+    write(end)
+
+
+FLOODS = ["spaces", "line", "string", "escapes", "document", "lists", "numbers", "text", "deep", "quotes", "lines"]
+
+
+@contextmanager
+def exported_to(path: Path) -> Iterator[IO[bytes]]:
+    """The conversations of an archive, to be written."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("conversations.json", "w", force_zip64=True) as member,
+    ):
+        yield member
+
+
+def _grown(tmp_path: Path, bodies: list[Path], limits: dict[str, int]) -> dict[str, int]:
+    command = [
+        sys.executable,
+        str(IMPORTER),
+        "refused",
+        str(tmp_path / "log.db"),
+        json.dumps(limits),
+        *map(str, bodies),
+    ]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
+    assert found["added"] == 0
+    return {Path(path).stem: grown for path, grown in found["grown"].items()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
+def test_refusing_takes_little_memory(tmp_path: Path) -> None:
+    """Whatever a file has without end, passing over it takes memory for the limit, and not for the file."""
+    bodies = []
+    for kind in FLOODS:
+        body = tmp_path / f"{kind}.json"
+        with body.open("wb") as file:
+            _flood(file.write, kind, 12)
+        bodies.append(body)
+
+    grown = _grown(tmp_path, bodies, {"value": 1 << 18, "string": 1 << 18, "refused": 100})
+
+    assert {kind: much for kind, much in grown.items() if much > 8 << 20} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
+@pytest.mark.parametrize("kind", [*FLOODS, "blank"])
+@pytest.mark.parametrize("way", ["file", "archive"])
+def test_refusing_a_gigabyte_takes_bounded_memory(tmp_path: Path, kind: str, way: str) -> None:
+    """With the usual limits, but for the ratio, a gigabyte of anything is refused within a gigabyte of memory."""
+    body = tmp_path / "conversations.json"
+    if way == "file":
+        with body.open("wb") as file:
+            _flood(file.write, kind, 1024)
+    else:
+        body = tmp_path / "archive.zip"
+        with exported_to(body) as member:
+            _flood(member.write, kind, 1024)
+
+    grown = _grown(tmp_path, [body], {"ratio": 2_000})
+
+    assert grown[body.stem] < 8 * Limits().value
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
+def test_a_large_export_passes(tmp_path: Path) -> None:
+    """An archive of 400 MB of conversations is imported with the usual limits, a conversation at a time."""
+    body = tmp_path / "archive.zip"
+    one = exports_chatgpt.simple("talk", 500)
+    for number, node in enumerate(one.nodes.values()):
+        if node["message"] is not None:
+            node["message"]["content"]["parts"] = [f"some words of {number} that are said " * 100]
+    whole = json.dumps(one.done())
+    count = 400_000_000 // len(whole) + 1
+    with exported_to(body) as member:
+        for number in range(count):
+            member.write((("[" if not number else ", ") + whole.replace('"talk"', f'"talk-{number}"')).encode())
+        member.write(b"]")
+    command = [sys.executable, str(IMPORTER), "peak", str(tmp_path / "log.db"), str(body)]
+
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=1200).stdout)
+
+    assert (found["sessions"], found["added"]) == (count, count * 1000)
+    assert found["grown"] < 120_000_000
