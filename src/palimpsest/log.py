@@ -25,7 +25,7 @@ CONTEXT_NAMES = 256
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""
 
-RENDERER = 1
+RENDERER = 2
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 
 
