@@ -117,7 +117,8 @@ def card(rng: random.Random) -> str:
     bare = prefix + _digits(rng, size - len(prefix) - 1)
     bare += luhn_digit(bare)
     if size == 16:
-        return rng.choice((bare, _grouped(bare, 4, 4, 4, 4), _grouped(bare, 4, 4, 4, 4, by="-")))
+        spread = _grouped(bare, 4, 4, 4, 4, by=rng.choice(("  ", ".", "\n", "\u2009", "\u202f", "_", "/", " - ", "\t")))
+        return rng.choice((bare, _grouped(bare, 4, 4, 4, 4), _grouped(bare, 4, 4, 4, 4, by="-"), spread))
     return rng.choice((bare, _grouped(bare, 4, 6, 5))) if size in (14, 15) else bare
 
 
@@ -126,7 +127,8 @@ def account(rng: random.Random) -> str:
         (("DE", 18, ""), ("GB", 14, "NWBK"), ("FR", 23, ""), ("NL", 10, "ABNA"), ("NO", 11, ""))
     )
     found = iban(rng, country, bank + _digits(rng, size))
-    return rng.choice((found, _grouped(found, *[4] * 8)))
+    spread = _grouped(found, *[4] * 8, by=rng.choice(("  ", "\u202f", "-", ".", "\n")))
+    return rng.choice((found, _grouped(found, *[4] * 8), found.lower(), spread))
 
 
 def email(rng: random.Random) -> str:
@@ -259,6 +261,17 @@ def credential(rng: random.Random) -> tuple[str, str, str]:
             ("postgres://vault:", _token(rng, 12), "@db.internal/seeds"),
             ('{\\"secret\\": \\"', token, '\\"}'),
             ("pwd=", rng.choice(WORDS), ";"),
+            ("SMTP_PASS=", password, ""),
+            (
+                rng.choice(("Passwort: ", "mein Kennwort ist ", "contraseña: ", "clave = ", "Mot de passe : ")),
+                password,
+                "",
+            ),
+            ("<password>", password, "</password>"),
+            ("curl -s -u admin:", password, " https://vault.example/x"),
+            ("mysql -u root -p", password, " seeds"),
+            ("https://vault.example/a?sv=2020&sig=", _token(rng, 20), "&sr=b"),
+            ("My PIN is ", _digits(rng, 4), ""),
         )
     )
 
@@ -284,11 +297,11 @@ HARD: dict[str, Callable[[random.Random], tuple[str, str | tuple[str, str, str]]
     "an SSN without dashes": lambda rng: ("us_ssn", "".join(filter(str.isdecimal, "".join(ssn(rng))))),
     "an address that was spelled out": lambda rng: ("email", email(rng).replace("@", " at ").replace(".", " dot ")),
     "a Corsican number": lambda rng: ("fr_nir", "1 84 05 2A 006 084 36"),
-    "an account in small letters": lambda rng: ("iban", account(rng).lower()),
+    "an account in odd groups": lambda rng: ("iban", _grouped(account(rng).replace(" ", ""), 5, 5, 5, 5, by=" / ")),
     "a card in odd groups": lambda rng: ("card", _grouped("411111111111111" + luhn_digit("411111111111111"), 5, 5)),
     "a token without a name": lambda rng: ("api_key", _token(rng, 40)),
     "a password that is a word": lambda rng: ("credential", ("the password is ", rng.choice(WORDS), "")),
-    "a password in another language": lambda rng: ("credential", ("mot de passe : ", _token(rng, 9), "")),
+    "a password in another language": lambda rng: ("credential", ("hasło: ", _token(rng, 9), "")),
 }
 
 # --- what only looks alike
@@ -333,6 +346,24 @@ NEGATIVE: tuple[Callable[[random.Random], str], ...] = (
             'password: "********"',
         )
     ),
+    lambda rng: rng.choice(
+        (
+            "first_pass=3 second_pass = slow",
+            "bypass: everything2",
+            "Passwort: bitte",
+            "la clave del asunto es sencilla",
+            "docker run -u 1000:1000 image",
+            "curl -u, wget and the rest",
+            "the cookie: a small file",
+            "<token>",
+            "spin = 1200, pin: 13, pin code: 12",
+            f"design={_digits(rng, 12)}",
+            "a mysql -p prompt",
+        )
+    ),
+    lambda rng: "\n".join(f"{rng.randrange(4000, 5900)}" for _ in range(9)),  # a column of a table
+    lambda rng: "  ".join(_digits(rng, 4) for _ in range(7)),
+    lambda rng: f"{_hex(rng, 2)}89{_hex(rng, 17)}",
     lambda rng: f"sk-{rng.choice(WORDS)}-{rng.choice(WORDS)}-package-for-seeds",
     lambda rng: f"order {_digits(rng, 4)} of {_digits(rng, 5)}, lot {_digits(rng, 6)}",
     lambda rng: "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQ\n-----END PUBLIC KEY-----",

@@ -254,12 +254,12 @@ def test_blocks_that_a_role_may_not_send_become_text() -> None:
     asked, answered = ([block["text"] for block in message["content"]] for message in ctx.messages)
     assert [text.partition(">")[0] for text in asked] == [
         "hi",
-        '<item type="thinking"',
-        '<item type="web_search_tool_result"',
+        '<provider_item type="thinking"',
+        '<provider_item type="web_search_tool_result"',
     ]
     assert [text.partition(">")[0] for text in answered] == [
         "[an image is not shown here]",
-        '<item type="search_result"',
+        '<provider_item type="search_result"',
         "hi",
     ]
 

@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from commands import START, read, run, texts
-from openai_server import OpenAIServer, Play, breaks_off, fails, says, stalls
+from openai_server import OpenAIServer, Play, breaks_off, fails, says, sends, stalls
 from palimpsest import Memory
 
 PATIENCE = 60.0
@@ -133,6 +133,46 @@ def test_hostile_text_cannot_steer_the_terminal() -> None:
 
     assert "a\\x1b[2Jb" in result.stdout
     assert "\x1b" not in result.output
+
+
+CARD, ADDRESS = "4111 1111 1111 1111", "jane@example.com"
+PRIVATE = f"your card {CARD} and \x1b[31m{ADDRESS}"
+
+
+@pytest.mark.parametrize("json_option", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "play",
+    [
+        says(PRIVATE),
+        breaks_off(f"{PRIVATE} is"),
+        fails(400, PRIVATE),
+        fails(503, PRIVATE, retry_after="60"),
+        sends(json.dumps({"error": PRIVATE})),
+        sends(PRIVATE, "text/event-stream"),
+        sends(f'data: {{"choices": "{ADDRESS}"}}\n\n', "text/event-stream"),
+    ],
+    ids=["answer", "cut", "refusal", "outage", "odd body", "no stream", "odd chunk"],
+)
+def test_what_a_provider_says_passes_the_policy_before_it_is_printed(play: Play, json_option: tuple[str, ...]) -> None:
+    """An answer, a piece of one, the words of an error: none shows what the policy redacts, or steers the terminal."""
+    with OpenAIServer(play) as server:
+        result = talk(server, "Hi", options=("--privacy", "default", "--summarizer", "none", *json_option))
+
+    assert result.output
+    assert CARD[:9] not in result.output
+    assert ADDRESS not in result.output
+    assert "\x1b" not in result.output
+    assert all(CARD not in text and ADDRESS not in text for text in texts("trip"))
+
+
+def test_an_error_is_redacted_before_it_is_cut() -> None:
+    """Of a number at the place where a long message is cut, no half is shown."""
+    places = range(268, 288, 4)
+    with OpenAIServer(*(fails(400, "x" * place + f" {CARD}") for place in places)) as server:
+        result = talk(server, *["Hi"] * len(places), options=("--privacy", "default", "--summarizer", "none"))
+
+    assert result.stderr.count("status 400") == len(places)
+    assert "41" not in result.stderr
 
 
 def test_json_is_one_object_a_message() -> None:

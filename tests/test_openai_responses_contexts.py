@@ -438,7 +438,7 @@ def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:
             "output": [
                 {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"},
                 {"type": "input_text", "text": "[a document is not shown here: a.pdf]"},
-                {"type": "input_text", "text": '<item type="x">\n{"type":"x","y":1}\n</item>'},
+                {"type": "input_text", "text": '<provider_item type="x">\n{"type":"x","y":1}\n</provider_item>'},
             ],
         },
     ]

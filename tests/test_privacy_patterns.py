@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palimpsest import PrivacyRefused, Redactor
 from palimpsest.errors import ConfigError
 from palimpsest.privacy.ambiguity import Ambiguous, check
 from palimpsest.privacy.patterns import allowed_seconds, compiled
@@ -223,6 +224,34 @@ def test_re2_runs_what_it_can_and_the_rest_goes_to_the_engine_with_a_timeout() -
     """Look-around, back-references and atomic groups are the fallback's; everything else is linear."""
     assert compiled(r"\b\d{3}-\d{2}-\d{4}\b", "x").linear
     assert [compiled(p, "x").linear for p in (r"(?<=a)b", r"(a)\1", r"(?>a)b", r"a{2000}")] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?:a?){1000}a{1000}", r"(?:[ab]{30}){30}c", r"[ab]*a[ab]{600}c", r"(?:[A-Z]\d{3}-){150}"]
+)
+def test_counted_repeats_of_many_places_go_to_the_engine_with_a_timeout(pattern: str) -> None:
+    """RE2 would look at each of the places for each character, and nothing could interrupt it."""
+    assert not compiled(pattern, "x").linear
+    assert compiled(r"(?:[A-Z]{2}\d{2} ?){1,8}[a-z]{1,255}", "x").linear
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unit"),
+    [(r"(?s)BEGIN.*?END|BEGIN", "BEGIN "), (r"\bkey: .*?;;|\bkey", "key: "), ("<[^>]*>|<", "<")],
+)
+def test_a_search_whose_matches_each_read_the_rest_is_stopped(pattern: str, unit: str) -> None:
+    """Each match alone is found in linear time; all of them would take quadratic time, and are refused by name."""
+    redactor = Redactor({"redact_patterns": [pattern]})
+
+    with pytest.raises(PrivacyRefused) as caught:
+        redactor.text(unit * (150_000 // len(unit)))
+
+    assert (caught.value.rule, caught.value.kind) == ("redact_patterns[0]", "timeout")
+
+
+def test_many_matches_are_no_reason_to_stop() -> None:
+    """A text that is nothing but matches is redacted: each of them brings time of its own."""
+    assert Redactor({"redact_patterns": [r"\d"]}).text("1" * 100_000) == "[REDACTED]" * 100_000
 
 
 TEXTS = [

@@ -60,6 +60,18 @@ EXAMPLES = {
         ("4111 1111 1111 1111, 03/27", ["4111 1111 1111 1111"]),
         ("lot 12 4111-1111-1111-1111 7", ["4111-1111-1111-1111"]),
         ("378282246310005 and 3782 822463 10005", ["378282246310005", "3782 822463 10005"]),
+        ("4111  1111  1111  1111 4111.1111.1111.1111", ["4111  1111  1111  1111", "4111.1111.1111.1111"]),
+        (
+            "a\n4111\n1111\n1111\n1111\nb 4111\u20091111\u20091111\u20091111",
+            ["4111\n1111\n1111\n1111", "4111\u20091111\u20091111\u20091111"],
+        ),
+        (
+            "4111_1111_1111_1111, 4111/1111/1111/1111, 41111111 11111111 12/27",
+            ["4111_1111_1111_1111", "4111/1111/1111/1111", "41111111 11111111"],
+        ),
+        ("500\n4111\n1111\n1111\n1111", []),
+        ("4000\n4111\n1111\n1111\n1111\n4200", []),
+        ("4111.1111 1111_1111", []),
         ("4111 1111 1111 1112", []),
         ("0.4111111111111111", []),
         ("id4111111111111111", []),
@@ -68,6 +80,15 @@ EXAMPLES = {
     "iban": [
         ("DE89 3704 0044 0532 0130 00.", ["DE89 3704 0044 0532 0130 00"]),
         ("to GB29NWBK60161331926819 please", ["GB29NWBK60161331926819"]),
+        (
+            "de89370400440532013000 or de89 3704 0044 0532 0130 00",
+            ["de89370400440532013000", "de89 3704 0044 0532 0130 00"],
+        ),
+        (
+            "DE89\u202f3704\u202f0044\u202f0532\u202f0130\u202f00",
+            ["DE89\u202f3704\u202f0044\u202f0532\u202f0130\u202f00"],
+        ),
+        ("de89 370400 440532 013000", []),
         ("DE89 3704 0044 0532 0130 01", []),
         ("DE89 3704 0044 0532 0130", []),
         ("ZZ89370400440532013000", []),
@@ -80,6 +101,7 @@ EXAMPLES = {
             ["to=bob%40example.com", *["bob@example.com"] * 2],
         ),
         ("jürgen@büro.example", ["jürgen@büro.example"]),
+        ('to "jane doe"@example.com and "x" a@example.com', ['"jane doe"@example.com', "a@example.com"]),
         ("git@github.example:a/b.git @ann logo@2x.png pkg@1.2.3 a@b user@localhost", []),
     ],
     "phone": [
@@ -112,6 +134,8 @@ EXAMPLES = {
     "api_key": [
         ("AKIAIOSFODNN7EXAMPLE.", ["AKIAIOSFODNN7EXAMPLE"]),
         ("key=sk-proj-abcdefghijklmnop1234, ", ["sk-proj-abcdefghijklmnop1234"]),
+        ("hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", ["hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"]),
+        ("bot 123456789:AAEabcdefghijklmnopqrstuvwxyz0123456", ["AAEabcdefghijklmnopqrstuvwxyz0123456"]),
         ("sk-learn-contrib-packages-everywhere pk_live_abcdefghij12345 ghp_short1", []),
     ],
     "private_key": [
@@ -129,6 +153,17 @@ EXAMPLES = {
         ("my password is hunter2.", ["hunter2"]),
         ('token = "unclosed and long\nnext line', ["unclosed and long"]),
         ('say \\"apiKey\\": \\"q1w2\\" there', ["q1w2"]),
+        ("curl -s -u admin:hunter2 https://x --proxy-user=ann:hunter3", ["hunter2", "hunter3"]),
+        ("docker run -u 1000:1000 x; curl -u 1:2", []),
+        ("mysql -u root -phunter2 db; DB_PASS=hunter3; first_pass=3", ["hunter2", "hunter3"]),
+        ("Cookie: sid=abc123; theme=dark\nnext", ["sid=abc123; theme=dark"]),
+        ("<password>hunter2</password> <token>text</token> <db-password a='b'> x y </db-password>", ["hunter2", "x y"]),
+        ("Passwort: hunter2, mein Kennwort ist hunter3", ["hunter2", "hunter3"]),
+        ("contraseña: hunter2, la clave es hunter3, CONTRASEÑA=x1y2", ["hunter2", "hunter3", "x1y2"]),
+        ("https://x.test/?sv=2020&sig=abc%2Fdef%3D", ["abc%2Fdef%3D"]),
+        ("the PIN is 4711, pin code: 12345", ["4711", "12345"]),
+        ("PIN: 13, pin 4711, PIN 2026-11-21, Passwort: bitte, clave: nada", []),
+        ("user_pass = '%s:%s'", []),
         ("tokens: 4000, max_tokens=5000, secretary: ann, tokenizer = o200k_base", []),
         ("password: str, token = get_token(x), password = config.password, api_key=${KEY}, secret: null", []),
         ("password: please enter it, the secret is out, the password is required", []),
@@ -234,6 +269,7 @@ HOSTILE += [
     "password=[REDACTED]",
     "[REDACTED]",
 ]
+HOSTILE += ["1234\n", "12345678  ", "de89", "curl -u a:", "mysql a ", "<password ", '" "@']
 
 
 @pytest.mark.parametrize("unit", HOSTILE)

@@ -469,3 +469,27 @@ def test_the_responses_api_is_asked_by_its_name() -> None:
         inline(ask(at(server, "openai-responses:my-model")))
 
     assert server.asked[0].body["model"] == "my-model"
+
+
+def test_what_a_provider_says_of_a_failure_passes_the_policy_whole(caplog: pytest.LogCaptureFixture) -> None:
+    """In the error, the event and the log of a compaction no half of a number is left where a message is cut."""
+    heard: list[str] = []
+    for place in (270, 276, 282):
+        with (
+            OpenAIServer(*[fails(400, "x" * place + " 4111 1111 1111 1111")] * 2) as server,
+            Memory.open("memory://", privacy="default") as memory,
+        ):
+            for event in ("compressed", "compaction:failed"):
+                memory.on(event, lambda _, facts: heard.append(repr(facts)))
+            session = memory.session("s", summarizer=at(server))
+            for number in range(8):
+                session.add_user_message(f"question {number} " * 40)
+                session.add_assistant_message(f"answer {number} " * 40)
+            style = {"strategy": "summarizer", "cod_max_loops": 0}
+            done = session.compact({**style, "interaction_keep": 2, "on_failure": "heuristic"})
+            kept = session.compact({**style, "interaction_keep": 1})
+
+        assert (done.done, kept.done, len(server.asked)) == (True, False, 2)
+        told = f"{done!r} {kept!r} {heard} {caplog.text}"
+        assert told.count("status 400") >= 2
+        assert "x 4" not in told

@@ -14,6 +14,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.budget import Budget, Fixed, measure
 from palimpsest.errors import ConfigError, InvalidContext
+from palimpsest.fences import guarded
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.log import Clamp, Cut, Head
 from palimpsest.notes import sendable
@@ -252,8 +253,13 @@ def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], c
 
 
 def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
-    """The group's provider messages, without text that no provider takes."""
-    messages = fmt.render(group.items, adapted)
+    """The group's provider messages, without text that no provider takes and without tags that look like ours."""
+    items = group.items
+    for item in items:
+        if guarded(item.entry) is not item.entry:
+            items = [msgspec.structs.replace(item, entry=guarded(item.entry)) for item in items]
+            break
+    messages = fmt.render(items, adapted)
     for item in group.items:
         if item.entry.lone:
             return [_scrubbed(message) for message in messages]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from palimpsest.entries import Entry
+from palimpsest.fences import guard
 from palimpsest.formats import Format, Shown
 from palimpsest.log import Clamp, Cut
 from palimpsest.notes import (
@@ -285,7 +286,8 @@ def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> Item:
 def clamp_text(entry: Entry, clamp: Clamp) -> str:
     """The shortened text of a clamped entry; a call's arguments stay a JSON object."""
     if entry.kind != "tool_call":
-        return clamped(shown_text(entry), entry, clamp.head, clamp.tail, clamp.left_out)
+        text = clamped(guard(entry.text), entry, clamp.head, clamp.tail, clamp.left_out)
+        return shown_text(entry, guard(text))
     import json
 
     return json.dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})

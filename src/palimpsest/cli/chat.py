@@ -14,8 +14,10 @@ from palimpsest import Context, Memory, PalimpsestError
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, session_argument
 from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json
+from palimpsest.cli.privacy import redactor, telling
 
 if TYPE_CHECKING:
+    from palimpsest.logs import Told
     from palimpsest.summarizers.chat_model import Answer, BoundModel, ChatModel
 
 UNKNOWN_WINDOW = 8_000
@@ -88,10 +90,11 @@ def chat_command(
     if not no_compact:
         by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **at)
         options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
-    runner = Inline()
+    runner, told = Inline(), telling(redactor())
+    runner.told = told
     try:
         with open_memory(store, tenant, create=True) as memory:
-            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, as_json=as_json)
+            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, told, as_json=as_json)
             chat.run()
     finally:
         drive(runner.close())
@@ -127,9 +130,13 @@ class Chat:
         model: BoundModel,
         system: str | None,
         options: dict[str, Any],
+        told: Told | None,
         *,
         as_json: bool,
     ) -> None:
+        self.told: Told = told or str
+        """Leaves of what a provider says, in an answer or of a failure, what may be printed."""
+        self.streams = told is None
         self.session = memory.session(session, **options)
         self.model, self.system, self.as_json = model, system, as_json
         self.terminal = on_terminal(sys.stdin) and on_terminal()
@@ -180,7 +187,7 @@ class Chat:
     def _answer(self, context: Context) -> Answer:
         from palimpsest.runners import drive
 
-        shown = Shown(silent=self.as_json)
+        shown = Shown(self.told, streams=self.streams, silent=self.as_json)
         reserve = context.budget.reserve if context.budget is not None else 0
         messages = context.request()["messages"]
         try:
@@ -195,7 +202,7 @@ class Chat:
         if self.as_json:
             spent = answer.spent
             figures = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost": spent.cost}
-            told = {"answer": answer.text, "tokens": context.tokens, "budget": whole, **figures}
+            told = {"answer": self.told(answer.text), "tokens": context.tokens, "budget": whole, **figures}
             click.echo(to_json({**told, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
             return
         parts = [f"{context.tokens:,} tokens"]
@@ -213,6 +220,7 @@ class Chat:
 
     def _fail(self, why: str) -> None:
         self.failed = True
+        why = self.told(why)
         if self.as_json:
             click.echo(to_json({"error": why}, indent=None))
         else:
@@ -269,27 +277,35 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
 
 
 class Shown:
-    """Prints an answer piece by piece. It is called from another thread, so that a broken pipe is kept for `end`."""
+    """Prints an answer piece by piece; where it is not to be streamed as a whole, as far as it came.
 
-    def __init__(self, *, silent: bool) -> None:
-        self._silent, self._open = silent, False
+    A policy needs the whole: what is private may begin in one piece and end in another. It is called from another
+    thread, so that a broken pipe is kept for `end`.
+    """
+
+    def __init__(self, told: Told, *, streams: bool, silent: bool) -> None:
+        self._told, self._streams, self._silent, self._open = told, streams, silent, False
+        self._held: list[str] = []
         self._broken: BrokenPipeError | None = None
 
     def __call__(self, piece: str) -> None:
         if self._silent or self._broken is not None:
             return
         self._open = True
+        if not self._streams:
+            self._held.append(piece)
+            return
         try:
             click.echo(clean(piece), nl=False)
         except BrokenPipeError as broken:
             self._broken = broken
 
     def end(self) -> None:
-        """End the line. Raises BrokenPipeError where nobody reads any more."""
+        """Print what was held, and end the line. Raises BrokenPipeError where nobody reads any more."""
         if self._broken is not None:
             raise self._broken
         if self._open:
-            click.echo()
+            click.echo(clean(self._told("".join(self._held))))
 
 
 def _typed() -> Iterator[str]:

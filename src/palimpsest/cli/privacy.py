@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from palimpsest.cli.app import PRIVACY
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConfigError, PrivacyRefused, nearest
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import MIN_KEY
 from palimpsest.privacy.recognisers import PRESETS
@@ -29,6 +30,20 @@ def redactor() -> Redactor | None:
         return None
     policy = Policy(recognisers=given) if given in PRESETS else load(read_policy(given, where), given)
     return redactor_of(policy, given)
+
+
+def telling(redactor: Redactor | None) -> Callable[[str], str] | None:
+    """Return what takes out of a text what is private, and never raises; None where there is no policy."""
+    if redactor is None:
+        return None
+
+    def told(text: str) -> str:
+        try:
+            return redactor.text(text)
+        except PrivacyRefused as refusal:
+            return f"[not shown: it could not be checked for what is private ({refusal.rule}, {refusal.kind})]"
+
+    return told
 
 
 def redactor_of(policy: Policy, named: str) -> Redactor:

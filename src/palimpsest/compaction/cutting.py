@@ -15,8 +15,8 @@ import msgspec
 
 from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
+from palimpsest.fences import guard
 from palimpsest.log import RENDERER, Clamp, Cut
-from palimpsest.notes import shown_text
 from palimpsest.window import Group, Meter, by_interaction, clamp_text, fill
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
@@ -331,7 +331,7 @@ def _may_clamp(entry: Entry) -> bool:
 def _clamp(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
     """Shorten the entry to cost at most `limit` tokens, or as near as its marker allows; None if that saves nothing."""
     count = meter.counter.count
-    text = entry.text if entry.kind == "tool_call" else shown_text(entry)
+    text = entry.text if entry.kind == "tool_call" else guard(entry.text)
     total = meter.texts(entry)
     name = count(entry.name) if entry.kind in ("message", "tool_call") and entry.name else 0
     room = max(limit - meter.overhead(entry) - name, 0)

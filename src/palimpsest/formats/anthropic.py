@@ -97,7 +97,7 @@ class Anthropic:
             return _call_overhead(entry)
         tokens = RESULT_TOKENS if kind == "tool_result" else MESSAGE_TOKENS
         if kind == "message" and entry.role == "system":
-            tokens += _fence_tokens("system_message", entry.text)
+            tokens += FENCE_TOKENS
         if type(content) is not str:
             tokens += sum(_part_overhead(part) for part in content if not isinstance(part, str))
         return tokens
@@ -196,12 +196,7 @@ def _part_overhead(part: Part) -> int:
     if isinstance(part, Text):
         return BLOCK_TOKENS
     if isinstance(part, Reasoning):
-        return _fence_tokens("thinking", part.text)
+        return FENCE_TOKENS
     if isinstance(part, File):
         return FENCE_TOKENS + 4 * len(part.filename or part.file_id or "")
     return FENCE_TOKENS
-
-
-def _fence_tokens(tag: str, text: str) -> int:
-    """What a fence may add to the text: itself, and what takes the sting out of its like inside."""
-    return FENCE_TOKENS + 3 * text.lower().count(tag)

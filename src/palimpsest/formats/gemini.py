@@ -152,7 +152,7 @@ class Gemini:
         elif kind == "tool_result":
             tokens += PER_RESULT + min(len(entry.name or NAMELESS), NAME_LENGTH)
         elif kind == "message" and entry.role == "system":
-            tokens += FENCE_TOKENS + 3 * entry.text.lower().count("<system_message")
+            tokens += FENCE_TOKENS
         if type(content) is not str:
             tokens += PER_PART * len(content) + FENCE_TOKENS * sum(not isinstance(part, Text) for part in content)
         return tokens

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.entries import Opaque
+from palimpsest.fences import fenced
 from palimpsest.formats import Message
 from palimpsest.formats.openai_responses_items import (
     ID_LENGTH,
@@ -20,7 +21,7 @@ from palimpsest.formats.openai_responses_items import (
     own_id,
     pair_key,
 )
-from palimpsest.notes import fenced, stand_in
+from palimpsest.notes import stand_in
 
 
 def without_repeats(messages: Sequence[Message]) -> list[Message]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
+from palimpsest.fences import fenced
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.common import DEFAULT as CHAT
 from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
@@ -28,7 +29,7 @@ from palimpsest.formats.openai_responses_items import (
     sendable,
     valid_name,
 )
-from palimpsest.notes import SPEAKING, fenced, shown_text, stand_in
+from palimpsest.notes import SPEAKING, shown_text, stand_in
 
 _DETAILS = ("auto", "low", "high", "original")
 _TEXTUAL = ("function_call", "custom_tool_call")

@@ -22,6 +22,7 @@ from typing import Any
 
 from palimpsest.entries import Entry, File, Native, Reasoning, Text, moment
 from palimpsest.errors import InvalidEntry, shorten
+from palimpsest.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text
 from palimpsest.notes import FENCE_TOKENS, stand_in
@@ -133,8 +134,10 @@ class PlainText:
         if len(text) > LEAST_CLAMPED and not (kind == "message" and entry.role != "assistant"):
             tokens += CLAMPED_TOKENS
         if kind in ("tool_result", "context") or (name and kind == "tool_call" and name != _plain(name)):
-            tokens += len((name or NAMELESS).encode("utf-8", "surrogatepass"))
-        if kind == "summary":
+            tokens += len((name or NAMELESS).encode("utf-8", "surrogatepass")) + GUARD_TOKENS * guards(name or "")
+        if kind == "tool_call":
+            tokens += GUARD_TOKENS * guards(text)
+        elif kind == "summary":
             tokens += RANGE_TOKENS
         elif kind == "message" and entry.role == "system":
             tokens += 2  # the empty line after the caller's
@@ -181,6 +184,9 @@ def _pieces(
         texts = [(False, entry.content)]
     else:
         texts = _runs(entry, adapted)
+    if says:  # elsewhere thoughts and arguments have a place of their own; here only a label parts them from the rest
+        called = entry.kind == "tool_call"
+        texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]
     if entry.kind == "summary":
         text = "\n".join(text for _, text in texts)
         return [{"section": "summaries", "text": _summary(entry, text)}] if text else []
@@ -188,6 +194,7 @@ def _pieces(
     for thought, text in texts:
         if text or not (says and entry.kind == "message"):
             label = _THINKING if thought else _label(entry, names)
+            label = guard(label) if says else label
             pieces.append({"section": "conversation", "text": f"{label}: {_indented(text)}"})
     return pieces
 

@@ -10,6 +10,9 @@ from palimpsest.privacy.scanning import Scan
 
 _AT = re.compile("@|%40")
 _LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}")
+_QUOTED = re.compile(r"\"[\w .!#$%&'*+/=?^`{|}~-]{1,62}\"")
+"""A name in quotes, which may have spaces: `"jane doe"@example.com`. Read backwards, like the other."""
+
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
 _FILE_ENDS = (
     "avif bmp css csv gif html ico jpeg jpg js json jsx log map md mp3 mp4 pdf png svg ts tsx txt webp xml yaml"
@@ -29,12 +32,14 @@ def emails(scan: Scan) -> Iterator[Span]:
     text, end = scan.text, 0
     for sign in _AT.finditer(text):
         at, behind = sign.span()
-        local = _LOCAL.match(text[max(at - 64, end) : at][::-1]) if at >= end else None
+        before = text[max(at - 64, end) : at][::-1] if at >= end else ""
+        local = _QUOTED.match(before) or _LOCAL.match(before)
         domain = _DOMAIN.match(text, behind, behind + 255)
         end = max(end, behind)
         if local is None or domain is None:
             continue
-        name = local.group()[::-1].lstrip(".'`/=?&{|}!#$%^*~-")
+        name = local.group()[::-1]
+        name = name if name[0] == '"' else name.lstrip(".'`/=?&{|}!#$%^*~-")
         host = _host(domain.group())
         if name and host and not (name == "git" and text[domain.end() : domain.end() + 1] in (":", "/")):
             end = behind + len(host)

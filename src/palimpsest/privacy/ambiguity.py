@@ -64,6 +64,12 @@ def check(pattern: str) -> None:
     automaton.check()
 
 
+def spelled_out(pattern: str) -> int:
+    """How many places the counted repeats of a pattern add to it, spelled out. `pattern` is one that `re` takes."""
+    tree = _parser.parse(pattern)
+    return _size(tree) - _size(tree, counted=False)
+
+
 class _Work:
     """Counts steps, which are quadratic at worst; all that one pattern needs is counted together."""
 
@@ -258,16 +264,17 @@ def _beyond(near: _Ways, empty: Mapping[_Guard, int], far: _Ways) -> _Ways:
     return found
 
 
-def _size(tree: Iterable[Any]) -> int:
-    """About how many places a part of the pattern has, spelled out; 1 at least."""
+def _size(tree: Iterable[Any], *, counted: bool = True) -> int:
+    """About how many places a part of the pattern has; 1 at least. Repeats are spelled out if they are `counted`."""
     size = 0
     for code, value in tree:
         if code in _REPEATS:
-            size += _size(value[2]) * (max(value[0], 1) if value[1] == op.MAXREPEAT else max(value[1], 1))
+            times = max(value[0], 1) if value[1] == op.MAXREPEAT else max(value[1], 1)
+            size += _size(value[2], counted=counted) * (times if counted else 1)
         elif code is op.SUBPATTERN:
-            size += _size(value[3])
+            size += _size(value[3], counted=counted)
         elif code is op.BRANCH:
-            size += sum(map(_size, value[1]))
+            size += sum(_size(branch, counted=counted) for branch in value[1])
         else:
             size += 1
     return max(size, 1)

@@ -7,6 +7,7 @@ is not found.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -25,20 +26,25 @@ _KEY = re.compile(
     | [sr]k_(?:live|test)_[A-Za-z0-9]{10,} | whsec_[\w]{20,}        # Stripe
     | SG\.[\w-]{16,64}\.[\w-]{16,64} | npm_[A-Za-z0-9]{36} | pypi-[\w-]{16,} | dop_v1_[a-f0-9]{64}
     | shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32} | glsa_[\w]{32,} | sq0[a-z]{3}-[\w-]{20,} | lin_api_[A-Za-z0-9]{30,}
+    | (?<=[0-9]:)AA[\w-]{30,}                                       # Telegram, behind the number of a bot
     | (?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                     # JSON web tokens
     )""",
     re.VERBOSE | re.ASCII,
 )
+_LETTERS = re.compile("[A-Za-z]{20}")
 _HOOK = re.compile(r"hooks\.slack\.com/(?:services|workflows)/[\w/-]{20,}", re.ASCII)
 
 
 def api_keys(scan: Scan) -> Iterator[Span]:
-    """Find keys and tokens of services by their prefix and length, with a digit in them, as real ones have."""
+    """Find keys and tokens of services by their prefix and length.
+
+    A digit is in them, as in real ones, or many letters in a row: what has neither is the name of something.
+    """
     text = scan.text
     for start, end in scan.long_words:
         for match in _KEY.finditer(text, start, end):
             found = match.group()
-            if any(map(str.isdigit, found[3:])):
+            if any(map(str.isdigit, found[3:])) or _LETTERS.search(found):
                 yield Span(*match.span(), "api_key")
     if "hooks.slack" in text:
         for match in _HOOK.finditer(text):
@@ -72,8 +78,18 @@ def private_keys(scan: Scan) -> Iterator[Span]:
 
 _SECRET_WORDS = (
     *("api key", "apikey", "token", "authorization", "secret", "private key", "ssh key", "password", "credential"),
-    *("passwd", "passphrase", "pwd"),
+    *("passwd", "passphrase", "pwd", "passwort", "kennwort", "contrasena", "clave", "passe", "pass"),
 )
+_PASSWORDS = frozenset(_SECRET_WORDS[_SECRET_WORDS.index("password") :]) - {"credential"}
+"""Of those the words for what people choose, which may be a word itself."""
+
+_DOORS = (
+    "admin api app auth cert db database email ftp git http imap jwt keystore ldap login mail mongo my mysql pg "
+    "postgres postgresql proxy rabbitmq redis root secret smtp sql ssh sudo svc user vpn wifi wlan"
+)
+_OPENED = frozenset(_DOORS.split())
+"""What stands before "pass" where that is a password: `first_pass` and `bypass` are none."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -83,28 +99,46 @@ def secret_word(key: str) -> str | None:
 
     Words count whole; camel case and punctuation separate them. `tokens` and `secretary` name none.
     """
-    words = f" {' '.join(_WORD.findall(key)).lower()} "
-    return next((word for word in _SECRET_WORDS if f" {word} " in words), None)
+    if not key.isascii():
+        key = unicodedata.normalize("NFKD", key).encode("ascii", "ignore").decode()
+    found = " ".join(_WORD.findall(key)).lower().split()
+    words = f" {' '.join(found)} "
+    word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
+    return word if word != "pass" or (found[-1] == "pass" and _OPENED.intersection(found)) else None
 
 
 _NAMED = re.compile(
-    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|passw(?:or)?d|passphrase|pwd|credential"
+    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|pass(?:wor[dt]|wd|phrase|e\b|(?![a-z]))|pwd"
+    r"|credential"
 )
+_FOREIGN = re.compile(r"kennwort|contrase(?:n\?|n|\?)a|clave")
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
-_ASSIGNS = re.compile(r"""\\{0,3}["'\])]{0,2}\s{0,4}(?:=>|:=|==?|:|\bis\b:?)\s{0,4}""")
+_ASSIGNS = re.compile(r"""\\{0,3}["'\])]{0,2}\s{0,4}(?:=>|:=|==?|:|\b(?:ist?|est?)\b:?)\s{0,4}""")
 _FLAG = re.compile(r"[ \t]{1,4}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", re.IGNORECASE)
+_TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\]{1,4096}""")
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/@\"'<>]{1,256})@")
+_COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
+_SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
+_LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
+_NEAR = 256
+_MYSQL = re.compile(r"mysql\w*(?:[ \t]+[^\s;|&]{1,64}){0,8}?[ \t]+-p([^\s\"';|&]{3,256})")
+_PIN = re.compile(
+    r"(?:\bPIN|\bpin code)\b[\"']?(?:\s{0,4}[:=]\s{0,4}|\s{1,4}(?:ist?|est?)\s{1,4})"
+    r"([0-9]{4,8})(?![\w.,:/-]{0,64}[0-9])"
+)
 _NO_VALUES = (
     "none null nil true false undefined str string int bool bytes optional any text number object required empty "
     "unset missing wrong invalid expired unknown hidden changeme todo tbd yes no not the and"
 )
 _NOTHING = frozenset(_NO_VALUES.split())
 _PROSE = re.compile(r"[A-Za-z]{1,15}[.!?:)]?")
-_CODE = re.compile(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE)
+_CODE = re.compile(
+    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
+)
 
 
 def credentials(scan: Scan) -> Iterator[Span]:
@@ -113,7 +147,10 @@ def credentials(scan: Scan) -> Iterator[Span]:
     A value in quotes counts whatever it is; one without must not look like a word of prose, a type or code.
     """
     text, lower, end = scan.text, scan.lower, 0
-    for match in _NAMED.finditer(lower):
+    names = list(_NAMED.finditer(lower))
+    if "kennwort" in lower or "contrase" in lower or "clave" in lower:
+        names = sorted([*names, *_FOREIGN.finditer(lower)], key=re.Match.start)
+    for match in names:
         if match.start() >= end:
             value = _value_of(text, *match.span())
             if value is not None:
@@ -125,6 +162,27 @@ def credentials(scan: Scan) -> Iterator[Span]:
     if "@" in text and "://" in text:
         for match in _USER_INFO.finditer(text):
             yield Span(*match.span(1), "credential")
+    yield from _in_commands(text, lower)
+
+
+def _in_commands(text: str, lower: str) -> Iterator[Span]:
+    """Cookies of a request, signatures in addresses, logins of commands, and PINs."""
+    if "cookie" in lower:
+        yield from _given(_COOKIE, lower)
+    if "sig=" in lower or "signature=" in lower:
+        yield from _given(_SIGNED, lower)
+    if "mysql" in lower:
+        yield from _given(_MYSQL, text)
+    if "PIN" in text or "pin code" in text:
+        yield from _given(_PIN, text)
+    if "curl" in lower:
+        for match in _LOGIN.finditer(text):
+            if "curl" in lower[max(match.start() - _NEAR, 0) : match.start()] and not match[2].isdecimal():
+                yield Span(*match.span(2), "credential")
+
+
+def _given(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    return (Span(*match.span(1), "credential") for match in pattern.finditer(text))
 
 
 def may_hold_credential(scan: Scan) -> bool:
@@ -136,6 +194,9 @@ def may_hold_credential(scan: Scan) -> bool:
         ("key" in lower or "token" in lower or "pass" in lower or "cre" in lower)  # secret, credential
         or ("authorization" in lower or "bearer" in lower)
         or ("pwd" in lower or ("@" in lower and "://" in lower))
+        or ("kennwort" in lower or "contrase" in lower or "clave" in lower or "PIN" in scan.text or "pin code" in lower)
+        or ("cookie" in lower or "curl" in lower or "mysql" in lower)
+        or ("=" in lower and ("sig=" in lower or "signature=" in lower))
     )
 
 
@@ -151,7 +212,7 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
     if assigns is None and name.startswith("--"):
         assigns = _FLAG.match(text, name_end)
     if assigns is None:
-        return None
+        return _tagged(text, name_start, name_end, word)
     place = assigns.end()
     quote = _QUOTE.match(text, place)
     if quote is not None:
@@ -163,9 +224,17 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
         return None
     value = bare.group().rstrip(".!?:")
     certain = scheme is not None or "=" in assigns.group()
-    if not _is_secret(value, word, certain=certain, spoken="is" in assigns.group()):
+    if not _is_secret(value, word, certain=certain, spoken=any(map(str.isalpha, assigns.group()))):
         return None
     return Span(place, place + len(value), "credential")
+
+
+def _tagged(text: str, start: int, end: int, word: str) -> Span | None:
+    """What stands between the tags of an element that is named like that."""
+    found = _TAGGED.match(text, end) if text[start - 1 : start] == "<" else None
+    if found is None or not _is_secret(found[1], word, certain=True, spoken=False):
+        return None
+    return Span(*found.span(1), "credential")
 
 
 def _quoted(text: str, quote: re.Match[str]) -> Span | None:
@@ -194,6 +263,6 @@ def _is_secret(value: str, word: str, *, certain: bool, spoken: bool) -> bool:
         return False
     if len(value) < (3 if certain else 4) or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return False
-    if word.startswith("pass") or word == "pwd":
+    if word in _PASSWORDS:
         return certain or not _PROSE.fullmatch(value)
     return any(map(str.isdigit, value)) or len(value) >= 16

@@ -1,7 +1,7 @@
-"""Recognisers of numbers: cards, bank accounts, telephones, and what states number people by. Pure.
+"""Recognisers of numbers: bank accounts, telephones, and what states number people by. Cards are in `cards`. Pure.
 
-Numbers with a checksum are found by it: Luhn for cards (ISO/IEC 7812), MOD 97-10 for accounts (ISO 13616) and the
-French number, MOD 11,10 for the German tax id (both ISO 7064). Those without are found by their form alone.
+Numbers with a checksum are found by it: MOD 97-10 for accounts (ISO 13616) and the French number, MOD 11,10 for the
+German tax id (both ISO 7064). Those without are found by their form alone.
 """
 
 from __future__ import annotations
@@ -10,72 +10,9 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import Run, Scan
+from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 
-# --- cards
-
-_NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
-    (400000, 499999, frozenset({13, 16, 19})),  # Visa
-    (510000, 559999, frozenset({16})),  # Mastercard
-    (222100, 272099, frozenset({16})),
-    (340000, 349999, frozenset({15})),  # American Express
-    (370000, 379999, frozenset({15})),
-    (601100, 601199, frozenset({16, 19})),  # Discover
-    (644000, 659999, frozenset({16, 19})),
-    (300000, 305999, frozenset({14, 16})),  # Diners Club
-    (360000, 369999, frozenset({14, 16})),
-    (380000, 399999, frozenset({14, 16})),
-    (352800, 358999, frozenset({16, 19})),  # JCB
-    (620000, 629999, frozenset({16, 17, 18, 19})),  # UnionPay
-    (501800, 501899, frozenset(range(12, 20))),  # Maestro
-    (502000, 502099, frozenset(range(12, 20))),
-    (503800, 503899, frozenset(range(12, 20))),
-    (589300, 589399, frozenset(range(12, 20))),
-    (630400, 630499, frozenset(range(12, 20))),
-    (675900, 675999, frozenset(range(12, 20))),
-    (676100, 676399, frozenset(range(12, 20))),
-)
-"""First and last six digits of each network, and how long its numbers are."""
-
-_CARD_GROUPS = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 1))
-"""How the digits of a card are grouped, where they are."""
-
-
-def cards(scan: Scan) -> Iterator[Span]:
-    """Find card numbers: with the prefix and the length of a network and Luhn's checksum, in one piece or in groups."""
-    for run in scan.runs:
-        i = 0
-        while i < len(run.groups):
-            taken = _card_at(scan, run, i)
-            if taken:
-                yield Span(run.groups[i][0], run.groups[i + taken - 1][1], "card")
-            i += max(taken, 1)
-
-
-def _card_at(scan: Scan, run: Run, i: int) -> int:
-    """How many groups from the one at `i` on are a card; 0: none."""
-    start, end = run.groups[i]
-    if 12 <= end - start <= 19:
-        apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
-        return 1 if apart and _is_card(scan.text[start:end]) else 0
-    for sizes in _CARD_GROUPS if end - start == 4 else ():
-        if has_groups(scan.text, run, i, sizes, (" ", "-", "\u00a0")):
-            last = run.groups[i + len(sizes) - 1][1]
-            digits = "".join(filter(str.isdecimal, scan.text[start:last]))
-            if _is_card(digits) and scan.is_apart(start, last):
-                return len(sizes)
-    return 0
-
-
-def _is_card(digits: str) -> bool:
-    size, first = len(digits), int(digits[:6])
-    return any(low <= first <= high and size in sizes for low, high, sizes in _NETWORKS) and has_luhn(digits)
-
-
-def has_luhn(digits: str) -> bool:
-    """Whether the last digit is Luhn's checksum of the others."""
-    doubled = (int(digit) * 2 for digit in digits[-2::-2])
-    return (sum(map(int, digits[-1::-2])) + sum(two - 9 if two > 9 else two for two in doubled)) % 10 == 0
+# --- numbers in groups
 
 
 def has_groups(text: str, run: Run, i: int, sizes: tuple[int, ...], between: tuple[str, ...]) -> bool:
@@ -100,29 +37,46 @@ _IBAN_LENGTHS = (
 _LENGTHS = {word[:2]: int(word[2:]) for word in _IBAN_LENGTHS.split()}
 
 
+_IBAN_GAPS = f"{SPACES}{DASHES}._/\r\n"
+
+
 def ibans(scan: Scan) -> Iterator[Span]:
-    """Find account numbers: country, its length, and the checksum; in one piece or with single spaces or dashes."""
-    shape, end = scan.shape, 0
-    while (start := shape.find(b"AA00", end)) >= 0:
-        end = start + 1
-        size = _LENGTHS.get(scan.text[start : start + 2].upper())
-        last = _iban_end(scan.text, start, size) if size is not None else None
-        if last is not None and scan.is_apart(start, last):
-            yield Span(start, last, "iban")
-            end = last
+    """Find account numbers: country, its length, and the checksum.
+
+    In one piece, or with single spaces or dashes, or in groups of four with up to two of any separators between them;
+    in small letters in one piece or in groups of four.
+    """
+    for needle in (b"AA00", b"aa00"):
+        end = 0
+        while (start := scan.shape.find(needle, end)) >= 0:
+            end = start + 1
+            size = _LENGTHS.get(scan.text[start : start + 2].upper())
+            last = _iban_end(scan.text, start, size) if size is not None else None
+            if last is not None and scan.is_apart(start, last):
+                yield Span(start, last, "iban")
+                end = last
 
 
 def _iban_end(text: str, start: int, size: int) -> int | None:
     found: list[str] = []
+    groups, gap, plain = [0], 0, text[start].isupper()
     place = start
     while len(found) < size and place < len(text):
         char = text[place]
         if char.isascii() and char.isalnum():
+            if gap:
+                groups.append(0)
             found.append(char)
-        elif char not in " -\u00a0" or not text[place - 1].isalnum():
+            groups[-1] += 1
+            gap = 0
+        elif char not in _IBAN_GAPS or gap == 2:
             return None
+        else:
+            gap += 1
+            plain = plain and gap == 1 and char in " -\u00a0"
         place += 1
-    if len(found) < size:
+    in_fours = len(groups) == 1 or (set(groups[:-1]) == {4} and groups[-1] <= 4)
+    if len(found) < size or not (plain or in_fours):
         return None
     moved = "".join(found[4:] + found[:4]).upper()
     return place if int("".join(str(int(char, 36)) for char in moved)) % 97 == 1 else None
@@ -185,7 +139,7 @@ def _american(text: str, run: Run) -> Iterator[tuple[int, int]]:
             yield groups[i - 1][0] if country else three[0][0], three[2][1]
 
 
-_BETWEEN = " .()/-\u00a0\u2011"
+_BETWEEN = f".()/{SPACES}{DASHES}"
 
 
 def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
@@ -212,7 +166,7 @@ def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
     for run in scan.runs:
         for i, (start, _) in enumerate(run.groups):
-            if has_groups(scan.text, run, i, (3, 2, 4), ("-", " ", "\u2011")):
+            if has_groups(scan.text, run, i, (3, 2, 4), ("-", ".", *SPACES, *DASHES)):
                 end = run.groups[i + 2][1]
             elif _size(run, i) == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
                 end = run.groups[i][1]

@@ -1,27 +1,40 @@
 """Users' patterns: checked when they are loaded, then run by an engine that no text can hold up.
 
-RE2 (the `pii` extra) takes linear time and is used for every pattern that it can run. What it has not, look-around,
-back-references, atomic groups, `(?x)` and repeats over 1,000, is run by `regex`, with a timeout; so is everything where
-RE2 is not installed. In both engines `\\d`, `\\w`, `\\s` and `\\b` mean ASCII. They differ in two things: in RE2 `$`
-is the very end, in `regex` also before a line break there; and `(?i)` beyond ASCII is RE2's alone.
+RE2 (the `pii` extra) takes linear time for a match and is used for every pattern that it can run. A search for all
+matches may yet be quadratic, where each looks at the rest of the text in vain for a longer one (`<[^>]*>|<`): so it has
+a limit of time, too. What RE2 has not, look-around, back-references, atomic groups and `(?x)`, and what would make it
+slow, counted repeats of many places, is run by `regex`, with a timeout; so is everything where RE2 is not installed. In
+both engines `\\d`, `\\w`, `\\s` and `\\b` mean ASCII. They differ in two things: in RE2 `$` is the very end, in `regex`
+also before a line break there; and `(?i)` beyond ASCII is RE2's alone.
 """
 
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
-from palimpsest.privacy.ambiguity import Ambiguous, check
+from palimpsest.privacy.ambiguity import Ambiguous, check, spelled_out
 
 MAX_CHARACTERS = 10_000
 """A pattern may be so long."""
 
 FIRST_SECONDS, MORE_SECONDS, MORE_CHARACTERS = 0.05, 0.05, 65_536
 """A pattern may take 50 ms for an entry, and 50 ms more for each further 64 KiB of it."""
+
+MATCH_SECONDS = 1e-5
+"""RE2 may take so much longer for each match that it finds: about five times what one costs that is found at once."""
+
+MOST_SPELLED = 512
+"""Places that counted repeats may have, spelled out, for RE2 to be used: at worst it looks at all of them for each
+character, which cannot be interrupted. That is 4 microseconds a character."""
+
+MOST_MEMORY = 8 << 20
+"""Bytes that RE2 may use for one pattern and its states; with more of them it is slower, and still linear."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -34,6 +47,7 @@ class Matcher(NamedTuple):
     find: Callable[[str, float], Places]
     """Return where the pattern matches a text, without empty matches. Raises TimeoutError after so many seconds."""
     linear: bool
+    """Whether the engine is RE2, whose limit is for one text, and not the other, whose is for all of an entry."""
 
 
 def allowed_seconds(characters: int) -> float:
@@ -84,20 +98,40 @@ def _linear(pattern: str) -> Callable[[str, float], Places] | None:
         import re2  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return None
+    if spelled_out(pattern) > MOST_SPELLED:
+        return None
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = MOST_MEMORY
     try:
         finditer = re2.compile(pattern, options).finditer
     except (re2.error, UnicodeEncodeError):
         return None
 
-    def find(text: str, _seconds: float) -> Places:
+    def find(text: str, seconds: float) -> Places:
         try:
-            return _places(finditer(text))
+            return _timely(finditer(text), seconds)
         except UnicodeEncodeError:  # one character stands for each lone surrogate, so that the places stay right
-            return _places(finditer(_SURROGATES.sub("\ufffd", text)))
+            return _timely(finditer(_SURROGATES.sub("\ufffd", text)), seconds)
 
     return find
+
+
+def _timely(matches: Any, seconds: float) -> Places:
+    """The places of the matches. Raises TimeoutError where they take too long for their number.
+
+    What counts is the time of this thread alone, which the clock on the wall bounds and which costs more to ask for:
+    that other programs are busy refuses nothing.
+    """
+    places, spent, wall = [], time.thread_time(), time.monotonic()
+    for count, match in enumerate(matches, 1):
+        start, end = match.span()
+        if start < end:
+            places.append((start, end))
+        allowed = seconds + count * MATCH_SECONDS
+        if time.monotonic() - wall > allowed and time.thread_time() - spent > allowed:
+            raise TimeoutError
+    return places
 
 
 def _timed(pattern: str, where: str) -> Callable[[str, float], Places]:

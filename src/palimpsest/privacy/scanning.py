@@ -19,6 +19,12 @@ _WORDS = bytes(ord("x") if code in _DIGITS + _CAPITALS + _LETTERS + b"_-." else 
 _RUN, _GROUP = re.compile(rb"0[0 .()/?-]{5,}0"), re.compile(rb"0+")
 """Of a shape: "?" stands for spaces and dashes that are not ASCII. `re` looks quickly for what all begin with."""
 
+SPACES, DASHES = (
+    " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u3000",
+    "-\u2010\u2011\u2012\u2013\u2014\u2212",
+)
+"""What stands between groups of digits as a space or a dash."""
+
 LONG_WORD = 20
 """Characters that a key or token has at least."""
 
@@ -56,7 +62,9 @@ class Scan:
     def may_assign(self) -> bool:
         """Whether something could be given a value: with a sign, in words, by a flag, or to a bearer."""
         text = self.text
-        return (":" in text or "=" in text or " is " in text or "--" in text) or "earer" in text or "EARER" in text
+        signs = ":" in text or "=" in text or "--" in text or " -p" in text or "</" in text
+        verbs = " is " in text or " ist " in text or " es " in text or " est " in text
+        return signs or verbs or "earer" in text or "EARER" in text
 
     @property
     def lower(self) -> str:

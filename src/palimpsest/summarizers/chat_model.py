@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
+from palimpsest.logs import Told
 from palimpsest.models import default_encoding, find_model
 from palimpsest.runners import Runner
 from palimpsest.summarizers.resilience import Caller, Failure, Limits
@@ -129,8 +130,9 @@ class ChatModel:
         max_tokens: int | None,
         on_text: Callable[[str], object] | None,
         seconds: float,
+        told: Told | None,
     ) -> providers.Answer:
-        """Ask what `build` made, under an event loop."""
+        """Ask what `build` made, under an event loop. `told` cleans what a failure quotes."""
         from palimpsest.summarizers import providers
 
         return await providers.ask(
@@ -142,6 +144,7 @@ class ChatModel:
             stall=seconds,
             on_text=on_text,
             api_key=self._api_key,
+            told=told,
         )
 
     def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.Answer) -> Spent:
@@ -204,7 +207,7 @@ class BoundModel:
 
         async def attempt(left: float) -> providers.Answer:
             seconds = min(model.limits.timeout, left)
-            asked = model.ask(built, messages, max_tokens, sink, seconds)
+            asked = model.ask(built, messages, max_tokens, sink, seconds, runner.told)
             return await runner.wait(asked, seconds if sink is None else left)
 
         try:

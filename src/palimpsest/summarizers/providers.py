@@ -18,6 +18,7 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from palimpsest.logs import Told
 from palimpsest.summarizers.conversation import Message, called_tools, conversation
 from palimpsest.summarizers.resilience import Failure, Kind
 
@@ -117,6 +118,7 @@ async def ask(
     stall: float,
     on_text: Callable[[str], object] | None,
     api_key: str | None,
+    told: Told | None = None,
 ) -> Answer:
     """Return the model's answer. With `on_text` it comes as a stream, of which no piece takes longer than `stall`.
 
@@ -147,7 +149,7 @@ async def ask(
         return _answer(response, merged.get("max_tokens"))
     secrets = [key for key in (api_key, getattr(getattr(model, "client", None), "api_key", None)) if key]
     cause = failed.__cause__
-    raise _told(failed, secrets) from (cause if _is_safe(cause, secrets) else None)
+    raise _as_told(failed, secrets, told) from (cause if _is_safe(cause, secrets) else None)
 
 
 async def _read(opening: Any, stall: float, on_text: Callable[[str], object]) -> ModelResponse:
@@ -233,11 +235,12 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _told(failed: Failure, secrets: Sequence[str]) -> Failure:
-    """The failure as a reader may see it: without keys, and not longer than anybody reads."""
+def _as_told(failed: Failure, secrets: Sequence[str], told: Told | None) -> Failure:
+    """The failure as a reader may see it: without keys and what is private, and not longer than anybody reads."""
     why = failed.why
     for secret in secrets:
         why = why.replace(secret, "***")
+    why = told(why) if told is not None else why  # as long as it is whole: half a number is not known for one
     why = why if len(why) <= _LONGEST_WORDS else why[: _LONGEST_WORDS - 1] + "…"
     return Failure(failed.kind, why, passing=failed.passing, retry_after=failed.retry_after)
 

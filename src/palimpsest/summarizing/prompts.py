@@ -14,7 +14,8 @@ import msgspec
 
 from palimpsest.entries import Entry, moment
 from palimpsest.errors import ConfigError
-from palimpsest.notes import fenced, stand_in
+from palimpsest.fences import fence
+from palimpsest.notes import stand_in
 from palimpsest.summarizing import Prompt, Purpose, Recipe, Source
 from palimpsest.summarizing.sections import TITLES
 from palimpsest.summary import SummaryItem
@@ -107,7 +108,8 @@ def _span(source: Source, mark: str) -> str:
     """The earlier summaries and the entries, each between their marks."""
     texts = [("earlier-summary", summary.text) for summary in source.previous if summary.text]
     texts.append(("source", "\n\n".join(map(written, source.entries))))
-    return "\n\n".join(fenced(f"{tag}-{mark}", text.replace(f"-{mark}", "-")) for tag, text in texts)
+    marked = re.compile(f"-{mark}", re.IGNORECASE)
+    return "\n\n".join(fence(f"{tag}-{mark}", marked.sub("-", text)) for tag, text in texts)
 
 
 # --- what a pass asks for

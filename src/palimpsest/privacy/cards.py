@@ -1,0 +1,129 @@
+"""The recogniser of cards: the prefix and the length of a network, and Luhn's checksum (ISO/IEC 7812). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from palimpsest.privacy import Span
+from palimpsest.privacy.numbers import has_groups
+from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
+
+_NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
+    (400000, 499999, frozenset({13, 16, 19})),  # Visa
+    (510000, 559999, frozenset({16})),  # Mastercard
+    (222100, 272099, frozenset({16})),
+    (340000, 349999, frozenset({15})),  # American Express
+    (370000, 379999, frozenset({15})),
+    (601100, 601199, frozenset({16, 19})),  # Discover
+    (644000, 659999, frozenset({16, 19})),
+    (300000, 305999, frozenset({14, 16})),  # Diners Club
+    (360000, 369999, frozenset({14, 16})),
+    (380000, 399999, frozenset({14, 16})),
+    (352800, 358999, frozenset({16, 19})),  # JCB
+    (620000, 629999, frozenset({16, 17, 18, 19})),  # UnionPay
+    (501800, 501899, frozenset(range(12, 20))),  # Maestro
+    (502000, 502099, frozenset(range(12, 20))),
+    (503800, 503899, frozenset(range(12, 20))),
+    (589300, 589399, frozenset(range(12, 20))),
+    (630400, 630499, frozenset(range(12, 20))),
+    (675900, 675999, frozenset(range(12, 20))),
+    (676100, 676399, frozenset(range(12, 20))),
+)
+"""First and last six digits of each network, and how long its numbers are."""
+
+_CARD_GROUPS = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 1))
+"""How the digits of a card are grouped, where they are."""
+
+_SPREAD_GROUPS = (*_CARD_GROUPS, (8, 8))
+"""The same where something else than a space or a dash stands between them."""
+
+_SPREAD = re.compile(rb"0000(?:0000)?(?:[ ._/?\t\r\n-]{1,3}0++)+")
+"""Of a shape: groups of digits with a little between them, as many as there are from one of four or eight on."""
+
+_BEFORE = re.compile(rb"(0+)([ ._/?\t\r\n-]{1,3})$")
+"""Of a shape: a group before it."""
+
+_DIGITS = re.compile(rb"0+")
+
+_BESIDE = 3
+"""Digits of a group that goes on with the number, as in columns of a table, so that it is none."""
+
+_PLAIN = (" ", "-", "\u00a0")
+_GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
+
+
+def may_be_card(scan: Scan) -> bool:
+    """Whether there are digits enough."""
+    return scan.digits >= 12
+
+
+def cards(scan: Scan) -> Iterator[Span]:
+    """Find card numbers, in one piece or in groups.
+
+    With single spaces or dashes between the groups they are found wherever they stand. Spread by anything else (two
+    spaces, dots, lines, thin spaces) they must stand alone, for columns of numbers look alike.
+    """
+    for run in scan.runs if scan.digits >= 12 else ():
+        i = 0
+        while i < len(run.groups):
+            taken = _card_at(scan, run, i)
+            if taken:
+                yield Span(run.groups[i][0], run.groups[i + taken - 1][1], "card")
+            i += max(taken, 1)
+    for match in _SPREAD.finditer(scan.shape):
+        if match.end() - match.start() >= 12:
+            yield from _spread(scan, Run([group.span() for group in _DIGITS.finditer(scan.shape, *match.span())]))
+
+
+def _spread(scan: Scan, run: Run) -> Iterator[Span]:
+    groups = run.groups
+    sizes = [end - start for start, end in groups]
+    gaps = [scan.text[one[1] : other[0]] for one, other in pairwise(groups)]
+    for i, size in enumerate(sizes):
+        for wanted in _SPREAD_GROUPS if size in (4, 8) else ():
+            last = i + len(wanted) - 1
+            if tuple(sizes[i : last + 1]) != wanted or not _is_spread({*gaps[i:last]}, wanted):
+                continue
+            start, end = groups[i][0], groups[last][1]
+            before = _BEFORE.search(scan.shape, max(start - 12, 0), start)
+            beside = [(len(before[1]), scan.text[slice(*before.span(2))])] if before is not None else []
+            beside += list(zip(sizes[last + 1 : last + 2], gaps[last:], strict=False))
+            goes_on = any(size >= _BESIDE and gap in gaps[i:last] for size, gap in beside)
+            digits = "".join(scan.text[slice(*group)] for group in groups[i : last + 1])
+            if not goes_on and _is_card(digits) and scan.is_apart(start, end):
+                yield Span(start, end, "card")
+
+
+def _is_spread(gaps: set[str], wanted: tuple[int, ...]) -> bool:
+    """Whether what stands between the groups is all white space, or everywhere the same; not as in `_card_at`."""
+    if wanted in _CARD_GROUPS and any(gaps == {gap} for gap in _PLAIN):
+        return False
+    return all(map(str.isspace, gaps)) or (len(gaps) == 1 and _GAPS.issuperset(*gaps))
+
+
+def _card_at(scan: Scan, run: Run, i: int) -> int:
+    """How many groups from the one at `i` on are a card; 0: none."""
+    start, end = run.groups[i]
+    if 12 <= end - start <= 19:
+        apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
+        return 1 if apart and _is_card(scan.text[start:end]) else 0
+    for sizes in _CARD_GROUPS if end - start == 4 else ():
+        if has_groups(scan.text, run, i, sizes, _PLAIN):
+            last = run.groups[i + len(sizes) - 1][1]
+            digits = "".join(filter(str.isdecimal, scan.text[start:last]))
+            if _is_card(digits) and scan.is_apart(start, last):
+                return len(sizes)
+    return 0
+
+
+def _is_card(digits: str) -> bool:
+    size, first = len(digits), int(digits[:6])
+    return any(low <= first <= high and size in sizes for low, high, sizes in _NETWORKS) and has_luhn(digits)
+
+
+def has_luhn(digits: str) -> bool:
+    """Whether the last digit is Luhn's checksum of the others."""
+    doubled = (int(digit) * 2 for digit in digits[-2::-2])
+    return (sum(map(int, digits[-1::-2])) + sum(two - 9 if two > 9 else two for two in doubled)) % 10 == 0
