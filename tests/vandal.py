@@ -48,7 +48,10 @@ class Vandal:
     def __init__(self, memory: Memory, name: str, dice: random.Random) -> None:
         self._memory, self._name, self._dice = memory, name, dice
         self._numbers = itertools.count(1)
-        self._kept = memory.session(name).export()
+        source = f"source {dice.random()}"
+        fill(memory, source, range(6))
+        self._kept = memory.session(source).export()
+        memory.delete_session(source)
 
     def _session(self) -> Any:
         return self._memory.session(self._name, max_tokens=2_000, counter=quarters)
@@ -73,7 +76,7 @@ class Vandal:
         self.add()
 
     def replace(self) -> None:
-        self._memory.import_session(self._kept, on_conflict="replace")
+        self._memory.import_session(self._kept, session_id=self._name, on_conflict="replace")
 
     def fork(self) -> None:
         branch = f"{self._name} branch {next(self._numbers)}"

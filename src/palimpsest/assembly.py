@@ -77,7 +77,9 @@ class Assembly:
                 return self._context(state, reason, plan, head, None, "what does not fit is summarised first")
             change = _change(self.view, state, reason, plan)
             try:
-                after = await self.store.compact(self.options.key, change, expect_revision=head.revision)
+                after = await self.store.compact(
+                    self.options.key, change, expect_revision=head.revision, expect_epoch=head.epoch
+                )
             except Conflict:
                 if last_try:
                     note = "other writers were first twice, so the cut was not stored"

@@ -107,9 +107,10 @@ class Reader:
         try:
             return self._entries(key, stored, self._lineages.get(key, ()), last=False)
         except Unsealed:  # what is known of its line may be of another session of this id, or nothing yet
-            if await self.below.head(key) is None:
+            lineage = await self._line_now(key)
+            if lineage is None:
                 return []  # it was deleted since they were read, and what they are sealed with is not known any more
-            return self._entries(key, stored, await self.lineage(key), last=True)
+            return self._entries(key, stored, lineage, last=True)
 
     def _entries(self, key: SessionKey, stored: Sequence[Entry], lineage: Lineage, *, last: bool) -> list[Entry]:
         own = self.box(key)
@@ -131,9 +132,9 @@ class Reader:
         try:
             return [self._record(key, record, self._lineages.get(key, ())) for record in stored]
         except Unsealed:
-            if await self.below.head(key) is None:
+            lineage = await self._line_now(key)
+            if lineage is None:
                 return []  # as of entries
-            lineage = await self.lineage(key)
         found = []
         for record in stored:
             try:
@@ -149,9 +150,13 @@ class Reader:
 
     async def lineage(self, key: SessionKey) -> Lineage:
         """The same, as its head says now."""
+        return await self._line_now(key) or ()
+
+    async def _line_now(self, key: SessionKey) -> Lineage | None:
+        """The same; None where there is no session."""
         stored = await self.below.head(key)
         if stored is None:
-            return ()
+            return None
         try:
             return self.line(key, stored)
         except Unsealed as fault:
