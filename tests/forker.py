@@ -103,7 +103,10 @@ def started(address: str, encrypted: str, method: str) -> None:
 def beside(address: str, encrypted: str) -> None:
     """Children are forked while a thread of the parent writes, and all of them write, too."""
     memory, stop = opened(address, encrypted), threading.Event()
-    acknowledged: list[str] = []
+    memory.session(SESSION).add_user_message(
+        "first"
+    )  # a thread that is importing when it is forked stays so in the child
+    acknowledged = ["first"]
 
     def write() -> None:
         while not stop.is_set():
