@@ -52,6 +52,13 @@ class Runner(Protocol):
         """Run a coroutine that waits for nothing but this runner, in one place: where `read` would, if it `reads`."""
         ...
 
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine to its end, however often the caller is cancelled, who learns of that afterwards.
+
+        It may be started twice, so it does what does no harm when it is repeated.
+        """
+        ...
+
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         """Return what a user's function returns; neither the store nor an event loop waits for it meanwhile.
 
@@ -104,6 +111,9 @@ class Inline:
     read = finish = run
 
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        return await start()
+
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await start()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
@@ -244,6 +254,18 @@ class Threaded:
         future = asyncio.wrap_future(self._writer.submit(copy_context().run, function, *arguments))
         await _settled(future)
         return future.result()
+
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        import asyncio
+
+        task = asyncio.ensure_future(start())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await _settled(task)
+            if task.cancelled():  # by a loop that is ending, which cancels every task that it knows
+                await _settled(asyncio.ensure_future(start()))
+            raise
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         import asyncio
