@@ -133,7 +133,7 @@ class SideConformance(Contract):
         assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
 
     @rule
-    async def test_who_takes_what_he_holds_renews_it(self, on: Opened) -> None:
+    async def test_who_takes_his_own_lease_renews_it(self, on: Opened) -> None:
         """The holder gets the same fence and the time again, and may give back without naming the fence; nobody else
         may."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
