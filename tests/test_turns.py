@@ -58,7 +58,7 @@ class Cancelled:
             if number == self._step or (self.reached and self._how == "again and again"):
                 self.reached = True
                 if self._how == "when it is done":
-                    self._memory.runner._worker.submit(int).result()
+                    self._memory.runner._writer.submit(int).result()
                 task.cancel()
             sent = thrown = None
             try:
@@ -92,8 +92,9 @@ def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]]
 
                 task = asyncio.create_task(run())
                 await asyncio.wait([task])
-                if not cancelled.reached:
+                if not task.cancelled():
                     await task
+                if not cancelled.reached:
                     return step
                 async with session.turn():
                     pass
@@ -149,7 +150,9 @@ class Interrupt:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # struck before it began
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # struck where Python tidies up
-@pytest.mark.parametrize("place", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    "place", ["memory", "sqlite", pytest.param("sealed sqlite", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize(("error", "atomic"), [(KeyboardInterrupt, False), (Struck, True)])
 def test_an_interrupted_turn_gives_its_lease_back(
     place: tuple[str, dict[str, Any]], error: type[BaseException], atomic: bool
