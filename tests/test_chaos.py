@@ -15,7 +15,7 @@ from chaos_judge import Judge
 from palimpsest import Memory
 
 WORLDS = ["sqlite", "file", "sealed sqlite", "sealed file"]
-WITHOUT = {world: ("interrupt", "alarm", "scan") for world in WORLDS if "file" in world}
+WITHOUT = {world: ("scan",) for world in WORLDS if "file" in world}
 
 
 def address(world: str, folder: Path) -> str:

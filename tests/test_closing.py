@@ -24,12 +24,14 @@ LOCKED = [
     pytest.param("compaction", "sqlite", "sync", "close"),
     pytest.param("compaction", "file", "async", "with"),
     pytest.param("write", "sqlite", "sync", "close"),
-    pytest.param("write", "sqlite", "async", "with"),
+    pytest.param("write", "file", "async", "with"),
+    pytest.param("write", "file", "sync", "close"),
     *[
         pytest.param("compaction", kind, face, way, marks=pytest.mark.slow)
         for kind, face, way in [("sqlite", "async", "close"), ("file", "sync", "close"), ("file", "sync", "exit")]
     ],
     pytest.param("write", "file", "sync", "exit", marks=pytest.mark.slow),
+    pytest.param("write", "sqlite", "async", "with", marks=pytest.mark.slow),
 ]
 
 

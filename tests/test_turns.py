@@ -151,7 +151,9 @@ class Interrupt:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # struck before it began
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # struck where Python tidies up
 @pytest.mark.parametrize(
-    "place", ["memory", "sqlite", pytest.param("sealed sqlite", marks=pytest.mark.slow)], indirect=True
+    "place",
+    ["memory", "sqlite", *[pytest.param(world, marks=pytest.mark.slow) for world in ("file", *WORLDS[3:])]],
+    indirect=True,
 )
 @pytest.mark.parametrize(("error", "atomic"), [(KeyboardInterrupt, False), (Struck, True)])
 def test_an_interrupted_turn_gives_its_lease_back(
