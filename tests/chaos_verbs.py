@@ -185,9 +185,14 @@ class Together(Hand):
     # --- all of the store
 
     def scan(self) -> None:
-        """Redact what is private, in one session or in all."""
-        session = None if self.chance.random() < 0.3 else self._any().id
+        """Redact what is private in all sessions."""
+        self._scan(None)
 
+    def scan_one(self) -> None:
+        """Redact what is private in one session, and in its branches."""
+        self._scan(self._any().id)
+
+    def _scan(self, session: str | None) -> None:
         def act() -> dict[str, Any]:
             found = self.memory.scan(POLICY, session=session, apply=True)
             assert not found.refused, found.refused
