@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -239,15 +239,18 @@ class Session:
         return self._within(self._core.turn(atomic=atomic))
 
     @contextmanager
-    def _within(self, turn: AbstractAsyncContextManager[AsyncSession]) -> Iterator[Session]:
-        drive(turn.__aenter__())
+    def _within(self, turn: Any) -> Iterator[Session]:
         try:
-            yield self
-        except BaseException as error:
-            if not drive(turn.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            drive(turn.__aexit__(None, None, None))
+            drive(turn.__aenter__())
+            try:
+                yield self
+            except BaseException as error:
+                if not drive(turn.__aexit__(type(error), error, error.__traceback__)):
+                    raise
+            else:
+                drive(turn.__aexit__(None, None, None))
+        finally:
+            drive(turn.gen.aclose())  # does something where an interrupt came before the turn heard of its end
 
     def end_turn(self) -> TurnEnd:
         return drive(self._core.end_turn())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from palimpsest.entries import new_ids
+from palimpsest.errors import PalimpsestError
 from palimpsest.log import SessionKey
 from palimpsest.runners import Runner
 from palimpsest.stores import Store
@@ -22,6 +23,7 @@ class Lease:
         self._name = f"{what}:{key.session}"
         self._holder = new_ids(1, 0)[0]
         self._fence: int | None = None
+        self._may_hold = False
 
     @property
     def held(self) -> bool:
@@ -30,7 +32,9 @@ class Lease:
 
     async def try_to_take(self) -> bool:
         """Take the lease unless somebody else holds it, and say whether it is ours."""
+        self._may_hold = True  # whoever is interrupted here never learns whether it was given to him
         self._fence = await self._store.lease(self._tenant, self._name, self._holder, self._seconds)
+        self._may_hold = self.held
         return self.held
 
     async def take(self) -> None:
@@ -48,7 +52,14 @@ class Lease:
         return fence is not None
 
     async def give_back(self) -> None:
-        """Let the next one in."""
-        if self._fence is not None:
-            await self._store.lease(self._tenant, self._name, self._holder, 0, fence=self._fence)
-            self._fence = None
+        """Let the next one in, whatever was interrupted before, and even where the caller is cancelled meanwhile."""
+        if self._may_hold:
+            await self._runner.surely(self._given_back)
+
+    async def _given_back(self) -> None:
+        try:
+            await self._store.lease(self._tenant, self._name, self._holder, 0)
+        except PalimpsestError:  # the store cannot: the lease ends by itself
+            self._fence, self._may_hold = None, False
+            raise
+        self._fence, self._may_hold = None, False

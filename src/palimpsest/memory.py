@@ -379,12 +379,10 @@ class AsyncMemory:
     async def close(self) -> None:
         """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
 
-        Closing twice is fine.
+        What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
+        acknowledged. Closing twice is fine.
         """
-        await self.runner.settle()
-        if self._store is not None:
-            await self._store.close()
-        await self.runner.close()
+        await self.runner.close(last=self._store.close if self._store is not None else None)
 
     def __del__(self) -> None:
         if self._store is not None and self._store.left_open:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.logs import Told, log_failure
-from palimpsest.threads import LoopThread, Suspended, apart
+from palimpsest.threads import LoopThread, Suspended, apart, warn
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,19 +22,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Job = Callable[[], Coroutine[Any, Any, object]]
+Last = Callable[[], Coroutine[Any, Any, None]]
 
 PATIENCE = 10.0
 """Seconds that closing waits for background work."""
+
+GRACE = 1.0
+"""Seconds that background work which is given up has to tidy up, such as to give a lease back."""
 
 
 class Runner(Protocol):
     """Where blocking functions run: inline, or in worker threads.
 
     `kept` holds what lives as long as the runner and is shared by all who use it, by key. `told` cleans what is logged.
+    `patience` is how many seconds settling and closing wait where they are not told.
     """
 
     kept: dict[Any, Any]
     told: Told | None
+    patience: float
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what the function returns, which is waited for once it has started, even when cancelled."""
@@ -50,6 +56,13 @@ class Runner(Protocol):
 
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         """Run a coroutine that waits for nothing but this runner, in one place: where `read` would, if it `reads`."""
+        ...
+
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine to its end, however often the caller is cancelled, who learns of that afterwards.
+
+        It may be started twice, so it does what does no harm when it is repeated.
+        """
         ...
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
@@ -72,12 +85,16 @@ class Runner(Protocol):
         """Run a coroutine beside everything else; one that raises is logged. Raises Closed after `close`."""
         ...
 
-    async def settle(self, timeout: float = PATIENCE) -> bool:
+    async def settle(self, timeout: float | None = None) -> bool:
         """Wait until no background work is left, at most `timeout` seconds; return whether that is so."""
         ...
 
-    async def close(self, timeout: float = PATIENCE) -> None:
-        """Settle, then let go: of background work that is not done by then, of threads, of the loop."""
+    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
+        """Settle, do what is `last`, then let go of threads and of the loop.
+
+        Background work that does not settle in time is cancelled, where it can be, and left to itself else; a warning
+        says so. `last` gets as much time once more: after that it is left to be done when it can be.
+        """
         ...
 
 
@@ -91,7 +108,9 @@ class Inline:
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
         self.told: Told | None = None
+        self.patience = PATIENCE
         self._lock = allocate_lock()
+        self._waits: set[Future[Any]] = set()
         self._loop: LoopThread | None = None
         self._jobs: deque[Job] = deque()
         self._worker: Future[None] | None = None
@@ -106,6 +125,9 @@ class Inline:
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await start()
 
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await start()
+
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         return apart(function, *arguments).result(timeout)
 
@@ -114,6 +136,7 @@ class Inline:
 
         coroutine = awaitable if isinstance(awaitable, Coroutine) else _awaited(awaitable)
         future = self._begin(coroutine)
+        self._waits.add(future)
         try:
             return future.result(timeout)
         except CancelledError:
@@ -122,6 +145,7 @@ class Inline:
             raise
         finally:
             future.cancel()  # for who gave up or was interrupted; does nothing to one that is done
+            self._waits.discard(future)
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
@@ -164,25 +188,44 @@ class Inline:
             except BaseException as fault:  # noqa: BLE001 (the boundary of the thread: the next job is not to blame)
                 log_failure(self.told, fault, "work in the background failed")
 
-    async def settle(self, timeout: float = PATIENCE) -> bool:
+    async def settle(self, timeout: float | None = None) -> bool:
         with self._lock:
             worker = self._worker
         if worker is None or get_ident() == self._working:  # a job does not wait for itself
             return not self._jobs
         try:
-            worker.result(timeout)
+            worker.result(self.patience if timeout is None else timeout)
         except TimeoutError:
             return False
         return True
 
-    async def close(self, timeout: float = PATIENCE) -> None:
-        await self.settle(timeout)
+    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
+        patience = self.patience if timeout is None else timeout
+        settled = await self.settle(patience)
         with self._lock:
             self._closed = True
             self._jobs.clear()
+        if not settled:
+            warn(GIVEN_UP, patience)
+            for wait in tuple(self._waits):
+                wait.cancel()
+            await self.settle(min(patience, GRACE))
+        if last is not None:
+            await self._done(last, patience)
+        with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.close(timeout)
+            loop.close(patience if settled else min(patience, GRACE))
+
+    async def _done(self, last: Last, patience: float) -> None:
+        """Do it here, or beside where somebody in the background may have what it needs."""
+        if self._worker is None or get_ident() == self._working:
+            await last()
+            return
+        try:
+            apart(lambda: drive(last())).result(patience)
+        except TimeoutError:
+            warn(STILL_USED, patience)
 
 
 READERS = 8
@@ -203,6 +246,7 @@ class Threaded:
 
         self.kept: dict[Any, Any] = {}
         self.told: Told | None = None
+        self.patience = PATIENCE
         self._here = local()
         self._writer = ThreadPoolExecutor(1, "palimpsest")
         self._readers = ThreadPoolExecutor(READERS, "palimpsest-reading")
@@ -245,6 +289,18 @@ class Threaded:
         await _settled(future)
         return future.result()
 
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        import asyncio
+
+        task = asyncio.ensure_future(start())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await _settled(task)
+            if task.cancelled():  # by a loop that is ending, which cancels every task that it knows
+                await _settled(asyncio.ensure_future(start()))
+            raise
+
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         import asyncio
 
@@ -272,24 +328,44 @@ class Threaded:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def settle(self, timeout: float = PATIENCE) -> bool:
+    async def settle(self, timeout: float | None = None) -> bool:
         import asyncio
 
         loop, own = asyncio.get_running_loop(), {asyncio.current_task()}
-        until = loop.time() + timeout
+        until = loop.time() + (self.patience if timeout is None else timeout)
         while (others := self._tasks - own) and loop.time() < until:  # a job may begin another
             await asyncio.wait(others, timeout=until - loop.time())
         return not others
 
-    async def close(self, timeout: float = PATIENCE) -> None:
-        settled = await self.settle(timeout)
+    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
+        patience = self.patience if timeout is None else timeout
+        settled = await self.settle(patience)
         self._closed = True
         if not settled:
+            warn(GIVEN_UP, patience)
             for task in self._tasks:
                 task.cancel()
-            await self.settle(1.0)
-        self._writer.shutdown(wait=False)
-        self._readers.shutdown(wait=False)
+            await self.settle(min(patience, GRACE))
+        try:
+            if last is not None:
+                await self._done(last, patience)
+        finally:
+            self._writer.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
+
+    async def _done(self, last: Last, patience: float) -> None:
+        import asyncio
+
+        doing = asyncio.ensure_future(last())
+        if (await asyncio.wait([doing], timeout=patience))[0]:
+            doing.result()
+            return
+        warn(STILL_USED, patience)
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+GIVEN_UP = "work in the background did not end within %g seconds and is given up"
+STILL_USED = "the store was still in use after %g seconds; it is closed when that ends"
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:

@@ -271,13 +271,12 @@ class AsyncSession(Erasing):
     async def _turn(self, atomic: bool) -> AsyncIterator[AsyncSession]:
         if self._in_turn:
             raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
-        self._added, self._in_turn = 0, True
-        if atomic:
-            self._buffer = Gathered()
-        else:
-            self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
         try:
-            if self._lease is not None:
+            self._added, self._in_turn = 0, True
+            if atomic:
+                self._buffer = Gathered()
+            else:
+                self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
                 await self._lease.take()
             yield self
             await self.end_turn()
@@ -285,8 +284,10 @@ class AsyncSession(Erasing):
             self._forget()
             raise
         finally:
-            self._buffer, self._in_turn = None, False
-            await self._release()
+            try:
+                await self._left()
+            finally:
+                await self._left()  # an interrupt may have cut the first one short
 
     async def end_turn(self) -> TurnEnd:
         """Say that a run of the model is over: commit what an atomic turn gathered, compact where a trigger says so,
@@ -315,7 +316,11 @@ class AsyncSession(Erasing):
             self._store = store_of(self._memory, self._options)
             self._last = self._watched = None
 
+    async def _left(self) -> None:
+        self._buffer, self._in_turn = None, False
+        await self._release()
+
     async def _release(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await lease.give_back()
+        if self._lease is not None:
+            await self._lease.give_back()
+            self._lease = None

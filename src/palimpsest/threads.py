@@ -83,9 +83,14 @@ class LoopThread:
         try:
             self._gone.result(timeout)
         except TimeoutError:
-            import logging
+            warn("an event loop did not end within %g seconds", timeout)
 
-            logging.getLogger("palimpsest").warning("an event loop did not end within %g seconds", timeout)
+
+def warn(message: str, *arguments: object) -> None:
+    """Log that something was not waited for any longer."""
+    import logging
+
+    logging.getLogger("palimpsest").warning(message, *arguments)
 
 
 class Suspended(PalimpsestError, RuntimeError):

@@ -245,7 +245,8 @@ class Store(ABC):
     ) -> int | None:
         """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
 
-        A fence is greater than every fence given out before. A lease ends by itself. `seconds` of 0 gives it back.
+        A fence is greater than every fence given out before. A lease ends by itself. `seconds` of 0 gives it back. Who
+        takes what is his already renews it: so one who never learned whether he has it may ask again, or give it back.
         """
 
     @abstractmethod

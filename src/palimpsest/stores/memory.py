@@ -198,7 +198,9 @@ class MemoryStore(RewritingStore):
                 if held is None or held[0] != holder or held[2] != fence:
                     return None
             elif held is not None:
-                return None
+                if held[0] != holder:
+                    return None
+                fence = held[2]
             else:
                 self._fence += 1
                 fence = self._fence

@@ -187,6 +187,27 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["d"]
 
     @rule
+    async def test_what_was_cleared_is_read_by_branches_alone(self, on: Opened) -> None:
+        """What a branch keeps of a session that was cleared is there by no verb of that session; nor does an erasure
+        in the branch reach it, and an id that it had is new to it."""
+        await on.store.append(KEY, said("a", "b"))
+        ids = [entry.id for entry in await on.store.read(KEY)]
+        await on.store.count(KEY, "words", {1: 1, 2: 1})
+        await fork(on.store, KEY, BRANCH)
+        await on.store.compact(KEY, Change(kind="clear", reason="r"))
+
+        assert await on.store.read(KEY) == []
+        assert await on.store.fetch(KEY, [1, 2], ids) == []
+        assert await on.store.tally(KEY, "words") == (0, 0)
+        assert texts(await on.store.fetch(BRANCH, [1], ids)) == ["a", "b"]
+        await on.store.compact(BRANCH, Change(kind="erase", reason="r", seqs=(1,)))
+        assert (await on.store.head(KEY) or Head()).erased == 0
+        again = await on.store.append(KEY, [replace(said("c")[0], id=ids[1])], check_ids=True)
+        assert (again.added, texts(await on.store.read(KEY))) == (1, ["c"])
+        assert texts(await on.store.fetch(KEY, ids=ids)) == ["c"]
+        assert texts(await on.store.read(BRANCH)) == ["", "b"]
+
+    @rule
     async def test_replacing_one_leaves_the_others_whole(self, on: Opened) -> None:
         """An import in the place of a session does not reach its branches."""
         await on.store.append(KEY, said("a"))

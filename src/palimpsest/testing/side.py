@@ -133,6 +133,20 @@ class SideConformance(Contract):
         assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
 
     @rule
+    async def test_who_takes_his_own_lease_renews_it(self, on: Opened) -> None:
+        """The holder gets the same fence and the time again, and may give back without naming the fence; nobody else
+        may."""
+        fence = await on.store.lease(TENANT, "l", "one", 10)
+        on.clock.advance(9)
+        assert await on.store.lease(TENANT, "l", "one", 10) == fence
+        on.clock.advance(9)
+        assert await on.store.lease(TENANT, "l", "two", 0) is None
+        assert await on.store.lease(TENANT, "l", "two", 10) is None
+        await on.store.lease(TENANT, "l", "one", 0)
+
+        assert (await on.store.lease(TENANT, "l", "two", 10) or 0) > (fence or 0)
+
+    @rule
     async def test_giving_a_lease_back_frees_it_at_once(self, on: Opened) -> None:
         """Renewing for 0 seconds ends the lease; the next holder need not wait."""
         fence = await on.store.lease(TENANT, "l", "one", 10)

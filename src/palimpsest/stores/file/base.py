@@ -31,7 +31,13 @@ class FileBase(BlockingStore):
         super().__init__(runner, options.clock)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._large_bytes = options.large_bytes
-        self._disk = Disk(url, self.path, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds)
+        self._disk = Disk(
+            url,
+            self.path,
+            synced=options.synchronous == "FULL",
+            busy_seconds=options.busy_seconds,
+            check=self.check,
+        )
         self._root = shielded(self._rooted)
 
     def _rooted(self) -> Root:

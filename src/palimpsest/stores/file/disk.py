@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
@@ -25,8 +25,9 @@ _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the 
 class Disk:
     """The files of the store at `path`. Errors name `url`; without `synced` appends do not wait for the disk."""
 
-    def __init__(self, url: str, path: str, *, synced: bool, busy_seconds: float) -> None:
+    def __init__(self, url: str, path: str, *, synced: bool, busy_seconds: float, check: Callable[[], None]) -> None:
         self.url, self.path, self.synced, self.busy_seconds = url, path, synced, busy_seconds
+        self._check = check
         self._guard = allocate_lock()
         self._turns: dict[str, _Turn] = {}
         self._locked: set[int] = set()
@@ -88,7 +89,9 @@ class Disk:
             pause = min(pause * 1.5, 0.01)
 
     def _go_on_waiting(self, path: str, deadline: float, fd: int | None = None) -> None:
-        """Raise StoreUnavailable where nobody waits for this any more, or has waited for long enough."""
+        """Raise Closed where the store was closed meanwhile, StoreUnavailable where nobody waits for this any more, or
+        has waited for long enough."""
+        self._check()
         if deserted():
             raise StoreUnavailable(self.url, f"whoever asked for {path} was interrupted")
         if time.monotonic() >= deadline:

@@ -201,7 +201,9 @@ class SideFiles(FileBase):
                 if lease is None or lease.holder != holder or lease.fence != fence:
                     return None
             elif lease is not None:
-                return None
+                if lease.holder != holder:
+                    return None
+                fence = lease.fence
             else:
                 fence = stored.fence = stored.fence + 1
             held[tenant, name] = _Lease(tenant, name, holder, now + int(seconds * 1_000_000), fence)

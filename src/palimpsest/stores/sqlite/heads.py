@@ -12,8 +12,8 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
 from palimpsest.stores.records import decoded, encoded
-from palimpsest.stores.sqlite.branches import Branches, Shared
-from palimpsest.stores.sqlite.rows import CHANGED, checksum
+from palimpsest.stores.sqlite.branches import Branches, Shared, home, spans
+from palimpsest.stores.sqlite.rows import CHANGED, LAST, Span, checksum, place
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -26,6 +26,16 @@ class Known(msgspec.Struct, frozen=True):
     head: Head
     body: bytes
     shared: Shared
+
+    def spans(self, after: int, before: int | None) -> list[Span]:
+        """Return where the entries with `after` < seq < `before` lie; not those that were cleared and branches keep."""
+        return spans(self.number, self.shared, max(after, self.head.first_seq - 1), before)
+
+    def place(self, seq: int) -> int | None:
+        """Return where the entry at `seq` lies; None where there can be none."""
+        if self.head.first_seq <= seq <= LAST:
+            return place(home(self.number, self.shared, seq), seq)
+        return None
 
 
 class Heads:

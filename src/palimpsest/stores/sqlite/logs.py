@@ -14,7 +14,7 @@ from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.records import erasing
-from palimpsest.stores.sqlite.branches import Branches, Shared, by_log, home, spans
+from palimpsest.stores.sqlite.branches import Branches, Shared, by_log
 from palimpsest.stores.sqlite.heads import Heads, Known
 from palimpsest.stores.sqlite.records import Records
 from palimpsest.stores.sqlite.rows import LAST, Rows, place
@@ -89,27 +89,22 @@ class Logs:
         found = self.heads.find(key)
         if found is None:
             return []
-        where = spans(found.number, found.shared, after, before)
-        entries = self.rows.read(key.tenant, where, counter, limit, newest_first, uncounted)
+        entries = self.rows.read(key.tenant, found.spans(after, before), counter, limit, newest_first, uncounted)
         if not uncounted and len(entries) < _expected(found.head, after, before, limit):  # a log has no gaps
             raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
         return entries
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
-        number, shared = found.number, found.shared
-        everywhere = spans(number, shared, 0, None)
-        entries = []
+        everywhere, entries = found.spans(0, None), list[Entry]()
         for id in ids:
-            seq = placed_at(id)
-            entries += self.rows.named(key.tenant, id, place(home(number, shared, seq), seq), everywhere, counter)
+            entries += self.rows.named(key.tenant, id, found.place(placed_at(id)), everywhere, counter)
         return entries
 
     def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
         found = self.heads.find(key)
         if found is None:
             return []
-        number, shared = found.number, found.shared
-        places = [place(home(number, shared, seq), seq) for seq in seqs if 0 < seq <= LAST]
+        places = [place for seq in seqs if (place := found.place(seq)) is not None]
         entries = [*self.rows.at(key.tenant, places, counter), *self._by_ids(key, found, ids, counter)]
         by_seq = {entry.seq: entry for entry in entries}
         return [by_seq[seq] for seq in sorted(by_seq)]
@@ -237,13 +232,12 @@ class Logs:
     def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         found = self.heads.find(key)
         if found is not None:
-            number, shared = found.number, found.shared
-            placed = [(place(home(number, shared, seq), seq), n) for seq, n in counts.items() if 0 < seq <= LAST]
+            placed = [(place, n) for seq, n in counts.items() if (place := found.place(seq)) is not None]
             self.rows.count(counter, placed)
 
     def tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
         found = self.heads.find(key)
-        return self.rows.tally(counter, spans(found.number, found.shared, after, before)) if found else (0, 0)
+        return self.rows.tally(counter, found.spans(after, before)) if found else (0, 0)
 
     # --- expiry
 

@@ -84,7 +84,9 @@ class Side:
             if not held or row[0] != holder or row[2] != fence:
                 return None
         elif held:
-            return None
+            if row[0] != holder:
+                return None
+            fence = row[2]
         else:
             sql = "UPDATE meta SET value = value + 1 WHERE name = 'fence' RETURNING value"
             fence = self._db.execute(sql).fetchone()[0]

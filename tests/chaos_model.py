@@ -1,0 +1,92 @@
+"""What the sessions that one writer alone writes to must hold: replayed from what was acknowledged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+
+class Cell:
+    """An entry, which branches share. `erased` for sure, or `perhaps`: an erasure of it was cut short."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.erased = self.perhaps = False
+
+    def copy(self) -> Cell:
+        """The entry in a session that was imported."""
+        made = Cell(self.mark)
+        made.erased, made.perhaps = self.erased, self.perhaps
+        return made
+
+    def shows(self, seen: str | None) -> bool:
+        """Whether the entry may be this: its mark, or None for a tombstone."""
+        return (seen == self.mark and not self.erased) or (seen is None and (self.erased or self.perhaps))
+
+
+Cells = list[tuple[Cell, bool]]
+"""A log: entries, and whether a rewind has hidden each."""
+
+
+class World:
+    """The sessions of one writer. `may_be` says of each session what it may hold: one log, or, where something was cut
+    short, one of two; None for a session that is not there."""
+
+    def __init__(self) -> None:
+        self.may_be: dict[str, list[Cells | None]] = {}
+        self.pinned: dict[str, set[str]] = defaultdict(set)
+        self._cells: dict[str, list[Cell]] = defaultdict(list)
+
+    def known(self) -> dict[str, Cells]:
+        """The sessions that are there and of which all is known."""
+        return {name: logs[0] for name, logs in self.may_be.items() if len(logs) == 1 and logs[0] is not None}
+
+    def alive(self) -> set[str]:
+        """The marks that may be readable."""
+        logs = [log for logs in self.may_be.values() for log in logs if log is not None]
+        return {cell.mark for log in logs for cell, _ in log if not cell.erased}
+
+    def apply(self, verb: str, facts: dict[str, Any], *, sure: bool) -> None:
+        """Follow an operation, which was acknowledged or may be half known."""
+        if verb == "forget_text":
+            self._erase([cell for mark in facts["marks"] for cell in self._cells[mark]], sure=sure)
+            return
+        name = facts["session"]
+        before = self.may_be.get(name, [None])[0]
+        if verb in ("fork", "import"):
+            assert before is not None
+            log: Cells | None = before if verb == "fork" else [(self._new(cell), hidden) for cell, hidden in before]
+            name, before = facts["into"], self.may_be.get(facts["into"], [None])[0]
+            after = log and list(log)
+        else:
+            after = self._after(verb, before or [], facts, sure=sure)
+        self.may_be[name] = [after] if sure else [before, after]
+        if name == facts.get("into"):
+            self.pinned[name] = set(self.pinned[facts["session"]])
+
+    def _after(self, verb: str, log: Cells, facts: dict[str, Any], *, sure: bool) -> Cells | None:
+        if verb == "append":
+            return [*log, *[(self._new(Cell(mark)), False) for mark in facts["marks"]]]
+        if verb == "rewind":
+            self.pinned.pop(facts["session"], None)  # what was pinned then is pinned again
+            last = [place for place, (_, hidden) in enumerate(log) if not hidden][facts["keeps"] - 1]
+            return [(cell, hidden or place > last) for place, (cell, hidden) in enumerate(log)]
+        if verb == "erase":
+            self._erase([cell for cell, _ in log if cell.mark in facts["marks"]], sure=sure)
+        elif verb == "pin" and sure:
+            self.pinned[facts["session"]].update(facts["marks"])
+        elif verb == "forget":
+            self._erase([cell for cell, _ in log], sure=sure)
+        if verb in ("clear", "delete", "forget"):
+            self.pinned.pop(facts["session"], None)
+            return [] if verb == "clear" else None
+        return log
+
+    def _new(self, cell: Cell) -> Cell:
+        made = cell.copy()
+        self._cells[made.mark].append(made)
+        return made
+
+    def _erase(self, cells: list[Cell], *, sure: bool) -> None:
+        for cell in cells:
+            cell.erased, cell.perhaps = cell.erased or sure, True

@@ -1,0 +1,156 @@
+"""Closing ends, whatever hangs in a memory, and loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openai_server import OpenAIServer, says
+from palimpsest import Memory
+from processes import PATIENCE
+
+SCRIPT = Path(__file__).with_name("closer.py")
+HANGING = ["function", "coroutine", "endpoint", "observer", "derived"]
+LOCKED = [
+    pytest.param("compaction", "sqlite", "sync", "close"),
+    pytest.param("compaction", "file", "async", "with"),
+    pytest.param("write", "sqlite", "sync", "close"),
+    pytest.param("write", "file", "async", "with"),
+    pytest.param("write", "file", "sync", "close"),
+    *[
+        pytest.param("compaction", kind, face, way, marks=pytest.mark.slow)
+        for kind, face, way in [("sqlite", "async", "close"), ("file", "sync", "close"), ("file", "sync", "exit")]
+    ],
+    pytest.param("write", "file", "sync", "exit", marks=pytest.mark.slow),
+    pytest.param("write", "sqlite", "async", "with", marks=pytest.mark.slow),
+]
+
+
+def address(kind: str, folder: Path) -> str:
+    """Where a store of this kind is."""
+    return f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
+
+
+@contextlib.contextmanager
+def locked(kind: str, folder: Path) -> Iterator[None]:
+    """Keep everybody else from writing to the session."""
+    if kind == "sqlite":
+        with contextlib.closing(sqlite3.connect(folder / "log.db", isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    (log,) = (folder / "logs").rglob("s-*.jsonl")
+    with log.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Closer:
+    """A running `closer.py`."""
+
+    def __init__(self, what: str, face: str, way: str, where: str, url: str = "") -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, str(SCRIPT), what, face, way, where],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OPENAI_BASE_URL": url},
+        )  # fmt: skip
+        self._guard = threading.Timer(PATIENCE, self._child.kill)
+        self._guard.start()
+
+    def hear(self, line: str) -> None:
+        """Wait until it says this."""
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == f"{line}\n", self._errors()
+
+    def tell(self) -> None:
+        """Let it go on."""
+        assert self._child.stdin is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+
+    def end(self) -> str:
+        """Wait for its end, and return what it has logged."""
+        told = self._errors()
+        assert self._child.wait() == 0, told
+        return told
+
+    def close(self) -> None:
+        """See that it has ended."""
+        self._child.kill()
+        self._guard.cancel()
+        self._guard.join()
+        self._child.communicate()
+
+    def _errors(self) -> str:
+        assert self._child.stderr is not None
+        return self._child.stderr.read()
+
+
+def kept(where: str) -> int:
+    """How many entries the session has."""
+    with Memory.open(where) as memory:
+        assert memory.session("s").verify().ok
+        return len([entry for entry in memory.session("s").entries() if not entry.erased])
+
+
+def some(what: str, face: str, way: str) -> bool:
+    """Whether this is among those that every run of the tests shows."""
+    return (what, face, way) in {
+        ("function", "sync", "close"), ("function", "async", "exit"), ("coroutine", "sync", "with"),
+        ("coroutine", "async", "close"), ("observer", "sync", "exit"), ("derived", "async", "with"),
+    }  # fmt: skip
+
+
+EVERY = [
+    pytest.param(what, face, way, marks=() if some(what, face, way) else pytest.mark.slow)
+    for what in HANGING
+    for face in ("sync", "async")
+    for way in ("close", "with", "exit")
+]
+
+
+@pytest.mark.parametrize(("what", "face", "way"), EVERY)
+def test_closing_ends_although_something_never_returns(what: str, face: str, way: str, tmp_path: Path) -> None:
+    """A summarizer, an observer or an index that never returns holds up `close()`, the end of `with` and the end of
+    the interpreter no longer than their patience; what is given up in the background is told by a warning."""
+    where = address("sqlite", tmp_path)
+    with (
+        OpenAIServer(says("never", when=threading.Event())) as server,
+        contextlib.closing(Closer(what, face, way, where, server.url)) as closer,
+    ):
+        closer.hear("added")
+        if what == "endpoint":
+            assert server.arrived.acquire(timeout=PATIENCE)
+            closer.hear("ready")
+            closer.tell()
+        closer.hear("closed")
+        told = closer.end()
+
+    assert kept(where) == 8
+    if way != "exit" and what != "derived":
+        assert "work in the background did not end within 0.3 seconds" in told
+
+
+@pytest.mark.parametrize(("what", "kind", "face", "way"), LOCKED)
+def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: str, way: str, tmp_path: Path) -> None:
+    """A compaction in the background, or a write, that waits for somebody who never lets go of the store is given up;
+    what was acknowledged is there."""
+    where = address(kind, tmp_path)
+    with contextlib.closing(Closer(what, face, way, where)) as closer:
+        closer.hear("added")
+        closer.hear("ready")
+        with locked(kind, tmp_path):
+            closer.tell()
+            closer.hear("closed")
+            closer.end()
+
+    assert kept(where) == 8

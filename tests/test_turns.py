@@ -1,0 +1,191 @@
+"""A turn that is cut short, at whatever moment, gives its lease back: the next one begins at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+from palimpsest import AsyncMemory, Memory, Session
+from sealed import FIRST
+from writer import turn
+
+WORLDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
+KINDS = ("at once", "when it is done", "again and again")
+FEW = 60
+"""More suspensions than a turn has."""
+
+
+@pytest.fixture(params=WORLDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """Address and options of a store of each kind."""
+    *sealed, kind = request.param.split()
+    where = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
+    durability = {} if kind == "memory" else {"synchronous": "NORMAL"}
+    return where, {**durability, **({"encryption": FIRST} if sealed else {})}
+
+
+class Cancelled:
+    """Awaits a coroutine and cancels the task that does at its `step`-th suspension.
+
+    "when it is done" lets the store's thread finish first what the task waits for, so that the answer is what gets
+    lost; "again and again" cancels at every suspension from there on.
+    """
+
+    def __init__(self, memory: AsyncMemory, step: int, how: str) -> None:
+        self._memory, self._step, self._how = memory, step, how
+        self.reached = False
+
+    def __call__(self, coroutine: Any) -> Cancelled:
+        self._inner = coroutine.__await__()
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task, sent, thrown = asyncio.current_task(), None, None
+        assert task is not None
+        for number in itertools.count():
+            try:
+                yielded = self._inner.throw(thrown) if thrown is not None else self._inner.send(sent)
+            except StopIteration as end:
+                return end.value
+            if number == self._step or (self.reached and self._how == "again and again"):
+                self.reached = True
+                if self._how == "when it is done":
+                    self._memory.runner._writer.submit(int).result()
+                task.cancel()
+            sent = thrown = None
+            try:
+                sent = yield yielded
+            except BaseException as error:  # noqa: BLE001 (the task's own: it goes where the coroutine waits)
+                thrown = error
+        raise AssertionError
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]], how: str, atomic: bool) -> None:
+    """Cancelled at any of its suspensions, entering, inside or leaving, a turn holds nobody up: the same session
+    object begins another, and so does another one, without waiting; entries of the turn are there whole, and once."""
+
+    async def one_turn(memory: AsyncMemory, session: Any) -> None:
+        async with session.turn(atomic=atomic):
+            await session.add(turn("a"))
+            await session.add(turn("b"))
+
+    async def rounds() -> int:
+        where, options = place
+        async with AsyncMemory.open(where, **options) as memory:
+            waited = forbidden_to_wait(memory)
+            for step in range(FEW):
+                session = memory.session(str(step))
+                cancelled = Cancelled(memory, step, how)
+
+                async def run(session: Any = session, cancelled: Cancelled = cancelled) -> None:
+                    await cancelled(one_turn(memory, session))
+
+                task = asyncio.create_task(run())
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    await task
+                if not cancelled.reached:
+                    return step
+                async with session.turn():
+                    pass
+                async with memory.session(str(step)).turn():
+                    pass
+                assert waited == [], f"cancelled at suspension {step}"
+                entries = await session.entries()
+                assert len(entries) in ((0, 12) if atomic else (0, 6, 12))
+        raise AssertionError("a turn has more suspensions than were tried")
+
+    assert asyncio.run(rounds()) >= 2
+
+
+def forbidden_to_wait(memory: Memory | AsyncMemory) -> list[float]:
+    """Have noted what `turn()` waits for another holder, instead of waiting."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    core: Any = getattr(memory, "_core", memory)
+    core.runner.sleep = sleep
+    return waited
+
+
+class Struck(Exception):
+    """What a signal's handler raises that is not Ctrl-C, such as a task queue's limit of time."""
+
+
+class Interrupt:
+    """Raises at the `step`-th call, or return from a function of C, where Python looks for signals."""
+
+    def __init__(self, step: int, error: type[BaseException]) -> None:
+        self._left, self._error = step, error
+        self.struck = False
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._at)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _at(self, frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "c_return") or frame.f_code is Interrupt.__exit__.__code__:
+            return
+        self._left -= 1
+        if self._left < 0 and not self.struck:
+            self.struck = True
+            sys.setprofile(None)
+            raise self._error
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # struck before it began
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # struck where Python tidies up
+@pytest.mark.parametrize(
+    "place",
+    ["memory", "sqlite", *[pytest.param(world, marks=pytest.mark.slow) for world in ("file", *WORLDS[3:])]],
+    indirect=True,
+)
+@pytest.mark.parametrize(("error", "atomic"), [(KeyboardInterrupt, False), (Struck, True)])
+def test_an_interrupted_turn_gives_its_lease_back(
+    place: tuple[str, dict[str, Any]], error: type[BaseException], atomic: bool
+) -> None:
+    """Whatever a signal's handler raises at any moment of a synchronous turn: the next turn begins at once, and the
+    turn's entries are there whole or not at all."""
+    where, options = place
+    with Memory.open(where, **options) as memory:
+        waited = forbidden_to_wait(memory)
+        interrupted(memory, Interrupt(sys.maxsize, error), atomic=atomic)  # what is imported is imported now
+        for step in itertools.count():
+            interrupt = Interrupt(step, error)
+            session = interrupted(memory, interrupt, atomic=atomic)
+            if not interrupt.struck:
+                break
+            with session.turn():
+                pass
+            with memory.session(session.id).turn():
+                pass
+            assert waited == [], f"interrupted at call {step}"
+            assert len(session.entries()) in (0, 6)
+
+    assert step > 100
+
+
+def interrupted(memory: Memory, interrupt: Interrupt, *, atomic: bool) -> Session:
+    """One turn of a session of its own that is struck somewhere."""
+    session = memory.session(os.urandom(4).hex())
+    try:
+        with interrupt, session.turn(atomic=atomic):
+            session.add(turn("a"))
+    except (KeyboardInterrupt, Struck):
+        pass
+    return session
