@@ -109,14 +109,14 @@ def points(act: Callable[[], object]) -> int:
     return counted.passed
 
 
-def interrupted(act: Callable[[], object], at: int) -> bool:
-    """Do it, interrupted at this moment; return whether it raised that."""
+def interrupted(act: Callable[[], object], at: int) -> Interruption | None:
+    """Do it, interrupted at this moment; return what it raised, which keeps every frame that it left alive."""
     try:
         with Points(at):
             act()
-    except Interruption:
-        return True
-    return False
+    except Interruption as raised:
+        return raised
+    return None
 
 
 # --- what is done
@@ -266,7 +266,9 @@ class Site:
 
 def left_sound(site: Site, name: str) -> None:
     """Check that everybody can read and write a session at once, and that all in it holds together."""
-    for number, memory in enumerate((site.memory, site.beside)):
+    for number, memory in enumerate(
+        (site.beside, site.memory)
+    ):  # first who was not there: it makes the other's state old
         session = memory.session(name)
         before = [entry.text for entry in session.entries()]
         session.add_user_message(f"after {number}")
@@ -287,6 +289,7 @@ def try_at(site: Site, verb: Verb, at: int, states: tuple[Any, Any] | None) -> N
         now = site.state(name)
         assert now in states if raised else now == states[1], f"left by an interruption at {at}"
     left_sound(site, name)
+    raised = None
     if open_files() != files:
         gc.collect()
         assert open_files() == files, f"files are left open by an interruption at {at}"
