@@ -143,6 +143,12 @@ def _long(site: Site, name: str) -> None:
         session.add([{"role": "user", "content": f"{number} " * 20}, {"role": "assistant", "content": "yes " * 20}])
 
 
+def _changed(site: Site, name: str) -> None:
+    _filled(site, name)
+    for seq in (1, 2, 3):
+        site.session(name).pin(seq)
+
+
 def _branched(site: Site, name: str) -> None:
     _filled(site, name)
     site.session(name).fork(f"{name} branch")
@@ -213,6 +219,7 @@ VERBS: dict[str, Verb] = {
     "delete an item": Verb(_put, lambda site, name: drive(site.memory.store.delete_item("default", name, "key"))),
     "take a lease": Verb(_filled, lambda site, name: drive(site.memory.store.lease("default", name, "me", 60))),
     "read": Verb(_filled, lambda site, name: site.session(name).entries()),
+    "read what was done": Verb(_changed, lambda site, name: site.session(name).history()),
     "count": Verb(_filled, lambda site, name: site.session(name).stats()),
     "scan": Verb(
         _branched,

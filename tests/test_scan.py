@@ -381,3 +381,20 @@ def test_async_memory_has_the_same_verb(tmp_path: Path) -> None:
             return done.redacted, (await session.entry(1)).text
 
     assert asyncio.run(scanned()) == (1, "[REDACTED]")
+
+
+def test_scanning_one_session_reaches_what_its_branches_have_copied(place: str, tmp_path: Path) -> None:
+    """With `apply` summaries and records that a branch has of its own are redacted with those of the session."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one", max_tokens=2_000, counter=len)
+        for number in range(12):
+            session.add_user_message(f"{number}: write to jane.doe@example.com about the order")
+            session.add_assistant_message(f"{number}: done, I wrote to jane.doe@example.com")
+        session.compact("summarizer")
+        branch = session.fork("branch")
+
+        memory.scan({"recognisers": {"email": "redact"}}, session="one", apply=True)
+
+        for one in (session, branch):
+            assert one.summaries(history=True)
+            assert "jane.doe" not in repr([*one.summaries(history=True), *one.entries(rewound=True), *one.history()])

@@ -322,10 +322,11 @@ class AsyncMemory:
         Up to `sample` findings are shown as they would be. `progress` is called with the sessions done and all.
 
         With `apply` entries and summaries are rewritten in place, and entries of types that the policy withholds are
-        erased, in every branch; each session begins a new epoch. Others may go on writing: what they add meanwhile is
-        looked at, too. Interrupted, the same again goes on with what is left. What cannot be checked stays as it is,
-        and is reported. Raises ConfigError without a policy, and for `apply` in a memory that only reads, or over a
-        store that cannot rewrite; SessionNotFound; ErasureFailed where what was made from entries cannot be removed.
+        erased, in every branch; each session begins a new epoch. The branches of `session`, which have copies of what
+        was made of it, are scanned, too. What others add meanwhile is looked at, too. Interrupted, the same again goes
+        on with what is left. What cannot be checked stays as it is, and is reported. Raises ConfigError without a
+        policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
+        ErasureFailed where what was made from entries cannot be removed.
         """
         from palimpsest.scan import scan
 

@@ -108,7 +108,7 @@ async def scan(
     done: set[str] = set()
     busy: tuple[str, ...] = ()
     for _ in range(PASSES):
-        left = [session] if session is not None and not done else await _left(memory, session, done)
+        left = [session] if session is not None and not done else await _left(memory, session, done, apply)
         if not left:
             break
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
@@ -118,7 +118,7 @@ async def scan(
             if progress is not None:
                 progress(len(done), total)
     else:
-        busy = (BUSY,) if await _left(memory, session, done) else ()
+        busy = (BUSY,) if await _left(memory, session, done, apply) else ()
     return scanner.result(len(done), busy + (await memory.store.scrub() if apply else ()))
 
 
@@ -130,11 +130,14 @@ async def _check_rewritable(store: Store) -> None:
     await store.tenants()  # which an encrypted store can as far as the one below it can
 
 
-async def _left(memory: AsyncMemory, only: str | None, done: set[str]) -> list[str]:
-    """The sessions that are still to be looked at, where it is not one alone."""
+async def _left(memory: AsyncMemory, only: str | None, done: set[str], apply: bool) -> list[str]:
+    """The sessions that are still to be looked at: all, or the branches of one, which have copies of what it has."""
+    if only is not None:
+        branches = await memory.store.branches(SessionKey(memory.tenant, only)) if apply else []
+        return [name for name in branches if name not in done]
     found: list[str] = []
     after = ""
-    while only is None and (page := await memory.store.sessions(memory.tenant, after=after, limit=PAGE)):
+    while page := await memory.store.sessions(memory.tenant, after=after, limit=PAGE):
         found += [one.session for one in page if one.session not in done]
         after = page[-1].session
     return found

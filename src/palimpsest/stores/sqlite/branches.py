@@ -49,7 +49,9 @@ class Branches:
 
     def shared(self, number: int) -> Shared:
         """Return what a session shares."""
-        return tuple(self._db.execute("SELECT last, log FROM share WHERE number = ? ORDER BY last", (number,)))
+        return tuple(
+            self._db.execute("SELECT last, log FROM share WHERE number = ? ORDER BY last", (number,)).fetchall()
+        )
 
     def part(self, number: int, of: int, shared: Shared, point: int) -> Shared:
         """Let the session `number` share what `of` reads up to the seq `point`; return what it shares."""
@@ -64,9 +66,9 @@ class Branches:
 
     def leave(self, number: int) -> list[int]:
         """Let a session share nothing any more; return the logs that it shared."""
-        logs = [log for (log,) in self._db.execute("SELECT DISTINCT log FROM share WHERE number = ?", (number,))]
+        rows = self._db.execute("SELECT DISTINCT log FROM share WHERE number = ?", (number,)).fetchall()
         self._db.execute("DELETE FROM share WHERE number = ?", (number,))
-        return logs
+        return [log for (log,) in rows]
 
     def readers(self, log: int, seqs: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield every session that reads some of these entries of a log, and which."""

@@ -7,6 +7,7 @@ another process. What is done in a transaction is written elsewhere: `bind` make
 Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
 transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
 function of ours in between; what is held is left by no `return`; and a commit is told in the same call that made it.
+Rows are fetched in one call: a cursor that an exception's frames keep alive would hold on to a past state of the file.
 """
 
 from __future__ import annotations

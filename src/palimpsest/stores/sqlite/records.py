@@ -25,13 +25,14 @@ class Records:
     def read(self, number: int, session: str, after: int, before: int | None) -> list[Record]:
         """Return the records of a session between two revisions, both exclusive, oldest first."""
         sql = SELECT + "AND revision > ? AND revision < ? ORDER BY revision"
-        return self._read(self._db.execute(sql, (number, after, 2**62 if before is None else before)), session)
+        rows = self._db.execute(sql, (number, after, 2**62 if before is None else before)).fetchall()
+        return self._read(rows, session)
 
     def compactions(self, number: int, session: str, others: Sequence[int] = ()) -> list[Record]:
         """Return the records of a session that carry a compaction, and those of other revisions, oldest first."""
         sql = SELECT + "AND (instr(body, ?) > 0 OR instr(?, ',' || revision || ',') > 0) ORDER BY revision"
         named = f",{','.join(map(str, others))},"
-        return self._read(self._db.execute(sql, (number, HELD, named)), session)
+        return self._read(self._db.execute(sql, (number, HELD, named)).fetchall(), session)
 
     def _read(self, rows: Iterable[Row], session: str) -> list[Record]:
         found = []
