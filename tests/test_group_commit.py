@@ -10,9 +10,10 @@ import pytest
 
 from palimpsest import Conflict, InvalidEntry
 from palimpsest.log import Head, SessionKey
-from palimpsest.runners import Inline, Threaded, drive
+from palimpsest.runners import Inline, drive
 from palimpsest.stores import Appended
 from palimpsest.stores.group_commit import GROUP, Append, GroupCommit, Refused
+from palimpsest.threaded import Threaded
 
 KEY = SessionKey("t", "s")
 

@@ -18,12 +18,13 @@ from filestore import everything
 from palimpsest.entries import Entry
 from palimpsest.errors import Closed, ForkedProcess
 from palimpsest.log import Change, Cut, Head, SessionKey
-from palimpsest.runners import Inline, Threaded, drive
+from palimpsest.runners import Inline, drive
 from palimpsest.stores import Dump, Store, open_store
 from palimpsest.stores.overlay import Overlay
 from palimpsest.summary import Compaction
 from palimpsest.testing import FakeClock, StoreConformance, StoreFactory
 from palimpsest.testing.compactions import covering, state_of, summaries
+from palimpsest.threaded import Threaded
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")

@@ -14,10 +14,11 @@ from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, neares
 from palimpsest.events import Handler, Observers
 from palimpsest.log import BY_REQUEST, SessionKey
 from palimpsest.options import Options, check_id
-from palimpsest.runners import Runner, Threaded
+from palimpsest.runners import Runner
 from palimpsest.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store, open_store, unlocked
 from palimpsest.stores.common import info
+from palimpsest.threaded import Threaded
 
 if TYPE_CHECKING:
     import os
