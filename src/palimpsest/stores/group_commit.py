@@ -112,7 +112,6 @@ class GroupCommit:
             together = True
             while not append.settled:
                 together = self._lead(append, together=together)
-        with self._queue:
             self._drop()
         if append.error is not None:
             raise append.error
@@ -142,14 +141,17 @@ class GroupCommit:
     def _claim(self, settled: list[bool], only: Append | None) -> Sequence[Append]:
         """Take what is to be written now; `settled` will tell that it was."""
         with self._queue:
-            self._drop()
-            batch = [only] if only else [append for append in islice(self._waiting, GROUP) if not append.is_over]
+            batch = (
+                [only]
+                if only
+                else [one for one in islice(self._waiting, GROUP) if not one.settled and not one.withdrawn]
+            )
             for append in batch:
                 append.settled, append.claimed = settled, True
                 append.result = append.error = None
         return batch
 
     def _drop(self) -> None:
-        """Drop what is over from the head of the queue. Needs its lock."""
+        """Drop what is over from the head of the queue. Needs the turn."""
         while self._waiting and self._waiting[0].is_over:
             self._waiting.popleft()
