@@ -95,7 +95,7 @@ def give(memory: Memory, point: str) -> None:
     session = memory.session("s", counter=quarters)
     session.add_entries(entries(MARKER) * 20)
     folder = Path(os.environ["OUTPUTS"])
-    left = 8
+    left = 2
 
     class Deadly:
         def __init__(self) -> None:

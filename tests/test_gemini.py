@@ -131,7 +131,7 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "an image that the model made": [model({"inline_data": {"mime_type": "image/png", "data": PNG}})],
-    "odd text": [user("a\x00b \ud800 \u2028 ☂"), model(call("\ud800", args={"\ud800": "\u2028"}))],
+    "odd text": [user("a\x00b \ud800 \u2028 ☂"), model(call("☂", args={"\ud800": "\u2028"}))],
 }
 
 
