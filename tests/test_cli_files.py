@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commands import CHAT, read, run, texts, write_lines
-from palimpsest import ingest
+from palimpsest import importer
 
 # --- into a session
 
@@ -25,7 +25,7 @@ def test_importing_twice_adds_nothing(chat: str, here: Path) -> None:
 
 def test_a_file_that_has_grown_adds_what_is_new(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the batches, messages that were imported before are not imported again."""
-    monkeypatch.setattr(ingest, "BATCH", 4)
+    monkeypatch.setattr(importer, "BATCH", 4)
     said = [{"role": "user", "content": f"message {number}"} for number in range(11)]
     for length in (3, 6, 11):
         write_lines(here / "grows.jsonl", said[:length])

@@ -63,6 +63,9 @@ FILES: dict[str, list[Any]] = {
     "messages": MESSAGES,
 }
 
+OPTIONS: dict[str, Any] = {"messages": {"format": "openai"}}
+"""What an import is told of a file in which more than one format speaks."""
+
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place within a JSON value."""
@@ -92,8 +95,9 @@ def test_any_value_anywhere_is_taken_or_told(source: str, data: st.DataObject) -
     body = json.dumps(damaged(value, data.draw(st.sampled_from(list(places(value)))), other)).encode()
     with Memory.open("memory://") as memory:
         try:
-            first = memory.import_file(io.BytesIO(body), source=source, session_id="all", branches=True)
-            again = memory.import_file(io.BytesIO(body), source=source, session_id="all", branches=True)
+            options = {"branches": True, **OPTIONS.get(source, {})}
+            first = memory.import_file(io.BytesIO(body), source=source, session_id="all", **options)
+            again = memory.import_file(io.BytesIO(body), source=source, session_id="all", **options)
         except ImportFailed:
             return  # two formats in one file
 
@@ -129,7 +133,9 @@ def test_values_that_are_nested_too_deeply_are_taken_or_told(source: str) -> Non
                 body = json.dumps(damaged(FILES[source], place, "DEEP"))
                 body = body.replace('"DEEP"', '{"a":' * depth + "1" + "}" * depth)
                 try:
-                    memory.import_file(io.BytesIO(body.encode()), source=source, session_id="all")
+                    memory.import_file(
+                        io.BytesIO(body.encode()), source=source, session_id="all", **OPTIONS.get(source, {})
+                    )
                 except ImportFailed:
                     continue
         memory.session("all", max_tokens=50_000).context()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palimpsest import ImportFailed, Memory
-from test_import_damage import FILES, damaged, places
+from test_import_damage import FILES, OPTIONS, damaged, places
 from test_import_identity import STORES, agents, opened
 
 HOSTILE: list[Any] = [
@@ -43,11 +43,12 @@ def memories(tmp_path: Path) -> Iterator[dict[str, Memory]]:
 
 def outcome(memory: Memory, body: bytes, source: str, session: str) -> Any:
     """What comes of a file, and of the same once more."""
+    options = OPTIONS.get(source, {"branches": True})
     try:
-        first = memory.import_file(io.BytesIO(body), source=source, session_id=session, branches=True)
+        first = memory.import_file(io.BytesIO(body), source=source, session_id=session, **options)
     except ImportFailed as fault:
         return str(fault)
-    again = memory.import_file(io.BytesIO(body), source=source, session_id=session, branches=True)
+    again = memory.import_file(io.BytesIO(body), source=source, session_id=session, **options)
     assert sum(one.added for one in again.sessions.values()) == 0
     if not first.sessions:
         return first

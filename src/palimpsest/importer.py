@@ -8,7 +8,7 @@ has grown adds what is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -162,10 +162,10 @@ class Importer:
                 placed.append((piece, index))
             index += piece.counts
 
-        def ids_at(alternative: int) -> list[str]:
+        def ids_at(alternative: int) -> Iterator[str]:
             path = line.path_of(alternative)
-            names = ((piece, (line.number, path, at)) for piece, at in placed)
-            return [id for piece, name in names for id in self._ids(len(piece.entries), *name)]
+            for piece, at in placed:
+                yield from self._ids(len(piece.entries), line.number, path, at)
 
         pieces = [piece for piece, _ in placed]
         while True:
@@ -184,8 +184,8 @@ class Importer:
         settled = []
         for piece in run:
 
-            def ids_at(alternative: int, piece: Piece = piece) -> list[str]:
-                return self._ids(len(piece.entries), piece.key, alternative)
+            def ids_at(alternative: int, piece: Piece = piece) -> Iterator[str]:
+                return iter(self._ids(len(piece.entries), piece.key, alternative))
 
             first = {id: firsts[id] for id in ids_at(0) if id in firsts}
             settled += _parted([piece], await places.find(piece.entries, ids_at, first))

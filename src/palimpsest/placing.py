@@ -8,7 +8,7 @@ which goes with an erasure.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ class Places:
         self._admission, self._store, self._key = admission, store, key
 
     async def find(
-        self, entries: Sequence[Entry], ids_at: Callable[[int], list[str]], first: dict[str, Entry] | None = None
+        self, entries: Sequence[Entry], ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None = None
     ) -> Place:
         """Return the place of entries that belong together; `ids_at` gives their ids in an alternative.
 
@@ -77,18 +77,19 @@ class Places:
             return [kept for entry in entries for kept in await self.admitted([entry])]
 
     async def _alternatives(
-        self, given: _Given, ids_at: Callable[[int], list[str]], first: dict[str, Entry] | None
+        self, given: _Given, ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None
     ) -> AsyncIterator[Place]:
         """The alternatives in order, without those that begin otherwise."""
-        ids = ids_at(0)
+        ids = list(ids_at(0))
         yield Place(0, ids, await self.there(ids) if first is None else first)
         begin, count = 1, 8
         while True:
-            ids_of = {number: ids_at(number) for number in range(begin, begin + count)}
-            begun = await self.there([ids[0] for ids in ids_of.values()])
-            for number, ids in ids_of.items():
-                beginning = begun.get(ids[0])
+            firsts = {number: next(ids_at(number)) for number in range(begin, begin + count)}
+            begun = await self.there(list(firsts.values()))
+            for number, id in firsts.items():
+                beginning = begun.get(id)
                 if beginning is None or await given.says(0, beginning) is not False:
+                    ids = list(ids_at(number))
                     yield Place(number, ids, await self.there(ids))
             begin, count = begin + count, min(4 * count, AT_ONCE)
 
@@ -117,9 +118,13 @@ class _Given:
         if stored.erased:
             fits = (stored.kind, stored.role) == (given.kind, given.role) and given.at in (0, stored.at)
             return None if fits else False
-        if same(replace(given, id=stored.id), stored):
+        if _says_the_same(given, stored):
             return True
         if self._kept is None:
             self._kept = await self._places.admitted(self._entries)
         kept = self._kept[index]
-        return None if kept is None else same(replace(kept, id=stored.id), stored)
+        return None if kept is None else kept is not given and _says_the_same(kept, stored)
+
+
+def _says_the_same(given: Entry, stored: Entry) -> bool:
+    return given.content == stored.content and same(replace(given, id=stored.id), stored)
