@@ -93,7 +93,7 @@ def take(memory: Memory, point: str) -> None:
 def give(memory: Memory, point: str) -> None:
     """Export into a file, and die in the middle of it."""
     session = memory.session("s", counter=quarters)
-    session.add_entries(entries(MARKER) * 20)
+    session.add_entries(entries(MARKER) * 200)
     folder = Path(os.environ["OUTPUTS"])
     left = 2
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SPOOLED = 1 << 20
 """Bytes of an export that are held in memory; more of it waits in a file without a name."""
 
+PIECE = 64 * 1024
+"""Bytes of an export that are written at once."""
+
 
 class Timeline(Writer):
     """Forks, rewinds, history and exports."""
@@ -168,7 +171,7 @@ class Timeline(Writer):
             await (self._listed(spool, format) if format != "palimpsest" else self._written(spool))
             await run(spool.seek, 0)
             with partial(file) as out:
-                while piece := await run(spool.read, SPOOLED):
+                while piece := await run(spool.read, PIECE):
                     await run(out.write, piece)
                     size += len(piece)
         return size
