@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
+from palimpsest.stores.sqlite.db import LOOK
 from processes import PATIENCE
 
 TEXT = "a text"
@@ -217,12 +218,13 @@ def moved_with_its_folder(path: Path) -> None:
 
 @pytest.mark.parametrize("happens", [removed, renamed, replaced, moved_with_its_folder])
 def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, happens: Callable[[Path], None]) -> None:
-    """When the path names another file, or none, every verb that writes raises and says what to do."""
+    """Five milliseconds after the path names another file, or none, every verb that writes raises and says what to do."""
     path = tmp_path / "folder" / "log.db"
     with Memory.open(path) as memory:
         session = memory.session("s", max_tokens=1_000)
         session.add_user_message(TEXT)
         happens(path)
+        time.sleep(LOOK)
 
         for write in (
             lambda: session.add_user_message("lost"),

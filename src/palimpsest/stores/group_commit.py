@@ -41,11 +41,6 @@ class Append:
         self.claimed = self.withdrawn = False
         self.since = time.monotonic()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody needs to write it any more."""
-        return bool(self.settled) or self.withdrawn
-
 
 class Refused(Exception):
     """An append cannot be written, for a reason of its own: its transaction is taken back, and made without it."""
@@ -99,7 +94,7 @@ class GroupCommit:
         """Take back an append that nobody has begun to write; return whether it is decided what becomes of it."""
         with self._queue:
             append.withdrawn = not append.claimed
-            return append.is_over
+            return append.withdrawn or bool(append.settled)
 
     def _decide(self, append: Append) -> None:
         """Take the append back unless the commit that is under way settles it."""
@@ -112,7 +107,7 @@ class GroupCommit:
             together = True
             while not append.settled:
                 together = self._lead(append, together=together)
-            self._drop()
+            self._drop()  # or what it holds would stay in memory
         if append.error is not None:
             raise append.error
         assert append.result is not None, "an append that is settled has a result or an error"
@@ -153,5 +148,6 @@ class GroupCommit:
 
     def _drop(self) -> None:
         """Drop what is over from the head of the queue. Needs the turn."""
-        while self._waiting and self._waiting[0].is_over:
-            self._waiting.popleft()
+        waiting = self._waiting
+        while waiting and (waiting[0].settled or waiting[0].withdrawn):
+            waiting.popleft()

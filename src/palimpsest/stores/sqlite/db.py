@@ -26,6 +26,9 @@ from palimpsest.threads import unbroken
 PAUSE = 0.002
 """Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
 
+LOOK = 0.005
+"""Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
+
 
 class Bound(Protocol):
     """What can be done in a transaction of one connection."""
@@ -135,6 +138,7 @@ class Database(Generic[B]):
         self._url, self._durable, self._bind, self._check, self._undone = url, durable, bind, check, undone
         self._translated = Translated(url)
         self._identity: tuple[int, int] | None = None
+        self._looked = 0.0
         self._writer, self._reader = _Link(self._open), _Link(self._open)
         forking.watch(self)
 
@@ -216,7 +220,8 @@ class Database(Generic[B]):
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     result = body(bound)
-                    self._be_the_same()
+                    if time.monotonic() > self._looked + LOOK:
+                        self._be_the_same()
                     unbroken(connection.commit, settle)
                 except BaseException:
                     self._undone()
@@ -265,6 +270,7 @@ class Database(Generic[B]):
 
     def _be_the_same(self) -> None:
         """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
+        self._looked = time.monotonic()
         try:
             there = os.stat(self.path)
         except OSError as fault:

@@ -228,7 +228,7 @@ def place(number: int, seq: int) -> int:
 
 def stored_id(id: str) -> bytes | str:
     """The stored form of an id: 16 bytes where it is a UUID in its usual spelling, else the text itself."""
-    if len(id) == 36 and id[8] == id[13] == id[18] == id[23] == "-" and id == id.lower():
+    if len(id) == 36 and id[8:24:5] == "----" and id == id.lower():
         try:
             raw = bytes.fromhex(id.replace("-", ""))
         except ValueError:
