@@ -218,7 +218,7 @@ def moved_with_its_folder(path: Path) -> None:
 
 @pytest.mark.parametrize("happens", [removed, renamed, replaced, moved_with_its_folder])
 def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, happens: Callable[[Path], None]) -> None:
-    """Five milliseconds after the path names another file, or none, every verb that writes raises and says what to do."""
+    """Five milliseconds after a path names another file, or none, every verb that writes raises and says why."""
     path = tmp_path / "folder" / "log.db"
     with Memory.open(path) as memory:
         session = memory.session("s", max_tokens=1_000)
