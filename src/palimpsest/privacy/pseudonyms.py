@@ -7,6 +7,8 @@ import re
 
 import msgspec
 
+from palimpsest.secret import Secret
+
 MIN_KEY = 16
 """Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""
 
@@ -29,7 +31,7 @@ class Numbering:
     Without a key nothing is numbered, and one thing stands for all values of a kind: `[EMAIL]`.
     """
 
-    def __init__(self, given: Pseudonyms, key: bytes | None) -> None:
+    def __init__(self, given: Pseudonyms, key: Secret | None) -> None:
         self._given, self._key = given, key
         self._numbers: dict[str, int] | None = None
         self._highest: dict[str, int] | None = None
@@ -44,7 +46,9 @@ class Numbering:
         label = label_of(kind)
         if self._key is None:
             return f"[{label}]"
-        digest = hmac.digest(self._key, f"{label}:{_plain(kind, value)}".encode("utf-8", "surrogatepass"), "sha256")
+        digest = hmac.digest(
+            self._key.reveal(), f"{label}:{_plain(kind, value)}".encode("utf-8", "surrogatepass"), "sha256"
+        )
         name = f"{label}:{digest[:_HASH_BYTES].hex()}"
         number = (self._given.numbers if self._numbers is None else self._numbers).get(name)
         if number is None:
