@@ -49,7 +49,7 @@ class MemoryStore(RewritingStore):
             log = self._logs.get(key) or MemoryLog()
             expected(key, log.head, expect)
             known = log.named(entry.id for entry in entries) if check_ids else None
-            done = log.append(entries, known, self._clock())
+            done = log.append(entries, known, self._clock(), key, self.witness)
             if done.added:
                 self._logs[key] = log
             return done
@@ -79,17 +79,18 @@ class MemoryStore(RewritingStore):
             expected(key, log.head, expect_revision, expect_epoch)
             self._logs[key] = log
             if change.kind == "erase":
-                for other in self._logs.values():
+                for name, other in self._logs.items():
                     if seqs := shared(log, other, change.seqs):
-                        other.change(of_branch(change, key, seqs), self._clock())
-            return log.change(change, self._clock())
+                        other.change(of_branch(change, key, seqs), self._clock(), (), name, self.witness)
+            return log.change(change, self._clock(), (), key, self.witness)
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         with self._lock:
             log = self._logs.get(key) or MemoryLog()
             expected(key, log.head, None, expect_epoch)
             there = self._logs.get(SessionKey(key.tenant, into))
-            self._logs[branching(key, into, there.head if there else None)] = log.branch(head)
+            branch = branching(key, into, there.head if there else None)
+            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
 
     def _branches_of(self, key: SessionKey) -> list[str]:
         with self._lock:
@@ -117,7 +118,8 @@ class MemoryStore(RewritingStore):
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._lock:
             before = self._logs.get(key)
-            self._logs[key] = MemoryLog.of(dump, loading(key, before.head if before else None, dump.head, replace))
+            head = loading(key, before.head if before else None, dump.head, replace)
+            self._logs[key] = MemoryLog.of(dump, self.witness.head(key, None, head))
 
     def _delete(self, key: SessionKey, expect: int | None) -> bool:
         with self._lock:
@@ -224,7 +226,9 @@ class MemoryStore(RewritingStore):
     def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
         with self._lock:
             log = self._logs.get(key)
-            return (log.rewrite(Rest(how, after) if after else how), None) if log is not None else (0, None)
+            if log is None:
+                return 0, None
+            return log.rewrite(Rest(how, after) if after else how, key, self.witness), None
 
     def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         with self._lock:

@@ -24,7 +24,8 @@ from palimpsest.runners import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.memory_log import MemoryLog, shared, shares
+from palimpsest.stores.memory_log import NOWHERE, MemoryLog, shared, shares
+from palimpsest.stores.witness import NOBODY, Witness
 
 
 class _Below(msgspec.Struct, frozen=True):
@@ -52,13 +53,20 @@ class _Layer(MemoryLog):
         branch.below = _Below(below.key, min(below.next_seq, head.next_seq), min(below.revision, head.revision))
         return branch
 
-    def change(self, change: Change, at: int, records: Sequence[Record] = ()) -> Head:
+    def change(
+        self,
+        change: Change,
+        at: int,
+        records: Sequence[Record] = (),
+        key: SessionKey = NOWHERE,
+        witness: Witness = NOBODY,
+    ) -> Head:
         mine = {record.revision for record in self.records}
         above = [one for one in records if one.revision <= self.below.revision and one.revision not in mine]
         if change.kind == "clear":
             self.below = _Below(self.below.key)
         self.there = True
-        return super().change(change, at, above)
+        return super().change(change, at, above, key, witness)
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Take over entries from below, which are about to be erased here."""
@@ -114,7 +122,7 @@ class Overlay(Store):
                     continue
                 expected(key, log.head, expect)
                 known = {entry.id: entry for entry in old if log.by_seq(entry.seq) is None} | log.named(ids)
-                done = log.append(entries, known if check_ids else None, self._clock())
+                done = log.append(entries, known if check_ids else None, self._clock(), key, self.witness)
                 log.there = log.there or done.added > 0
                 return done
 
@@ -126,7 +134,7 @@ class Overlay(Store):
             entries: list[Entry] = []
             records: list[Record] = []
             if change.kind == "erase" and (change.silence or any(seq < log.below.next_seq for seq in change.seqs)):
-                last = max(other.below.revision for other in (log, *self._family(log)))
+                last = max(other.below.revision for other in (log, *self._family(log).values()))
                 entries = await self._fetch_below(log.below, change.seqs, ())
                 records = await self._below.records(log.below.key, before=last + 1)
             with self._lock:
@@ -135,8 +143,8 @@ class Overlay(Store):
                 expected(key, log.head, expect_revision, expect_epoch)
                 return self._change(key, log, change, entries, records)
 
-    def _family(self, log: _Layer) -> list[_Layer]:
-        return [other for other in list(self._logs.values()) if other.family is log.family]
+    def _family(self, log: _Layer) -> dict[SessionKey, _Layer]:
+        return {key: other for key, other in list(self._logs.items()) if other.family is log.family}
 
     def _change(
         self,
@@ -150,12 +158,12 @@ class Overlay(Store):
         at = self._clock()
         if change.kind == "erase":
             family = self._family(log)
-            for each in family:
+            for each in family.values():
                 each.take(entries)
-            for other in family:
+            for name, other in family.items():
                 if seqs := shared(log, other, change.seqs):
-                    other.change(of_branch(change, key, seqs), at, records)
-        return log.change(change, at, records)
+                    other.change(of_branch(change, key, seqs), at, records, name, self.witness)
+        return log.change(change, at, records, key, self.witness)
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
         target = SessionKey(key.tenant, into)
@@ -165,14 +173,16 @@ class Overlay(Store):
                 if self._logs.get(key) is not log or self._logs.get(target) is not there:
                     continue
                 expected(key, log.head, None, expect_epoch)
-                self._logs[branching(key, into, there.head if there.there else None)] = log.branch(head)
+                branch = branching(key, into, there.head if there.there else None)
+                self._logs[branch] = log.branch(self.witness.head(branch, None, head))
                 return
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         await self._log(key)
         with self._lock:
             before = self._logs[key]
-            log = _Layer.of(dump, loading(key, before.head if before.there else None, dump.head, replace))
+            head = loading(key, before.head if before.there else None, dump.head, replace)
+            log = _Layer.of(dump, self.witness.head(key, None, head))
             log.there = True
             self._logs[key] = log
 

@@ -37,6 +37,9 @@ class SealingStore(Store, Rewritable):
     ) -> None:
         self.below, self.url, self.writable = below, below.url, below.writable
         self.markings, self.reader = markings, Reader(below, sealer, markings)
+        self.notary = self.reader.notary
+        self.notary.take_over(below.witness)
+        below.ask(self.notary)
         self.items = Items(below.url, sealer, markings)
         self._runner, self._clock = runner, clock
         self._blocking = below if isinstance(below, BlockingStore) else None

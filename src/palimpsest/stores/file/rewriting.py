@@ -53,7 +53,7 @@ class Rewriting(Changes, RewritingStore):
                 return 0, None
 
     def _rewritten(self, at: Place, key: SessionKey, log: Log, how: Rewrite, before: Head) -> int:
-        head = how.head(before)
+        head = self.witness.head(key, before, how.head(before))
         records, seqs = self._to_rewrite(at, log, how)
         if not (records or seqs) and (head is before or how.keeps_texts):
             if head is not before:

@@ -6,6 +6,7 @@ Connections share what is remembered: it is compared with what is stored before 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,6 +14,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
 from palimpsest.stores.sqlite.branches import Branches, Shared
 from palimpsest.stores.sqlite.rows import CHANGED, checksum
+from palimpsest.stores.witness import Witness
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -33,8 +35,15 @@ class Known(msgspec.Struct, frozen=True):
 class Heads:
     """The table `session`, with a memory: what is remembered may be outdated, and `save` finds that out."""
 
-    def __init__(self, url: str, db: sqlite3.Connection, branches: Branches, known: dict[SessionKey, Known]) -> None:
-        self._url, self._db, self._branches, self._known = url, db, branches, known
+    def __init__(
+        self,
+        url: str,
+        db: sqlite3.Connection,
+        branches: Branches,
+        known: dict[SessionKey, Known],
+        witness: Callable[[], Witness],
+    ) -> None:
+        self._url, self._db, self._branches, self._known, self._witness = url, db, branches, known, witness
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not."""
@@ -88,6 +97,7 @@ class Heads:
 
     def save(self, key: SessionKey, known: Known, head: Head, shared: Shared | None = None) -> bool:
         """Put `head` in the place of the one known; return whether that was still there."""
+        head = self._witness().head(key, known.head, head)
         body = _encode(head)
         sql = "UPDATE session SET head = ?, sum = ? WHERE number = ? AND head = ?"
         if self._db.execute(sql, (body, checksum(body), known.number, known.body)).rowcount == 0:
