@@ -357,6 +357,23 @@ def test_no_line_of_a_file_can_be_changed_dropped_or_moved(tmp_path: Path) -> No
     assert read() == before
 
 
+@pytest.mark.parametrize("change", ["version = version + 1", "expires = 9999999999999999", "namespace = 'other'"])
+def test_an_item_is_bound_to_its_version_and_expiry(change: str, tmp_path: Path) -> None:
+    """What stands in clear beside the value of an item cannot be changed either."""
+    path = tmp_path / "a.db"
+    with Memory.open(path, encryption=FIRST) as memory:
+        for value in (b"first", b"second"):
+            drive(memory.store.put_item("default", "notes", "k", value, expires=8888888888888888))
+        assert drive(memory.store.get_item("default", "notes", "k")).value == b"second"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(f"UPDATE item SET {change} WHERE tenant = 'default'")  # noqa: S608 (of the test)
+    db.close()
+
+    namespace = "other" if "other" in change else "notes"
+    with Memory.open(path, encryption=FIRST) as memory, pytest.raises(StoreCorrupt, match="the item"):
+        drive(memory.store.list_items("default", namespace))
+
+
 def test_what_cannot_be_noticed(tmp_path: Path) -> None:
     """An old copy of all of a session, or of the store, is a store; and a session that is gone was never there."""
     path = tmp_path / "a.db"

@@ -255,11 +255,18 @@ class EncryptedStore(SealingStore):
     ) -> Item:
         await self.markings.refresh()
         box, name = self.items.box(tenant), self.items.name(tenant, namespace, key)
-        sealed = self.items.sealed(box, namespace, name, key, value)
-        try:
-            item = await self.below.put_item(tenant, namespace, name, sealed, expires=expires, expect=expect)
-        except Conflict as fault:
-            raise Conflict(f"item {namespace}/{key}", fault.reason) from None
+        while True:
+            before = await self.below.get_item(tenant, namespace, name)
+            version = before.version if before is not None else 0  # the next one is bound to the value
+            new = Item(key=key, value=value, version=version + 1, expires=expires)
+            sealed = self.items.sealed(box, namespace, name, new)
+            wanted = version if expect is None else expect
+            try:
+                item = await self.below.put_item(tenant, namespace, name, sealed, expires=expires, expect=wanted)
+                break
+            except Conflict as fault:
+                if expect is not None and expect != version:
+                    raise Conflict(f"item {namespace}/{key}", fault.reason) from None
         await self._settle_items(tenant, box)
         return _replace(item, key=key, value=value)
 
