@@ -74,6 +74,12 @@ def everything(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files(folder, "*"))
 
 
+def readable(folder: Path) -> None:
+    """Let every user read the store in this folder."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
     """Keep a file or folder locked, as another writer would."""

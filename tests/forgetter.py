@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from palimpsest import Memory
+from sealed import FIRST
 from writer import say
 
 WORD = "zanzibar"
@@ -34,5 +35,15 @@ def append(path: str, number: str) -> None:
         say("done")
 
 
+def pester(path: str, sealed: str) -> None:
+    """Add to a session as fast as it goes, for ever."""
+    with Memory.open(path, encryption=FIRST if int(sealed) else None, synchronous="NORMAL") as memory:
+        session = memory.session("one")
+        session.add_user_message("and on")
+        say("going")
+        while True:
+            session.add_user_message("and on")
+
+
 if __name__ == "__main__":
-    {"forget": forget, "append": append}[sys.argv[1]](*sys.argv[2:])
+    {"forget": forget, "append": append, "pester": pester}[sys.argv[1]](*sys.argv[2:])

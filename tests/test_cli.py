@@ -17,6 +17,7 @@ from palimpsest import Memory
 from palimpsest.cli import app
 from palimpsest.cli.app import palimpsest
 from palimpsest.cli.output import clean, to_json
+from writer import quarters
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
@@ -184,7 +185,8 @@ def test_a_tenant_sees_its_own_sessions(chat: str) -> None:
 
 def test_a_log_cannot_attack_the_terminal(here: Path) -> None:
     """Control characters, overrides of direction and lone surrogates are shown as escapes, in every command."""
-    write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": EVIL}])
+    name = EVIL.encode("utf-8", "ignore").decode()  # which no surrogate may stand in
+    write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": name}])
     run("import", "evil.jsonl")
 
     for result in (
@@ -376,3 +378,63 @@ def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
     assert not list(here.glob("no.json*"))
     assert run("export", chat, "--format", "text").stdout.startswith("=== Recent Conversation ===\nUser: ")
     assert "prompt" in read("export", chat, "--format", "text")
+
+
+# --- names that would steer a terminal
+
+STEERING = "s\u202eolleh"
+"""The id of a session, as whoever made it may have chosen it."""
+
+FILE = "\x1b]0;title\x07\u202e.jsonl"
+
+PRINTING: dict[str, tuple[str, ...]] = {
+    "sessions": (),
+    "show": (STEERING,),
+    "stats": (STEERING,),
+    "context": (STEERING,),
+    "history": (STEERING,),
+    "diff": (STEERING, "1", "2"),
+    "compact": (STEERING, "--keep", "1"),
+    "summaries": (STEERING, "--all", "--expand"),
+    "verify": (STEERING,),
+    "export": (STEERING,),
+    "fork": (STEERING, STEERING + "2"),
+    "rewind": (STEERING, "--to", "2"),
+    "scan": ("--rule", "hello"),
+    "import": (FILE, "--session", STEERING),
+    "forget": ("--session", STEERING, "--yes"),
+}
+SILENT = {
+    "chat": "asks a model",
+    "demo": "has a conversation of its own",
+    "doctor": "tells of the machine",
+    "rotate-keys": "names keys alone",
+}
+
+
+def test_every_command_is_tried_with_such_names() -> None:
+    """A new command is tried, or says why not."""
+    assert sorted(PRINTING.keys() | SILENT.keys()) == sorted(app.COMMANDS)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("command", PRINTING)
+def test_no_name_reaches_the_terminal_as_it_is(here: Path, command: str, more: tuple[str, ...]) -> None:
+    """Ids of sessions, names, reasons, models and files are shown with escapes, by every command, in errors, too."""
+    with Memory.open("sqlite:///chats.db") as memory:
+        session = memory.session(STEERING, counter=quarters)
+        for number in range(4):
+            session.add_user_message(f"hello {number} " + "words " * 30, name=EVIL, metadata={FILE: "hello"})
+            session.add_assistant_message("hello " + "words " * 30, name=EVIL)
+        session.fork(STEERING + "branch")
+        session.erase([1], reason=EVIL)
+    Path(FILE).write_text('{"role": "user", "content": "hello"}\n{"role": "odd"}\n')
+
+    done = run(command, *PRINTING[command], *more)
+    absent = [f"{name}missing" if name in (STEERING, FILE) else name for name in PRINTING[command]]
+    missing = run(command, *absent, *more)
+    wrong = run(command, *PRINTING[command], EVIL.replace("\ud800", ""), "--no-" + FILE)
+
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    for told in (done.output, missing.output, wrong.output):
+        assert [sign for sign in ("\x1b", "\x07", "\u202e") if sign in told] == []

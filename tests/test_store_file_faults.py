@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, opened, quick, texts
+from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, opened, quick, readable, texts
 from palimpsest import (
     Memory,
     PalimpsestError,
@@ -282,6 +282,7 @@ def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) 
     """A log or a folder without permission to write is read, and a write gives StoreUnavailable that says so."""
     address = f"file://{shelf}/logs"
     said = filled(address)
+    readable(shelf / "logs")
     (log,) = shelf.rglob("*.jsonl")
     before = log.read_bytes()
     for path in (log, *shelf.rglob("*")) if how == "folder" else (log,):
@@ -298,8 +299,9 @@ def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) 
 
 
 def test_a_store_that_may_only_be_read_is_read(shelf: Path) -> None:
-    """A folder that somebody else owns opens with `readonly=True`; a new one where nothing may be made does not."""
+    """A folder whose owner lets others read it opens with `readonly=True`; no new one is made where nothing may be."""
     said = filled(f"file://{shelf}/logs")
+    readable(shelf / "logs")
     shelf.chmod(0o555)
 
     assert tried(f"file://{shelf}/logs", "readonly")["read"] == said

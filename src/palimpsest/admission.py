@@ -7,13 +7,14 @@ kept in its head, and an error that is raised on the way quotes nothing private,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from errno import EMFILE, ENFILE
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from palimpsest.entries import Entry, Reasoning, Text
-from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, StoreUnavailable, quoting
 from palimpsest.log import Change, Head, Record, SessionKey, tombstone
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
 from palimpsest.summary import Summary
@@ -70,11 +71,13 @@ class Admission:
             if numbers == head.pseudonyms:
                 return verdicts
             change = Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=numbers)
-            try:
-                await store.compact(key, change, expect_revision=head.revision)
-            except Conflict:  # somebody was first, and may have given out the same numbers
-                continue
-            return verdicts
+            known = head.pseudonyms
+            while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
+                try:
+                    await store.compact(key, change, expect_revision=head.revision)
+                    return verdicts
+                except Conflict:
+                    head = await store.head(key) or Head()
 
     async def _verdicts(self, entries: Sequence[Entry], *known: Pseudonyms) -> Sequence[Verdict]:
         """What the redactor says, in a thread of its own where that may take long and an event loop would wait."""
@@ -215,14 +218,25 @@ def discreet(cls: type[T]) -> type[T]:
 _COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
 
 
+def check_descriptors(fault: OSError) -> None:
+    """Raise StoreUnavailable where an error says that no file can be opened: what is imported late is a file, too."""
+    if fault.errno in (EMFILE, ENFILE):
+        why = "it has too many open files; close some, or raise the limit (ulimit -n)"
+        raise StoreUnavailable("this process", why) from fault
+
+
 def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(verb)
     async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
         admission = self._admission
-        if admission.redactor is None:
-            return await verb(self, *args, **options)
-        with _Hushed(admission):
-            return await verb(self, *args, **options)
+        try:
+            if admission.redactor is None:
+                return await verb(self, *args, **options)
+            with _Hushed(admission):
+                return await verb(self, *args, **options)
+        except OSError as fault:
+            check_descriptors(fault)
+            raise
 
     return discreet_verb
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.admission import Slot
-from palimpsest.entries import Entry, check, derived_ids, new_ids
+from palimpsest.checks import check, check_names
+from palimpsest.entries import Entry, derived_ids, new_ids
 from palimpsest.errors import ConfigError, PrivacyRefused
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class Appender:
     ) -> tuple[Entry, ...]:
         """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given."""
         self._may_write()
-        if not checked:
-            for entry in entries:
+        for entry in entries:
+            if not checked:
                 check(entry, where)
+            check_names(entry, where)
         if not entries:
             return ()
         given_ids = key is not None or bool([1 for entry in entries if entry.id])

@@ -15,11 +15,12 @@ import msgspec
 from palimpsest import spans
 from palimpsest.budget import refuse_fixed
 from palimpsest.calls import Call, limits_of, why_unstored
+from palimpsest.checks import check_depth
 from palimpsest.context import Context, Outcome
 from palimpsest.errors import BudgetImpossible, ConfigError, Conflict, StoreUnavailable
 from palimpsest.log import RENDERER, Change, Cut, Head
 from palimpsest.options import Options, check_id
-from palimpsest.stores import Store
+from palimpsest.stores import Store, keep_counts
 from palimpsest.view import View, Viewer
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Assembly:
         for i, tool in enumerate(call.tools):
             if not isinstance(tool, Mapping):
                 raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
+            check_depth(tool, f"tools[{i}]")
         self.view = call.view or options.view
         self.viewer = Viewer(store, options, call, 0 if call.at is not None else now)
         self.unstored = why_unstored(options, call, limits_of(options, call), store)
@@ -296,9 +298,9 @@ class Assembly:
         """Store what was counted; where that fails say so, for a count can be made again."""
         stores = self.store.writable and not (self.options.readonly or self.call.dry_run or self.call.at is not None)
         if stores and self.viewer.meter.counted:
-            try:
-                await self.store.count(self.options.key, self.viewer.meter.counter.name, self.viewer.meter.counted)
-            except StoreUnavailable as fault:
+            meter = self.viewer.meter
+            fault = await keep_counts(self.store, self.options.key, meter.counter.name, meter.counted)
+            if fault is not None:
                 return (f"counts were not stored: {fault}",)
         return ()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from palimpsest.checks import check_whole
 from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.formats import Message
@@ -55,8 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             ("max_messages", self.max_messages),
             ("reserve", self.reserve),
         ):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                raise ConfigError(name, value, "a whole number of at least 0, or None")
+            check_whole(value, name, or_none=True)
         ratio = self.max_context_ratio
         if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
             raise ConfigError("max_context_ratio", ratio, "a number over 0 and at most 1, or None")
@@ -146,6 +146,8 @@ def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact
         newer = getattr(counter, "name", "") != "cl100k_base"
         tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
     elif tools:
-        tools_tokens = 64 * len(tools) + 4 * len(msgspec.json.encode(tools))
+        from palimpsest.tokens import compact
+
+        tools_tokens = 64 * len(tools) + 4 * len(compact(tools).encode("utf-8", "surrogatepass"))
     prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
     return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))

@@ -32,8 +32,11 @@ class Choice(Protocol):
     says: Says | None
     sees_all: bool
 
-    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq."""
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq.
+
+        With `seen` those that came behind this head of the same log: up to there it was asked before.
+        """
         ...
 
 
@@ -46,7 +49,7 @@ class Named:
     def __init__(self, ids: Iterable[str | int]) -> None:
         self._ids = list(ids)
 
-    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""
         found: dict[int, Entry] = {}
         for id in self._ids:
@@ -61,30 +64,36 @@ class Everything:
     says: Says | None = None
     sees_all = True
 
-    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""
-        return [entry async for entry in walk(store, options, head) if not entry.erased]
+        return [entry async for entry in walk(store, options, head, seen) if not entry.erased]
 
 
 class Meant:
-    """Entries that meet a query."""
+    """Entries of one session that meet a query."""
 
     sees_all = True
 
     def __init__(self, query: Query) -> None:
         self._query = query
+        self._user: _User | None = None
         self.says = finder(query.text) if query.text is not None else None
 
-    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq.
 
+        A condition is asked of the whole log each time: what is new has changed the age, and the index, of the rest.
         Raises ConfigError where the condition has no answer for an entry.
         """
         seqs = await self._by_condition(store, options, head) if self._query.where is not None else None
-        user = _User(self._query.user) if self._query.user is not None else None
+        if seqs is not None:
+            seen = None
+        if seen is None and self._query.user is not None:
+            self._user = _User(self._query.user)
+        user = self._user
         return [
             entry
-            async for entry in walk(store, options, head)
+            async for entry in walk(store, options, head, seen)
             if (user is None or user.owns(entry))
             and (seqs is None or entry.seq in seqs)
             and not entry.erased
@@ -107,9 +116,12 @@ class Meant:
         return holding(condition, [_groups(hidden, meter), _groups(shown, meter)], head, meter, options.key.session)
 
 
-async def walk(store: Store, options: Options, head: Head) -> AsyncIterator[Entry]:
-    """Yield the whole log up to this head, what was rewound and tombstones included, with counts, some at a time."""
-    after = head.first_seq - 1
+async def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:
+    """Yield the log up to this head, what was rewound and tombstones included, with counts, some at a time.
+
+    With `seen` what came behind that head.
+    """
+    after = max(head.first_seq, seen.next_seq if seen is not None else 1) - 1
     while after < head.next_seq - 1:
         counter = options.counter.name
         batch = await store.read(options.key, after=after, before=head.next_seq, limit=BATCH, counter=counter)
@@ -191,8 +203,13 @@ def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: En
     )
 
 
-async def telling(store: Store, options: Options, head: Head, says: Says) -> tuple[int, ...]:
-    """Return the revisions of the session's records, and of its views' cuts, that hold a text."""
-    found = {record.revision for record in await store.records(options.key) if record_says(record, says)}
-    found |= {cut.revision for cut in head.views.values() if cut_says(cut, says)}
+async def telling(store: Store, options: Options, head: Head, says: Says, seen: Head | None = None) -> tuple[int, ...]:
+    """Return the revisions of the session's records, and of its views' cuts, that hold a text.
+
+    With `seen` of those that came after that head.
+    """
+    after = seen.revision if seen is not None else 0
+    records = await store.records(options.key, after=after, before=head.revision + 1)
+    found = {record.revision for record in records if record_says(record, says)}
+    found |= {cut.revision for cut in head.views.values() if cut.revision > after and cut_says(cut, says)}
     return tuple(sorted(found))

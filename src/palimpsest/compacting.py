@@ -171,6 +171,7 @@ class Compacting(Timeline):
             attempts = msgspec.structs.replace(before, cursors={**before.cursors, **cursors})
             detail = {"summary": made.id, "entries": spans.size(back)}
             change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
+            change = msgspec.structs.replace(change, created=head.created)
             try:
                 await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:  # somebody was first: look again whether it is still current
@@ -211,7 +212,7 @@ class Compacting(Timeline):
             if not seqs:
                 return
             await unmake(self._memory, self._options, self._store, seqs)
-            change = Change(kind="erase", reason="flush", seqs=seqs, spare=True)
+            change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
             try:
                 await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:

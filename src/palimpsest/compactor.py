@@ -20,6 +20,7 @@ from palimpsest.log import Attempts, Change, Head
 from palimpsest.options import Options
 from palimpsest.outcome import CompactionResult, Job, detail_of, fingerprint, nothing, result_of
 from palimpsest.runners import Runner
+from palimpsest.since import kinds_since
 from palimpsest.stores import Store
 from palimpsest.summarizing import Rejected
 from palimpsest.summary import Compaction, Summary
@@ -156,9 +157,11 @@ class Compactor:
         return summary
 
     async def _commit(self, job: Job, summary: Summary | None, result: CompactionResult) -> Head | None:
-        """Commit by compare-and-set of the revision; None where the session is not any more what was planned for.
+        """Commit by compare-and-set of the epoch; None where the session is not any more what was planned for.
 
-        An append or a cut that was first changes nothing about the plan: then it is tried again at once.
+        An append changes nothing about the plan, nor does a cut: after that it is tried again at once. A pin that comes
+        last saves an entry from being erased. Two that note attempts at once are kept apart by the lease, where they
+        pay.
         """
         while True:
             head = await self._store.head(self._options.key)
@@ -171,9 +174,11 @@ class Compactor:
                 change = Change(kind="erase", reason=job.strategy.name, seqs=job.doomed, also=job.plan.erase)
             else:
                 change = Change(kind="compact", reason="compaction", compaction=await self._after(job, head, summary))
-            change = msgspec.structs.replace(change, attempts=attempts, detail=detail_of(result))
+            change = msgspec.structs.replace(
+                change, created=head.created, unpinned=True, attempts=attempts, detail=detail_of(result)
+            )
             try:
-                return await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                return await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:
                 continue
 
@@ -183,13 +188,10 @@ class Compactor:
         A pin saves an entry from being erased, not from being covered: contexts show it beside the summary.
         """
         before = job.survey.head
-        if now.revision == before.revision and now.created == before.created:
-            return True
-        if (now.created, now.first_seq, now.compaction) != (before.created, before.first_seq, before.compaction):
+        if now.compaction != before.compaction:
             return False
-        kinds = [record.kind for record in await self._store.records(self._options.key, after=before.revision)]
-        harmless = ("cut",) if job.plan.erase else ("cut", "pin")
-        return now.epoch - before.epoch == kinds.count("cut") and all(kind in harmless for kind in kinds)
+        kinds = await kinds_since(self._store, self._options.key, before, now)
+        return kinds is not None and kinds <= ({"cut"} if job.plan.erase else {"cut", "pin"})
 
     async def _after(self, job: Job, head: Head, summary: Summary | None) -> Compaction:
         """The state that a plan leads to, from the head as it is now."""
@@ -232,9 +234,9 @@ class Compactor:
                 paused_until=self._clock() + pause * 1_000_000 if pause else 0,
                 fingerprint="" if reason == "failed" else fingerprint(job),
             )
-            change = Change(kind="attempt", reason=reason, attempts=attempts)
+            change = Change(kind="attempt", reason=reason, created=head.created, attempts=attempts)
             try:
-                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
                 break
             except Conflict:
                 continue

@@ -1,19 +1,21 @@
 """The eraser of one session: entries go, here and in every branch, with whatever is made from them.
 
-choose     what is meant, as the session is now, and which records tell of it
+look       what is meant, in the log as it is now, and which records tell of it
 unmake     what is made from these entries goes first: a kill in between leaves nothing behind that nobody knows of
-commit     tombstones, records and summaries without words, in one step, unless somebody was first: then choose again
+commit     tombstones, records and summaries without words, in one step, of what is still there: nobody is in its way
+look on    from where the last look ended, until one finds nothing new
 hush       records of branches that tell of the text, each branch a step of its own
 rebuild    summaries that were shown are made anew from what is left of what they covered
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from palimpsest.checks import unfit
 from palimpsest.choosing import Choice, telling
 from palimpsest.compaction.rebuild import Rebuild
 from palimpsest.compactor import Compactor
@@ -21,9 +23,10 @@ from palimpsest.entries import Entry
 from palimpsest.erasing import Erased, media_in, unmake
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.folding import Folder
-from palimpsest.log import BY_REQUEST, Change, Head
+from palimpsest.log import BY_REQUEST, Change, Head, SessionKey
 from palimpsest.matching import Says
 from palimpsest.options import Options
+from palimpsest.since import since
 from palimpsest.stores import Store
 from palimpsest.summary import Summary
 from palimpsest.survey import Surveyor
@@ -36,11 +39,14 @@ if TYPE_CHECKING:
 Lost = dict[str, list[Summary]]
 """The summaries that an erasure took along, by session."""
 
+LOOKS = 8
+"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+
 
 def checked_reason(memory: AsyncMemory, reason: object, says: Says | None) -> str:
     """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
-    if not isinstance(reason, str):
-        raise ConfigError("reason", reason, "text")
+    if not isinstance(reason, str) or unfit(reason) is not None:
+        raise ConfigError("reason", reason, "text without lone surrogates")
     if says is not None and says(reason):
         if reason == BY_REQUEST:
             return ""
@@ -55,34 +61,79 @@ class Eraser:
         self._memory, self._options, self._store = memory, options, store
 
     async def erase(
-        self, choice: Choice, reason: str, *, detail: Mapping[str, Any] | None = None
+        self, choice: Choice, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
     ) -> tuple[Erased, Lost]:
-        """Erase what is chosen and return what that took; summaries are lost by it, and not made anew yet."""
-        store, key, options = self._store, self._options.key, self._options
-        while True:
-            head = await store.head(key) or Head()
-            found = await choice.find(store, options, head)
-            silence = await telling(store, options, head, choice.says) if choice.says is not None else ()
-            if not (found or silence):
-                return _with(Erased(), await self._hush_branches(choice.says, reason))
-            seqs = tuple(entry.seq for entry in found)
-            branches = await self.sharing(found)
-            derived = await unmake(self._memory, options, store, seqs)
-            before = await self.standing([key.session, *branches])
-            change = Change(kind="erase", reason=reason, seqs=seqs, silence=silence, detail=dict(detail or {}))
-            revision, epoch = (head.revision, None) if choice.sees_all else (None, head.epoch)
-            try:
-                await store.compact(key, change, expect_revision=revision, expect_epoch=epoch)
-                break
-            except Conflict:  # somebody was first: what was added may be meant, too, what was meant may be gone
-                continue
-        if found:
-            facts = {"seqs": seqs, "reason": reason, "branches": tuple(branches)}
+        """Erase what is chosen and return what that took; summaries are lost by it, and not made anew yet.
+
+        What was there when it was called is gone, and so is all that was meant when it last looked, however many write
+        meanwhile. Nothing is erased in a session that is deleted meanwhile. With `seen` what the choice found up to
+        that head was erased before.
+        """
+        done, lost = Erased(), Lost()
+        again = choice.sees_all or choice.says is not None
+        async for look in self._looks(self._options.key, again=again, seen=seen):
+            found = await choice.find(self._store, self._options, look.head, look.seen)
+            silence = await self._telling(look, choice.says)
+            if found or silence:
+                more, gone = await self._committed(look, found, silence, reason, detail)
+                done, lost = done + more, _merged(lost, gone)
+        return _with(done, _merged(lost, await self._hush_branches(choice.says, reason)))
+
+    async def _looks(self, key: SessionKey, *, again: bool, seen: Head | None = None) -> AsyncIterator[_Look]:
+        """Yield the session as it is; then, `again`, what is new, as long as the last look has found something."""
+        for number in range(LOOKS):
+            head = await self._store.head(key)
+            if head is None or (seen is not None and head.revision == seen.revision):
+                return
+            if seen is not None and await since(self._store, key, seen, head) is None:
+                seen = None  # another log is in its place, or its texts are others
+            look = _Look(key, head, seen)
+            yield look
+            if not again or (number and not look.found):
+                return
+            seen = look.after
+
+    async def _telling(self, look: _Look, says: Says | None) -> tuple[int, ...]:
+        options = self._options.of(look.key.session)
+        return await telling(self._store, options, look.head, says, look.seen) if says is not None else ()
+
+    async def _committed(
+        self,
+        look: _Look,
+        found: Sequence[Entry],
+        silence: tuple[int, ...],
+        reason: str,
+        detail: Mapping[str, Any] | None = None,
+    ) -> tuple[Erased, Lost]:
+        """Erase what a look has found, in one step, and return what that took."""
+        key, seqs = look.key, tuple(entry.seq for entry in found)
+        branches = await self.sharing(found)
+        derived = await unmake(self._memory, self._options, self._store, seqs)
+        before = await self.standing([key.session, *branches])
+        change = Change(
+            kind="erase",
+            reason=reason,
+            created=look.head.created,
+            seqs=seqs,
+            ids=tuple(entry.id for entry in found),
+            silence=silence,
+            detail=dict(detail or {}),
+        )
+        look.found = True
+        try:
+            after = await self._store.compact(key, change)
+        except Conflict:  # it was deleted, with all that was found; another may be in its place
+            return Erased(derived=derived), Lost()
+        if after.revision == look.head.revision + 1:  # nobody was in between
+            look.after = after
+        told = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
+        gone = set(told[0].seqs) if told else set()  # else it was cleared since
+        if gone:
+            facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
             await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
-        lost = _merged(await self.lost(before), await self._hush_branches(choice.says, reason))
-        media = sum(map(media_in, found))
-        done = Erased(entries=len(found), branches=tuple(branches), derived=derived, media=media)
-        return _with(done, lost)
+        media = sum(media_in(entry) for entry in found if entry.seq in gone)
+        done = Erased(entries=len(gone), branches=tuple(branches), derived=derived, media=media)
+        return done, await self.lost(before)
 
     async def sharing(self, found: Sequence[Entry]) -> list[str]:
         """Return the other sessions that share some of these entries."""
@@ -94,23 +145,26 @@ class Eraser:
         return sharing
 
     async def _hush_branches(self, says: Says | None, reason: str) -> Lost:
-        """Take the words of whatever tells of a text in the branches, and return which summaries that were."""
-        lost: Lost = {}
-        for branch in await self._store.branches(self._options.key) if says is not None else ():
-            key, options = self._options.key._replace(session=branch), self._options.of(branch)
-            while says is not None:
-                head = await self._store.head(key) or Head()
-                silence = await telling(self._store, options, head, says)
-                if not silence:
-                    break
-                before = await self.standing([branch])
-                change = Change(kind="erase", reason=reason, silence=silence)
-                try:
-                    await self._store.compact(key, change, expect_revision=head.revision)
-                except Conflict:
-                    continue
-                lost = _merged(lost, await self.lost(before))
+        """Take the words of whatever tells of a text in the branches, and return which summaries that were.
+
+        A branch that others make meanwhile has what the one had that it comes from: so, when all are done, those are
+        looked at that have come.
+        """
+        lost, done = Lost(), set[str]()
+        for _ in range(LOOKS if says is not None else 0):
+            new = set(await self._store.branches(self._options.key)) - done
+            if not new:
                 break
+            for branch in sorted(new):
+                lost = _merged(lost, await self._hushed(branch, says, reason))
+            done |= new
+        return lost
+
+    async def _hushed(self, branch: str, says: Says | None, reason: str) -> Lost:
+        lost = Lost()
+        async for look in self._looks(self._options.key._replace(session=branch), again=True):
+            if silence := await self._telling(look, says):
+                lost = _merged(lost, (await self._committed(look, (), silence, reason))[1])
         return lost
 
     # --- summaries
@@ -163,6 +217,17 @@ class Eraser:
         made = (surveyor, options, memory.clock, memory.summarizer(options.summarizer), memory.privacy)
         folder = Folder(*made) if says is None else Unsaying(*made, says)
         return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder)
+
+
+class _Look:
+    """A session as it is looked at: its head now, and up to which head it was looked at before (None: it was not)."""
+
+    def __init__(self, key: SessionKey, head: Head, seen: Head | None) -> None:
+        self.key, self.head, self.seen = key, head, seen
+        self.found = False
+        """Whether something was found, and so there may be more."""
+        self.after = head
+        """The head up to which nothing is left to be looked at."""
 
 
 def _with(done: Erased, lost: Lost) -> tuple[Erased, Lost]:

@@ -7,12 +7,10 @@ the records in `palimpsest.log`. The links at the end of `Entry` are written onc
 import os
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
-
-from palimpsest.errors import InvalidEntry, shorten
 
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 Role = Literal["user", "assistant", "system", "tool"]
@@ -269,75 +267,22 @@ def derived_ids(key: str, count: int) -> list[str]:
     return ids
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LAST_MOMENT = 253_402_300_799_999_999
+"""The last time that has a date, in microseconds since 1970: the end of the year 9999."""
+
+
 def moment(microseconds: int) -> datetime:
     """The time of so many microseconds since 1970, UTC."""
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds_of(moment: datetime) -> int:
+    """The microseconds from 1970 to a time, which has a time zone."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def now_us() -> int:
     """The time in microseconds since 1970, UTC: the default clock."""
     return time.time_ns() // 1000
-
-
-# --- checks on the way in
-
-
-def check(entry: Entry, where: str) -> None:
-    """Raise InvalidEntry where a field of an entry that a program made has a value that it may not have."""
-    for field, value, allowed in (("kind", entry.kind, KINDS), ("role", entry.role, ROLES)):
-        if value not in allowed:
-            raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is none of {', '.join(allowed)}")
-    if entry.status is not None and entry.status not in STATUSES:
-        raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
-    content = entry.content
-    if not isinstance(content, str) and not (isinstance(content, tuple) and all(isinstance(p, _Part) for p in content)):
-        raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
-    for field, text in (("name", entry.name), ("call_id", entry.call_id)):
-        if text is not None and not isinstance(text, str):
-            raise InvalidEntry(f"{where}.{field}", f"{shorten(text)} is not text")
-    importance: object = entry.importance
-    if importance is not None and (
-        isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1
-    ):
-        raise InvalidEntry(f"{where}.importance", f"{shorten(importance)} is not a number between 0 and 1")
-    if entry.pinned is not True and entry.pinned is not False:
-        raise InvalidEntry(f"{where}.pinned", f"{shorten(entry.pinned)} is neither True nor False")
-    if entry.expires_at is not None and not isinstance(entry.expires_at, datetime):
-        raise InvalidEntry(f"{where}.expires_at", f"{shorten(entry.expires_at)} is not a datetime")
-    if entry.expires_at is not None and entry.expires_at.tzinfo is None:
-        raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
-    if entry.metadata is not None:
-        if not isinstance(entry.metadata, dict):
-            raise InvalidEntry(f"{where}.metadata", f"{shorten(entry.metadata)} is not a mapping")
-        check_json(entry.metadata, f"{where}.metadata")
-
-
-def check_json(value: object, where: str, depth: int = 0) -> None:
-    """Raise InvalidEntry, naming the place, unless `value` is plain JSON that comes back equal.
-
-    Refused are other types, keys that are not text, numbers that JSON has not (NaN, infinities, integers
-    of more than 64 bits) and more than 100 levels.
-    """
-    if value is None or isinstance(value, str | bool):
-        return
-    if isinstance(value, int):
-        if -(2**63) <= value < 2**64:
-            return
-        raise InvalidEntry(where, "an integer of more than 64 bits; store it as text")
-    if isinstance(value, float):
-        if value - value == 0:  # neither NaN nor an infinity
-            return
-        raise InvalidEntry(where, f"{value!r} has no JSON form; store it as text or None")
-    if depth > 100:
-        raise InvalidEntry(where, "more than 100 levels deep")
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise InvalidEntry(where, f"the key {shorten(key)} is not text")
-            check_json(inner, f"{where}.{key}", depth + 1)
-        return
-    if isinstance(value, list):
-        for i, inner in enumerate(value):
-            check_json(inner, f"{where}[{i}]", depth + 1)
-        return
-    raise InvalidEntry(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON; convert it first")

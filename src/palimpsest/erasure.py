@@ -24,6 +24,9 @@ class Erasing(Compacting):
         something of them lose their text, in every version, and are made anew from the rest; with the text of a query
         so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
 
+        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
+        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more.
+
         Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
         removed, ConfigError for what is not accepted: then nothing is erased.
         """
@@ -40,28 +43,33 @@ class Erasing(Compacting):
     async def clear(self) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 
-        Clearing an empty or unknown session does nothing and returns 0.
+        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
         """
         from palimpsest.erasing import unmake
 
         self._may_write()
         self._let_go()
-        while True:
-            head = await self._reader.head()
-            if head.next_seq == head.first_seq:
-                return 0
+        head = await self._reader.head()
+        if head.next_seq == head.first_seq:
+            return 0
+        await unmake(self._memory, self._options, self._store, None)
+        detail = {"entries": head.entries}
+        change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
+        try:
+            after = await self._store.compact(self._options.key, change)
+        except Conflict:  # it was deleted meanwhile
+            return 0
+        if (
+            after.revision != head.revision + 1
+        ):  # somebody added meanwhile: that went, too, and something was made of it
             await unmake(self._memory, self._options, self._store, None)
-            change = Change(kind="clear", reason="cleared", detail={"entries": head.entries})
-            try:
-                await self._store.compact(self._options.key, change, expect_revision=head.revision)
-            except Conflict:  # somebody added meanwhile: that goes, too, and is counted
-                continue
-            break
+        told = await self._store.records(self._options.key, after=after.revision - 1, before=after.revision + 1)
+        entries = int(told[0].detail["entries"]) if told else head.entries  # else it was cleared again
         self._last = None
         await self._store.scrub(whole=False)
-        facts = {"entries": head.entries}
+        facts = {"entries": entries}
         await self._memory.observers.emit("session:cleared", self.id, facts, self._memory.runner.wait)
-        return head.entries
+        return entries
 
 
 def _choice(what: Iterable[str | int] | str | int | Query) -> Choice:

@@ -84,7 +84,7 @@ class EntryNotFound(PalimpsestError, LookupError):
 
     def __init__(self, session: str, entry: object) -> None:
         self.session, self.entry = session, entry
-        super().__init__(f"session {session!r} has no entry {entry!r}; `entries()` lists those it has")
+        super().__init__(f"session {session!r} has no entry {shorten(entry)}; `entries()` lists those it has")
 
 
 class SessionNotFound(PalimpsestError, LookupError):
@@ -92,7 +92,7 @@ class SessionNotFound(PalimpsestError, LookupError):
 
     def __init__(self, session: str) -> None:
         self.session = session
-        super().__init__(f"there is no session {session!r}; `sessions` lists those that there are")
+        super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that there are")
 
 
 class BudgetImpossible(PalimpsestError, ValueError):
@@ -226,8 +226,14 @@ class WrongKey(StoreError):
         super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `name`, or None if none is close."""
+LONGEST_NAME = 256
+"""Characters of what may have been meant for a known name."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return None
     from difflib import get_close_matches  # only on the way to an error
 
     found = get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -245,8 +251,8 @@ def shorten(value: object, limit: int = 80) -> str:
         value = clean(value)  # before the escapes of `repr` hide anything
     try:
         text = repr(value)
-    except RecursionError:
-        text = f"a {type(value).__name__} nested too deeply"
+    except (RecursionError, ValueError):  # Python writes no whole number of more than 4,300 digits
+        text = f"a {type(value).__name__} too large to show"
     if clean is not None:
         text = clean(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import IO, Any, Protocol
 
 import msgspec
 
 from palimpsest.context import Context
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, moment
 from palimpsest.log import Head, Record, SessionKey
+from palimpsest.private_files import as_before, private
 from palimpsest.summary import Summary
 
 SCHEMA_VERSION = 2
@@ -152,13 +152,19 @@ class Sink(Protocol):
 
 @contextmanager
 def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
-    """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise."""
+    """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise.
+
+    A new file is its owner's alone; one whose place is taken gives its mode.
+    """
     if not isinstance(file, str | os.PathLike):
         yield file
         return
     path = os.fspath(file)
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.partial")  # of an export that was killed
     try:
-        with open(f"{path}.partial", "wb") as out:
+        with open(f"{path}.partial", "xb", opener=private) as out:
+            as_before(out.fileno(), path)
             yield out
         os.replace(f"{path}.partial", path)
     except BaseException:
@@ -205,4 +211,4 @@ def _listed(value: Any) -> Any:
 
 
 def _time(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat()
+    return moment(microseconds).isoformat()

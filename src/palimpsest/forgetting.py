@@ -1,6 +1,7 @@
 """Forgetting over sessions: all that belongs to a user, a session or the tenant, or that meets a query.
 
-Sessions are gone through until none is new, and none was written to since it was looked at. Of branches the entries
+All sessions are gone through, then those that are new, and what is new in the others, until nothing more is found: so
+what was there when it began is gone, and nobody who goes on writing is in its way. Of branches the entries
 that one alone has go first, then those that they share: an interaction is told by its first message, so that is there
 until all branches are done with what came of it. So, after a kill, the same again goes on with what is left.
 """
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest import spans
+from palimpsest.checks import check_progress
 from palimpsest.choosing import Choice, Everything, Meant
 from palimpsest.destroying import Eraser, Lost, checked_reason
 from palimpsest.entries import Entry
@@ -19,6 +21,7 @@ from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Head, SessionKey
 from palimpsest.matching import Says, finder, summary_says
 from palimpsest.options import Options, check_id
+from palimpsest.since import since
 from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ PAGE = 1000
 """Sessions that are listed at once."""
 
 PASSES = 10
-"""How often sessions that others write to meanwhile are gone through again."""
+"""How often what others write meanwhile is gone through: all but the first time that is little."""
 
 MARK = "forgotten"
 """Stands in the details of what forgetting has erased: whether a session in which nothing is left is to go."""
@@ -57,6 +60,7 @@ async def forget(
         raise ConfigError(
             "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
         )
+    check_progress(progress)
     if given[0] in ("session", "tenant"):
         check_id(subjects[given[0]], given[0])
     if tenant is not None and tenant != memory.tenant:
@@ -83,6 +87,11 @@ async def forget(
     return done + Erased(remains=await memory.store.scrub())
 
 
+def _is_new(info: SessionInfo, seen: Head | None) -> bool:
+    """Whether something was written to a session since it was looked at."""
+    return seen is None or (info.revision, info.created) != (seen.revision, seen.created)
+
+
 def _nobody(_: int, __: int) -> None:
     pass
 
@@ -95,7 +104,7 @@ class Picked:
     def __init__(self, ids: Collection[str], says: Says | None = None) -> None:
         self._ids, self.says = ids, says
 
-    async def find(self, store: Store, options: Options, head: Head) -> list[Entry]:
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""
         found = await store.fetch(options.key, ids=self._ids) if self._ids else []
         return [entry for entry in found if not entry.erased]
@@ -168,29 +177,57 @@ class Forgetting:
         return Erased(items=await self._store.clear_items(self._memory.tenant, dry_run=self._dry_run))
 
     async def _removed(self, name: str, *, everywhere: bool) -> tuple[Erased, Lost]:
-        """Delete a session; before that, `everywhere`, erase what branches share of it."""
-        key, options, eraser = self._key(name), self._options(name), self._eraser(name)
+        """Delete a session, with what others add meanwhile; before that, `everywhere`, erase what branches share of it.
+
+        Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
+        """
         done, lost = Erased(), Lost()
-        while (head := await self._store.head(key)) is not None:
-            found = await Everything().find(self._store, options, head)
-            if everywhere and await eraser.sharing(found):
-                more, gone = await eraser.erase(Everything(), self._reason)
-                done, lost = done + more, {**lost, **gone}
-                continue
-            own = found if everywhere else await self._alone(name, found)
-            derived = await unmake(self._memory, options, self._store, None)
-            try:
-                await self._store.delete(key, expect=head.revision)
-            except Conflict:  # somebody added meanwhile: that goes, too
-                continue
-            if found:
-                facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
-                await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
-            media = sum(map(media_in, own))
-            done += Erased(entries=len(own), sessions=(name,), derived=derived, media=media)
-            break
+        if everywhere:
+            done, lost = await self._eraser(name).erase(Everything(), self._reason)
+        for last in range(PASSES):
+            head = await self._store.head(self._key(name))
+            if head is None:
+                break
+            more = await self._deleted(name, head, certainly=last == PASSES - 1)
+            if more is not None:
+                done += more
+                break
         lost.pop(name, None)
         return done, lost
+
+    async def _emptied(self, name: str) -> Erased:
+        """Delete a session if nothing is left of it, by what forgetting a user has erased."""
+        for _ in range(PASSES):
+            head = await self._store.head(self._key(name))
+            if head is None or head.entries + head.hidden:
+                break
+            if not any(record.detail.get(MARK) is True for record in await self._store.records(self._key(name))):
+                break
+            done = await self._deleted(name, head)
+            if done is not None:
+                return done
+        return Erased()
+
+    async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
+        """Delete a session and return what that took; None where somebody has written to it since this head.
+
+        With `certainly` that goes, too.
+        """
+        key, options = self._key(name), self._options(name)
+        found = await Everything().find(self._store, options, head)
+        own = await self._alone(name, found)
+        derived = await unmake(self._memory, options, self._store, None)
+        try:
+            await self._store.delete(key, expect=head.revision)
+        except Conflict:
+            if not certainly:
+                return None
+            await self._store.delete(key)
+            await unmake(self._memory, options, self._store, None)  # what was made of that
+        if found:
+            facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
+            await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
+        return Erased(entries=len(own), sessions=(name,), derived=derived, media=sum(map(media_in, own)))
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
         """Those of these entries that no other session shares."""
@@ -204,15 +241,16 @@ class Forgetting:
 
     async def matching(self, query: Query, *, whole: bool) -> Erased:
         """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
-        done, seen = Erased(), dict[str, int]()
-        for _ in range(1 if self._dry_run else PASSES):
-            todo = {one.session: one.revision for one in await self._listed() if seen.get(one.session) != one.revision}
-            if not todo:
-                return done
-            seen |= todo
+        done, choices, seen = Erased(), dict[str, Meant](), dict[str, Head]()
+        for number in range(1 if self._dry_run else PASSES):
+            todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
+            more = Erased()
             async for family, passed in self._families(todo):
-                done += await self._forgotten(family, query, whole=whole)
+                more += await self._forgotten(family, query, choices, seen, whole=whole)
                 self._progress(passed, len(todo))
+            done += more
+            if number and not more:
+                return done
         return done if self._dry_run else done + Erased(remains=(BUSY,))
 
     async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
@@ -224,36 +262,38 @@ class Forgetting:
                 behind.update(family)
                 yield family, len(behind.intersection(names))
 
-    async def _forgotten(self, family: list[str], query: Query, *, whole: bool) -> Erased:
-        """Forget what meets a query in sessions that share entries."""
-        choice = Meant(query)
-        found = {name: await self._found(name, choice) for name in family}
+    async def _forgotten(
+        self, family: list[str], query: Query, choices: dict[str, Meant], seen: dict[str, Head], *, whole: bool
+    ) -> Erased:
+        """Forget what meets a query in sessions that share entries.
+
+        `seen` are the heads up to which they were looked at before, each with its choice, and become those of now.
+        """
+        found: dict[str, list[Entry]] = {}
+        for name in family:
+            choice, head = choices.setdefault(name, Meant(query)), await self._store.head(self._key(name)) or Head()
+            before = seen.get(name)
+            if before is not None and await since(self._store, self._key(name), before, head) is None:
+                before = None
+            found[name] = await choice.find(self._store, self._options(name), head, before)
+            seen[name] = head
+        says = choices[family[0]].says
         if self._dry_run:
             emptied = [name for name in family if whole and found[name] and await self._holds(name, len(found[name]))]
-            return await self._would(found, choice.says, deleted=emptied)
+            return await self._would(found, says, deleted=emptied)
+        own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
+        steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
+        steps += [(name, Picked([entry.id for entry in each], says)) for name, each in found.items()]
         done, lost = Erased(), Lost()
-        if len(family) == 1:
-            steps: list[tuple[str, Choice]] = [(family[0], choice)]
-        else:
-            own = {name: await self._alone(name, entries) for name, entries in found.items()}
-            steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
-            steps += [(name, Picked([entry.id for entry in each], choice.says)) for name, each in found.items()]
         for name, picked in steps:
             more, gone = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
             done += more + Erased(branches=(name,) if more.branches else ())
             lost = {each: [*lost.get(each, ()), *gone.get(each, ())] for each in {**lost, **gone}}
         for name in family if whole else ():
-            if await self._is_emptied(name):
-                more, _ = await self._removed(name, everywhere=False)
+            if more := await self._emptied(name):
                 done += more
                 lost.pop(name, None)
-        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, choice.says))
-
-    async def _is_emptied(self, name: str) -> bool:
-        """Whether nothing is left of a session, by what forgetting a user has erased."""
-        if not await self._holds(name, 0):
-            return False
-        return any(record.detail.get(MARK) is True for record in await self._store.records(self._key(name)))
+        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, says))
 
     async def _holds(self, name: str, number: int) -> bool:
         """Whether a session that is there has so many entries that are no tombstones."""

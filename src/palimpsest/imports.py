@@ -11,7 +11,8 @@ import msgspec
 
 from palimpsest import spans
 from palimpsest.admission import Admission
-from palimpsest.entries import Entry, check, check_json
+from palimpsest.checks import MOST, check, check_json, check_names, unfit
+from palimpsest.entries import LAST_MOMENT, Entry, microseconds_of
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
 from palimpsest.linking import follow, link
@@ -20,8 +21,11 @@ from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
 
-MOST = 2**53
-"""The largest number of a place or revision: beyond it not every program reads JSON's numbers alike."""
+DEEPEST = 32
+"""Levels of what we say of a session; what programs say, such as metadata, may be deeper."""
+
+MOST_PSEUDONYMS = 1024
+"""More than `privacy.pseudonyms.NUMBERED`, for branches that were redacted together have the numbers of both."""
 
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
@@ -105,13 +109,41 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
 def _converted(raw: object, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as fault:
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as fault:
         raise ImportFailed(where, f"cannot be read ({fault})") from fault
 
 
+def _check_plain(value: object, where: str, *, names: bool = False, depth: int = 0) -> None:
+    """Raise ImportFailed for a value that what we say of a session never has, however often its type fits.
+
+    Every number there counts something or is a time, so it is finite, not below 0 (-1: all of a text) and no later than
+    the last time. With `names` the texts are names, too: views, strategies, sessions.
+    """
+    if depth > DEEPEST:
+        raise ImportFailed(where, f"is more than {DEEPEST} levels deep")
+    if isinstance(value, int | float):
+        if not -1 <= value <= LAST_MOMENT:
+            raise ImportFailed(where, f"{shorten(value)} is no number that a session has")
+    elif isinstance(value, str):
+        if names and (reason := unfit(value)) is not None:
+            raise ImportFailed(where, reason)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str) or unfit(key) is not None:
+                raise ImportFailed(where, f"the key {shorten(key)} is no name")
+            _check_plain(inner, f"{where}.{key}", names=names, depth=depth + 1)
+    elif isinstance(value, Sequence):
+        for i, inner in enumerate(value):
+            _check_plain(inner, f"{where}[{i}]", names=names, depth=depth + 1)
+    elif value is not None:
+        raise ImportFailed(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON")
+
+
 def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
+    if len(numbers) > MOST_PSEUDONYMS:
+        raise ImportFailed(where, f"{len(numbers)} are more than a session keeps ({MOST_PSEUDONYMS})")
     for name, number in numbers.items():
-        if not _PSEUDONYM.fullmatch(name) or number < 1:
+        if not _PSEUDONYM.fullmatch(name) or not 1 <= number < 10**8:
             raise ImportFailed(f"{where}.{shorten(name)}", "is no label with a keyed hash, and the number of it")
 
 
@@ -140,12 +172,17 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     if not isinstance(outline, Mapping):
         raise ImportFailed(f"{where}.head", "is missing")
     _check_outline(outline, f"{where}.head")
+    _check_plain(outline, f"{where}.head", names=True)
+    _check_plain(data.get("usage"), f"{where}.usage")
     return data, session, outline
 
 
 def _records(data: Mapping[str, Any], where: str) -> list[Record]:
     records: list[Record] = []
     for i, raw in enumerate(_list(data, "records", where)):
+        if isinstance(raw, Mapping):
+            said = {name: value for name, value in raw.items() if name != "detail"}
+            _check_plain(said, f"{where}.records[{i}]")
         record = _converted(raw, Record, f"{where}.records[{i}]")
         if record.revision > MOST:
             raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
@@ -176,14 +213,21 @@ def _check_compactions(
         raise ImportFailed(f"{places[revision]}.compaction.{field}", reason)
     if current and current not in states:
         raise ImportFailed(f"{where}.head.compaction", f"{current} is no record of a compaction")
+    last = entries[-1].seq if entries else first - 1
     for view, shown in views.items():
-        _check_cut(shown, states, f"{where}.head.views.{view}")
+        _check_cut(shown, states, last, f"{where}.head.views.{view}")
     for record in records:
         if record.cut is not None:
-            _check_cut(record.cut, states, f"{places[record.revision]}.cut")
+            _check_cut(record.cut, states, last, f"{places[record.revision]}.cut")
 
 
-def _check_cut(cut: Cut, states: Mapping[int, Compaction], where: str) -> None:
+def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
+    if not 1 <= cut.start <= last + 1:
+        raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
+    for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped)):
+        if (astray := spans.astray(hidden, cut.start, last)) is not None:
+            reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+            raise ImportFailed(f"{where}.{name}", reason)
     if cut.compaction and cut.compaction not in states:
         raise ImportFailed(f"{where}.compaction", f"{cut.compaction} is no record of a compaction")
     for i, shown in enumerate(cut.summaries):
@@ -245,24 +289,27 @@ def _read_entry(raw: object, where: str) -> Entry:
     if not isinstance(links, Mapping):
         raise ImportFailed(f"{where}.links", f"{shorten(links)} is not a mapping")
     for name in LINKS:
-        if isinstance(links.get(name), int) and not 0 <= links[name] <= MOST:
-            raise ImportFailed(f"{where}.links.{name}", f"{shorten(links[name])} is no place in a log")
+        value = links.get(name, _UNLINKED[name])
+        if type(value) is not type(_UNLINKED[name]) or not 0 <= value <= MOST:
+            raise ImportFailed(f"{where}.links.{name}", f"{shorten(value)} is no place in a log, or True or False")
     at = _instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(FIELDS) - {"seq"}
     if unknown:
         raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
     try:
         made = msgspec.convert({**fields, "at": at}, Entry)
-        known = {name: links[name] for name in LINKS if name in links and isinstance(links[name], int | bool)}
-        entry = msgspec.structs.replace(made, **known)
+        entry = msgspec.structs.replace(made, **{name: links[name] for name in LINKS if name in links})
         check(entry, where)
-        check_json(fields.get("native"), f"{where}.native")
+        check_names(entry, where)
         entry = tombstone(entry) if entry.erased else entry
-    except msgspec.ValidationError as fault:
-        raise ImportFailed(where, str(fault)) from fault
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as fault:
+        raise ImportFailed(where, f"cannot be read ({fault})") from fault
     except InvalidEntry as fault:
         raise ImportFailed(fault.where, fault.reason) from fault
     return entry
+
+
+_UNLINKED = {name: getattr(Entry(), name) for name in LINKS}
 
 
 def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
@@ -283,4 +330,6 @@ def _instant(text: object, where: str) -> int:
         raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
     if moment is None or moment.tzinfo is None:
         raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
-    return round(moment.timestamp() * 1_000_000)
+    if moment.year < 1970:
+        raise ImportFailed(where, f"{shorten(text)} is before 1970, where the log's time begins")
+    return microseconds_of(moment)

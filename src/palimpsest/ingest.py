@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from palimpsest.checks import check_file, check_progress, unfit
 from palimpsest.entries import Entry, derived_ids
 from palimpsest.errors import (
     ConfigError,
@@ -91,13 +92,15 @@ async def import_file(
     progress: Progress | None,
 ) -> ImportReport:
     """Take what a file holds into the memory; see `AsyncMemory.import_file`."""
+    check_file(path, "path", "read")
+    check_progress(progress)
     if source != "auto":
         SOURCES.find(source)
     if format is not None:
         find_format(format)
     if session_id is not None:
         check_id(session_id, "session_id")
-    if key is not None and (not isinstance(key, str) or not key):
+    if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
         raise ConfigError("key", key, "a text that names this import, or None")
     run, finish = memory.runner.run, memory.runner.finish
     file: File = await run(_opened, path, strict)

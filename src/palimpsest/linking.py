@@ -13,11 +13,14 @@ The open group closes when its last call is answered.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from palimpsest.entries import Entry, placed_ids
-from palimpsest.log import CONTEXT_NAMES, OPEN_CALLS, Call, Head, digest
+from palimpsest.log import CONTEXT_NAMES, NAMES, OPEN_CALLS, Call, Head, digest
+
+T = TypeVar("T")
 
 
 def link(
@@ -123,9 +126,13 @@ class _Linker:
 
     def head_after(self, next_seq: int, at: int) -> Head:
         """The head that says what is open now."""
-        contexts = self.contexts
-        if len(contexts) > CONTEXT_NAMES:
-            contexts = dict(sorted(contexts.items(), key=lambda item: item[1][0])[-CONTEXT_NAMES:])
+        calls, contexts = self.calls, self.contexts
+        if calls:
+            calls = _newest(calls, OPEN_CALLS, lambda call: len(call.call_id or "") + len(call.name or ""))
+        if contexts is not self.head.contexts:
+            by_place = sorted(contexts.items(), key=lambda item: item[1][0])
+            kept = _newest(by_place, CONTEXT_NAMES, lambda item: len(item[0]))
+            contexts = contexts if len(kept) == len(contexts) else dict(kept)
         return msgspec.structs.replace(
             self.head,
             revision=self.head.revision + 1,
@@ -134,13 +141,24 @@ class _Linker:
             group=self.group,
             tail=self.tail,
             reasoning=self.reasoning,
-            calls=tuple(self.calls[-OPEN_CALLS:]),
+            calls=tuple(calls),
             pinned=self.pinned,
             contexts=contexts,
             turns=self.turns,
             created=self.head.created or at,
             updated=at,
         )
+
+
+def _newest(items: list[T], most: int, length: Callable[[T], int]) -> list[T]:
+    """The newest of these, which are oldest first: at most so many, whose names have `NAMES` characters together."""
+    kept = items[-most:]
+    room = NAMES - sum(map(length, kept))
+    first = 0
+    while room < 0:
+        room += length(kept[first])
+        first += 1
+    return kept[first:]
 
 
 def follow(head: Head, entries: Sequence[Entry]) -> Head:

@@ -5,13 +5,14 @@ every write; entries at or beyond `head.next_seq` do not exist yet. Stores call 
 `apply` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from palimpsest import spans, summary
 from palimpsest.entries import Entry
+from palimpsest.errors import Conflict
 from palimpsest.spans import Span
 from palimpsest.summary import Compaction, Spent
 
@@ -20,6 +21,10 @@ OPEN_CALLS = 256
 
 CONTEXT_NAMES = 256
 """Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
+
+NAMES = 64 * 1024
+"""Characters of names and ids that a head remembers, of calls and of contexts each: the newest. A head is written with
+every append, and names are as long as those who give them like."""
 
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""
@@ -210,8 +215,10 @@ ChangeKind = Literal["cut", "compact", "erase", "clear", "pin", "usage", "attemp
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step that is not an append, committed whole: a cut, a compaction, an erasure, a clear, pins, usage, a rewind.
 
-    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. A rewind goes back
-    to what was open in `back`, whose `rewound` says what is hidden from then on. `compaction` is the state after a
+    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. Of an erasure `ids` are what these are called,
+    in the same order (none: whatever is there), and with `unpinned` it leaves those alone that are pinned. A rewind
+    goes back to what was open in `back`, whose `rewound` and `hidden` say what is hidden from then on of the entries
+    before its `next_seq`; later ones are hidden, too. `compaction` is the state after a
     compaction, or after an erasure that took summaries along; with `spare` an erasure leaves the current summaries
     alone, though it takes what they are from; `also` are places that were erased before, of which no summary is to tell
     any more. `silence` are revisions whose records lose their words with an erasure, whatever they are of: their
@@ -221,10 +228,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: ChangeKind
     reason: str
+    created: int = 0
     view: str = ""
     cut: Cut | None = None
     seqs: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
     unpin: bool = False
+    unpinned: bool = False
     usage: Usage | None = None
     compaction: Compaction | None = None
     spare: bool = False
@@ -261,8 +271,38 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mac: str = ""
 
 
+def still_meant(head: Head, change: Change, there: Mapping[int, str]) -> Change:
+    """Return an erasure of what is still as it was when it was looked for: so it need not be made anew.
+
+    `there` are the ids of those entries at its places that are no tombstones.
+    """
+    spared = set(head.pinned) if change.unpinned else ()
+    names = change.ids or [None] * len(change.seqs)
+    seqs = tuple(
+        seq
+        for seq, name in zip(change.seqs, names, strict=True)
+        if head.first_seq <= seq < head.next_seq and seq in there and name in (None, there[seq]) and seq not in spared
+    )
+    return msgspec.structs.replace(change, seqs=seqs, ids=())
+
+
+def fitted(head: Head, change: Change) -> Change:
+    """Return a change with what has been added since it was made: a rewind hides that, a clear counts it."""
+    if change.kind == "clear" and "entries" in change.detail:
+        return msgspec.structs.replace(change, detail={**change.detail, "entries": head.entries})
+    back = change.back
+    added = head.next_seq - back.next_seq if back is not None else 0
+    if back is None or not added:
+        return change
+    rewound = spans.hiding(back.rewound, back.next_seq, head.next_seq - 1)
+    back = msgspec.structs.replace(back, next_seq=head.next_seq, rewound=rewound, hidden=back.hidden + added)
+    detail = {**change.detail, "entries": change.detail.get("entries", 0) + added}
+    return msgspec.structs.replace(change, back=back, detail=detail)
+
+
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     """Return the head after `change` and the record of it (None for one that leaves no record)."""
+    change = fitted(head, change)
     after = _EFFECTS[change.kind](head, change)
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
     if change.attempts is not None:
@@ -292,6 +332,9 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
 
 def _cut(head: Head, change: Change) -> Head:
     assert change.cut is not None, "a change of kind cut carries its cut"
+    if change.cut.compaction not in (0, head.compaction) or change.cut.start > head.next_seq:
+        # Numbers begin anew where a session was deleted: its revision may be the expected one again.
+        raise Conflict("the session", "is another one since the cut was made: read it again")
     cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
     return _begun(head, change.reason, views={**head.views, change.view: cut})
 

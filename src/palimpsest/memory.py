@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.admission import Admission, admission, discreet
+from palimpsest.checks import check_whole, checked_clock, unfit
 from palimpsest.entries import now_us
 from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.events import Handler, Observers
@@ -54,6 +55,8 @@ def _keys(given: Encryption | None) -> Keys | None:
 class AsyncMemory:
     """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
 
+    _store: Store | None = None
+
     def __init__(
         self,
         where: str | Path,
@@ -64,9 +67,8 @@ class AsyncMemory:
         privacy: Admission,
         options: dict[str, Any],
     ) -> None:
-        self._store: Store | None = None
         check_id(tenant, "tenant")
-        self.runner, self.tenant, self.clock = runner, tenant, clock
+        self.runner, self.tenant, self.clock = runner, tenant, checked_clock(clock)
         self.privacy = self._admission = privacy
         self.runner.told = privacy.told if privacy.redactor is not None else None
         self.observers = Observers(self.runner.told)
@@ -167,10 +169,14 @@ class AsyncMemory:
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
+        if not isinstance(after, str) or unfit(after) is not None:
+            raise ConfigError("after", after, "a session's id, or ''")
+        check_whole(limit, "limit")
         return await self.store.sessions(self.tenant, after=after, limit=limit)
 
     async def info(self, session_id: str) -> SessionInfo:
         """Return the session as a listing shows it. Raises SessionNotFound."""
+        check_id(session_id, "session")
         head = await self.store.head(SessionKey(self.tenant, session_id))
         if head is None:
             raise SessionNotFound(session_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palimpsest.budget import LOW_WATER, Limits
+from palimpsest.checks import unfit
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log import SessionKey
@@ -131,7 +132,9 @@ class Options:
             blocks: list[Any] = [native]
             where = ""
         else:
-            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping) else list(short_term)
+            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
+            if not isinstance(blocks, Sequence):
+                raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
             where = "short_term"
         loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
         self.strategies = tuple(strategy for strategy, _ in loaded)
@@ -156,6 +159,8 @@ class Options:
         if strategy is None and self.long_term:
             return self.long_term[0]
         loaded, _ = load("ladder" if strategy is None else strategy, "strategy")
+        if not loaded:
+            raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
 
     @property
@@ -223,7 +228,7 @@ def check_id(text: object, where: str) -> None:
 def _model(name: str | None) -> Model | None:
     if name is None:
         return None
-    if not isinstance(name, str):
+    if not isinstance(name, str) or unfit(name) is not None:
         raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
     from palimpsest.models import find_model, model_names
 
@@ -242,6 +247,7 @@ def _counter(counter: TokenCounter | Callable[[str], int] | str | None, model: M
     if isinstance(counter, str):
         return encoding(counter)
     if hasattr(counter, "count") and hasattr(counter, "name"):
+        check_id(counter.name, "counter.name")  # counts are kept under it
         return cast("TokenCounter", counter)
     if callable(counter):
         return FunctionCounter(counter)

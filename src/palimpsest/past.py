@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from palimpsest import spans
+from palimpsest.checks import unfit
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.linking import follow
@@ -43,7 +44,7 @@ class Past:
             return Point(head.revision, head.next_seq)
         if isinstance(when, str | Entry):
             id = when if isinstance(when, str) else when.id
-            found = await self._store.fetch(self._key, ids=[id])
+            found = await self._store.fetch(self._key, ids=[id] if unfit(id) is None else ())
             if not found:
                 raise EntryNotFound(self._key.session, id)
             return Point(found[0].revision, found[0].seq + 1)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
 from palimpsest import spans
+from palimpsest.checks import unfit
 from palimpsest.entries import Entry, moment
-from palimpsest.errors import EntryNotFound
+from palimpsest.errors import Conflict, EntryNotFound
 from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
-from palimpsest.stores import Store, compaction_of
+from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.summary import Compaction, Spent
 
 BATCH = 512
@@ -21,6 +23,18 @@ BATCH = 512
 
 END = 2**32 - 1
 """Over every `seq`."""
+
+TRIES = 20
+"""How often something is read anew because the session became another one meanwhile."""
+
+T = TypeVar("T")
+
+
+def moved(before: Head, now: Head) -> bool:
+    """Whether what is read of a session may not fit its head of before: it was deleted, cleared, replaced, erased from
+    or compacted since. Additions alone do not count."""
+    same = (before.epoch, before.created, before.first_seq) == (now.epoch, now.created, now.first_seq)
+    return not same or now.revision < before.revision
 
 
 class Interaction(msgspec.Struct, frozen=True):
@@ -68,10 +82,28 @@ class Reader:
         """The session's head; an empty one for a session that does not exist."""
         return await self._store.head(self._options.key) or Head()
 
+    async def settled(self, read: Callable[[Head], Awaitable[T]]) -> T:
+        """Return what `read` makes of the session and its head; read anew where the session moves meanwhile.
+
+        Raises Conflict where others change it faster than it can be read, again and again.
+        """
+        for _ in range(TRIES):
+            head = await self.head()
+            found = await read(head)
+            if not moved(head, await self.head()):
+                return found
+        raise Conflict(
+            f"session {self._options.key.session!r}", "is changed faster than it can be read: try again, or later"
+        )
+
     async def named(self, id: object) -> Entry:
         """The entry of this id, or of this number. Raises EntryNotFound."""
-        numbered = (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal())
-        seqs, ids = ((int(str(id)),), ()) if numbered else ((), (id,) if isinstance(id, str) else ())
+        seqs: tuple[int, ...] = ()
+        ids: tuple[str, ...] = ()
+        if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
+            seqs = _place(id)
+        elif isinstance(id, str) and unfit(id) is None:
+            ids = (id,)
         found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
         if not found:
             raise EntryNotFound(self._options.key.session, id)
@@ -149,17 +181,24 @@ class Reader:
             members.append(entry)
         return [*found, _interaction(members, found)] if members else found
 
-    async def count(self) -> tuple[int, int]:
-        """Count every entry without a stored count and store that; return how many there were and their tokens."""
+    async def count(self, *, stores: bool = True) -> tuple[int, int]:
+        """Count every entry without a stored count and store that.
+
+        Returns how many there were, and the tokens of those whose counts were not stored. With `stores` it raises
+        StoreUnavailable instead, where the store could have kept them.
+        """
         counter, counted, tokens, after = self._options.counter, 0, 0, 0
         while True:
             batch = await self._store.read(
                 self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
             )
             counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
-            if counts and self._store.writable:
+            kept = self._store.writable
+            if counts and kept and stores:
                 await self._store.count(self._options.key, counter.name, counts)
-            counted, tokens = counted + len(counts), tokens + sum(counts.values())
+            elif counts and kept:
+                kept = await keep_counts(self._store, self._options.key, counter.name, counts) is None
+            counted, tokens = counted + len(counts), tokens + (0 if kept else sum(counts.values()))
             if len(batch) < BATCH:
                 return counted, tokens
             after = batch[-1].seq
@@ -170,21 +209,25 @@ class Reader:
 
     async def stats(self, now: int) -> Stats:
         """The session in numbers; what has not been counted yet is counted now."""
-        _, unstored = await self.count()
-        head = await self.head()
+
+        async def read(head: Head) -> Stats:
+            return await self._stats(head, now)
+
+        return await self.settled(read)
+
+    async def _stats(self, head: Head, now: int) -> Stats:
+        _, unstored = await self.count(stores=False)
         active = await self.active(head, now)
         tokens = 0
         for first, last in spans.visible(head.rewound, 0, END):
             tally = self._store.tally(self._options.key, self._options.counter.name, after=first - 1, before=last + 1)
             tokens += (await tally)[1]
-        if not self._store.writable:
-            tokens += unstored
         return Stats(
             total_entries=head.entries,
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
             summaries=len((await self.compaction(head)).current),
-            total_tokens=tokens,
+            total_tokens=tokens + unstored,
             active_tokens=sum(self._tokens(entry) for entry in active),
             erased_entries=head.erased,
             rewound_entries=head.hidden,
@@ -199,6 +242,12 @@ class Reader:
             usage=head.usage,
             spent=head.attempts.spent if head.attempts else Spent(),
         )
+
+
+def _place(id: int | str) -> tuple[int, ...]:
+    """The place that a number names, unless no log has so many."""
+    place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END
+    return (place,) if place < END else ()
 
 
 def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:

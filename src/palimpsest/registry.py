@@ -22,11 +22,13 @@ class Registry:
         """Let `name` stand for `target` in this process, before anything built in."""
         self._registered[name] = target
 
-    def find(self, name: str, given: object = None) -> Any:
+    def find(self, name: object, given: object = None) -> Any:
         """Return what `name` stands for. Raises ConfigError, with what there is, for an unknown name.
 
         `given` is what the user wrote, where that is more than the name.
         """
+        if not isinstance(name, str):
+            raise ConfigError(self._option, name, ", ".join(map(self._form.format, sorted(self._built_in))))
         if name in self._registered:
             return self._registered[name]
         if name in self._built_in:
@@ -41,4 +43,4 @@ class Registry:
             return offered[name].load()
         known = sorted({*self._registered, *self._built_in, *offered})
         allowed = ", ".join(map(self._form.format, known))
-        raise ConfigError(self._option, given or name, allowed, nearest=nearest(str(name), known))
+        raise ConfigError(self._option, given or name, allowed, nearest=nearest(name, known))

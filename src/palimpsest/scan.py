@@ -5,8 +5,9 @@ changes is computed beside the store and put in place in one step, which begins 
 
     look      a portion of entries and records, until so many of them change or there are no more
     note      a record of the kind "redact" with figures, and new pseudonyms: nothing says anything else yet
-    rewrite   head, records and entries together, unless somebody began an epoch meanwhile: then look again
-    on        to what comes next, until nothing has come while it was looked at; then what is withheld is erased
+    rewrite   head, records and entries together, in every branch that shares them; what others have changed meanwhile
+              is left as it is, and looked at again
+    on        to what comes next, until a look finds nothing new; then what is withheld is erased
 
 After a kill the same again goes on with what is left: what is redacted already is found to be clean.
 """
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from palimpsest.admission import Admission, admission
+from palimpsest.checks import check_progress, check_whole
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.options import check_id
 from palimpsest.redacting import REASON, Found, Redaction, Sample, Unchecked
+from palimpsest.since import since
 from palimpsest.stores import Store
 from palimpsest.stores.rewriting import Rewritable
 
@@ -38,6 +41,17 @@ PAGE, BATCH = 1000, 256
 
 PORTION = 4096
 """Entries and records that are rewritten in one step, about: they are in memory together."""
+
+SMALLEST = 16
+"""What a portion shrinks to while others give out pseudonyms faster than it is looked at."""
+
+LOOKS = 8
+"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+
+PASSES = 10
+"""How often sessions are looked for that others make meanwhile."""
+
+BUSY = "others kept making sessions while it was looked at them: scan again when they have ended"
 
 UNREADABLE = "it cannot be read: it is damaged"
 
@@ -80,8 +94,8 @@ async def scan(
     redactor = memory.privacy.redactor if privacy is None else admission(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
-        raise ConfigError("sample", sample, "a whole number of samples, 0 or more")
+    check_whole(sample, "sample")
+    check_progress(progress)
     if apply is not True and apply is not False:
         raise ConfigError("apply", apply, "True or False")
     if session is not None:
@@ -92,14 +106,20 @@ async def scan(
         await _check_rewritable(memory.store)
     scanner = _Scanner(memory, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
-    while left := [session] if session is not None and not done else await _left(memory, session, done):
+    busy: tuple[str, ...] = ()
+    for _ in range(PASSES):
+        left = [session] if session is not None and not done else await _left(memory, session, done)
+        if not left:
+            break
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
         for name in left:
             await scanner.session(name)
             done.add(name)
             if progress is not None:
                 progress(len(done), total)
-    return scanner.result(len(done), await memory.store.scrub() if apply else ())
+    else:
+        busy = (BUSY,) if await _left(memory, session, done) else ()
+    return scanner.result(len(done), busy + (await memory.store.scrub() if apply else ()))
 
 
 async def _check_rewritable(store: Store) -> None:
@@ -121,12 +141,12 @@ async def _left(memory: AsyncMemory, only: str | None, done: set[str]) -> list[s
 
 
 class _Seen(NamedTuple):
-    """How far a session was looked at: in which epoch, up to which entry and record; at which revision wholly."""
+    """How far a session was looked at: as of which head, up to which entry and record; whether that was all of it."""
 
-    epoch: int
+    head: Head
     entries: int
     records: int = 0
-    revision: int | None = None
+    whole: bool = False
 
 
 class _Scanner:
@@ -135,6 +155,7 @@ class _Scanner:
     def __init__(self, memory: AsyncMemory, redactor: Redactor, *, apply: bool, sample: int) -> None:
         self._memory, self._store, self._redactor = memory, memory.store, redactor
         self._applies, self._most = apply, sample
+        self._portion = PORTION
         self._entries = self._summaries = self._withheld = self._redacted = 0
         self._findings: Counter[tuple[str, str]] = Counter()
         self._samples: dict[tuple[str, str], list[Sample]] = {}
@@ -162,22 +183,27 @@ class _Scanner:
             self._refused[name, ""] = Unchecked(name, "session", UNREADABLE)
 
     async def _scan(self, key: SessionKey) -> None:
-        seen, withheld = None, set[str]()
+        """Look at all of it, then at what is new, as long as a look finds something, and there is something new."""
+        seen, withheld, looks, finds = None, set[str](), 0, True
         while (head := await self._store.head(key)) is not None:
-            if seen is None or (self._applies and head.epoch != seen.epoch):
-                seen, withheld = _Seen(head.epoch, head.first_seq - 1), set()
-            if head.revision == seen.revision or (seen.revision is not None and not self._applies):
+            if seen is None or await since(self._store, key, seen.head, head, redacted=True) is None:
+                seen, withheld = _Seen(head, head.first_seq - 1), set()
+            rests = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
+            if seen.whole and (rests or not self._applies):
                 if not (withheld and self._applies):
                     break
                 await self._erase(key, withheld)
+                withheld, finds = set(), True
                 continue
             found, further = await self._looked(key, head, seen)
             if self._applies and found.changes:
                 if not await self._put(key, head, found):
-                    continue  # somebody was first: look again
-                further = further._replace(epoch=head.epoch + 1)
+                    self._portion = max(self._portion // 4, SMALLEST)
+                    continue  # somebody was first: look again, at less
+                self._portion = PORTION
             seen = further
             withheld.update(found.withheld)
+            looks, finds = looks + seen.whole, bool(found.changes or found.withheld)
             self._sum(found)
         self._withheld += 0 if self._applies else len(withheld)
 
@@ -191,8 +217,8 @@ class _Scanner:
         while after + 1 < head.next_seq:
             batch, after = await self._batch(key, after, head.next_seq, found)
             await run(found.look_at_entries, batch)
-            if found.changes >= PORTION:
-                return found, seen._replace(entries=after)
+            if found.changes >= self._portion:
+                return found, seen._replace(head=head, entries=after, whole=False)
         since = seen.records
         while since < head.revision:
             upto = min(since + PORTION, head.revision)
@@ -200,7 +226,7 @@ class _Scanner:
                 await run(found.look_at_record, record)
             since = upto
         await run(found.look_at_head, head)
-        return found, _Seen(head.epoch, after, head.revision, head.revision)
+        return found, _Seen(head, after, head.revision, whole=True)
 
     async def _numbers_of_branches(self, key: SessionKey) -> list[dict[str, int]]:
         """The pseudonyms that branches which may share entries have given out."""
@@ -243,28 +269,46 @@ class _Scanner:
     # --- doing
 
     async def _put(self, key: SessionKey, head: Head, found: Found) -> bool:
-        """Put what was found in place; return whether nobody else has begun an epoch, or given out pseudonyms."""
+        """Put what was found in place, where it is as it was; what came since `head` is looked at next.
+
+        Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
+        """
         assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        numbers = found.numbers if self._redactor.numbers else {}
-        reason = Admission(self._redactor.afresh()).told(REASON)  # which the policy may redact, too
-        change = Change(kind="redact", reason=reason, pseudonyms=numbers, detail=figures)
         if self._memory.derivations is not None and found.entries:
             await self._memory.derivations.erased(self._store, key, sorted(found.entries))
-        while (now := await self._store.head(key)) is not None:
-            if (now.epoch, now.pseudonyms) != (head.epoch, head.pseudonyms):
-                return False
+        if not await self._noted(key, head, found, figures):
+            return False
+        tried = -1
+        while (now := await self._same(key, head)) is not None and now.epoch != tried:
+            tried = now.epoch
             try:
-                await self._store.compact(key, change, expect_revision=now.revision)
-                break
+                await self._store.rewrite(key, Redaction(key, now.epoch, found), seqs=found.entries.keys())
+            except Conflict:  # somebody has begun an epoch, and what was found is still there; or a branch objects
+                continue
+            await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
+            return True
+        return False
+
+    async def _noted(self, key: SessionKey, head: Head, found: Found, figures: dict[str, int]) -> bool:
+        """Keep a record of what comes next, and its pseudonyms; return whether nobody has given out any since."""
+        numbers = found.numbers if self._redactor.numbers else {}
+        reason = Admission(self._redactor.afresh()).told(REASON)  # which the policy may redact, too
+        change = Change(kind="redact", reason=reason, created=head.created, pseudonyms=numbers, detail=figures)
+        while (now := await self._same(key, head)) is not None and not (numbers and now.pseudonyms != head.pseudonyms):
+            try:
+                await self._store.compact(key, change, expect_revision=now.revision if numbers else None)
             except Conflict:
                 continue
-        try:
-            await self._store.rewrite(key, Redaction(key, head.epoch, found), seqs=found.entries.keys())
-        except Conflict:
-            return False
-        await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
-        return True
+            return True
+        return False
+
+    async def _same(self, key: SessionKey, looked: Head) -> Head | None:
+        """The head of the session as it is now; None where that is not the session that was looked at."""
+        now = await self._store.head(key)
+        if now is None or await since(self._store, key, looked, now, redacted=True) is None:
+            return None
+        return now
 
     async def _erase(self, key: SessionKey, ids: set[str]) -> None:
         """Erase what is withheld, in every branch, with what summaries tell of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,13 @@ import msgspec
 from palimpsest import spans
 from palimpsest.admission import discreet
 from palimpsest.appending import Gathered, store_of
+from palimpsest.checks import check_whole
 from palimpsest.compacting import Sent
 from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
 from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.formats import Message
+from palimpsest.lease import TURN_SECONDS, Lease
 from palimpsest.log import Change, Head, Usage
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class AsyncSession(Erasing):
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
         only with `rewound`. With `at` it is the log as it was at that revision.
         """
+        check_whole(after, "after")
+        check_whole(limit, "limit", or_none=True)
         then = None if at is None else await self._past.view(await self._reader.head(), self._options.view, at)
         return await self._reader.entries(after, limit, rewound=rewound, then=then)
 
@@ -121,6 +125,8 @@ class AsyncSession(Erasing):
 
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
+        if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
+            raise ConfigError("tools", tools, "a list of tools' schemas")
         if isinstance(view, str):
             self._admission.refuse([view], "view")
         call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
@@ -204,8 +210,7 @@ class AsyncSession(Erasing):
             ("output_tokens", output_tokens),
             ("cached_tokens", cached_tokens),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(name, value, "a whole number of at least 0")
+            check_whole(value, name)
         if context is not None and not hasattr(context, "counted"):
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         self._may_write()
@@ -270,8 +275,6 @@ class AsyncSession(Erasing):
         if atomic:
             self._buffer = Gathered()
         else:
-            from palimpsest.lease import TURN_SECONDS, Lease
-
             self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
         try:
             if self._lease is not None:

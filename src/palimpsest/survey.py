@@ -14,7 +14,7 @@ from palimpsest.gather import whole_group
 from palimpsest.log import Head
 from palimpsest.options import Options
 from palimpsest.spans import Span
-from palimpsest.stores import Store, compaction_of
+from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.summary import Compaction, Summary
 from palimpsest.window import Group, Meter, by_group, fill
 
@@ -106,7 +106,7 @@ class Surveyor:
             clock=clock,
         )
         if stores and meter.counted and self._store.writable:
-            await self._store.count(self._options.key, self._options.counter.name, meter.counted)
+            await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Survey(head, state, snapshot, archived, entries)
 
@@ -197,8 +197,8 @@ async def accessed(store: Store, options: Options, entry: Entry) -> None:
     head, fetches = await store.head(options.key) or Head(), _named_of(FETCHES, options)
     _, before = await store.tally(options.key, fetches)
     (own,) = await store.fetch(options.key, [entry.seq], counter=fetches) or [entry]
-    await store.count(options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
-    await store.count(options.key, _named_of(ACCESSES, options), {entry.seq: before << 32 | head.next_seq})
+    await keep_counts(store, options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
+    await keep_counts(store, options.key, _named_of(ACCESSES, options), {entry.seq: before << 32 | head.next_seq})
 
 
 async def inherited(store: Store, options: Options, branch: Options) -> None:
@@ -207,7 +207,7 @@ async def inherited(store: Store, options: Options, branch: Options) -> None:
         found = await store.read(branch.key, counter=_named_of(name, options))
         counts = {entry.seq: entry.tokens for entry in found if entry.tokens is not None}
         if counts:
-            await store.count(branch.key, _named_of(name, branch), counts)
+            await keep_counts(store, branch.key, _named_of(name, branch), counts)
 
 
 def _named_of(name: str, options: Options) -> str:

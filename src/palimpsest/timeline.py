@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from palimpsest import spans
+from palimpsest.checks import check_file, check_whole
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
-from palimpsest.log import Change, Record
+from palimpsest.log import Change, Head, Record
 from palimpsest.options import MAX_ID
+from palimpsest.since import kinds_since
 from palimpsest.summary import Spent
 from palimpsest.writing import Writer
 
 if TYPE_CHECKING:
+    from typing import IO
+
     from palimpsest.entries import Entry
     from palimpsest.export import Sink
+    from palimpsest.log import Head
     from palimpsest.past import Past, When
     from palimpsest.stores import Store
+
+SPOOLED = 1 << 20
+"""Bytes of an export that are held in memory; more of it waits in a file without a name."""
 
 
 class Timeline(Writer):
@@ -38,6 +46,8 @@ class Timeline(Writer):
         Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
         reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
         """
+        check_whole(after, "after")
+        check_whole(before, "before", or_none=True)
         return await self._past.history(await self._reader.head(), after, before)
 
     async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
@@ -83,40 +93,56 @@ class Timeline(Writer):
 
         What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again.
+        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
         """
         self._may_write()
+        self._let_go()
+        looked: Head | None = None
         while True:
             head = await self._reader.head()
-            point = await self._past.point(head, to, "to")
-            self._let_go()
-            then = await self._past.head(head, point)
-            alive, gone = await self._past.alive(head, point.next_seq - 1)
-            rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
-            if rewound == head.rewound and then.compaction == head.compaction:
-                return 0
-            back = msgspec.structs.replace(then, rewound=rewound, hidden=then.hidden + alive)
-            change = Change(kind="rewind", reason=f"to revision {point.revision}", back=back, detail={"entries": gone})
+            if looked is None or not await self._still_past(looked, head):
+                point, looked = await self._past.point(head, to, "to"), head
+                then = await self._past.head(head, point)
+                alive, gone = await self._past.alive(head, point.next_seq - 1)
+                rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
+                if rewound == head.rewound and then.compaction == head.compaction:
+                    return 0
+                # What is added from here on is hidden by the step itself.
+                back = msgspec.structs.replace(
+                    then, next_seq=head.next_seq, rewound=rewound, hidden=then.hidden + alive
+                )
+            reason, detail = f"to revision {point.revision}", {"entries": gone}
+            change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)
             try:
-                await self._store.compact(self._options.key, change, expect_revision=head.revision)
+                after = await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
                 break
-            except Conflict:  # somebody was first: go back from there
+            except Conflict:  # somebody has begun an epoch: that may be nothing that was looked at
                 continue
+        gone += after.next_seq - looked.next_seq
         facts = {"revision": point.revision, "entries": gone}
         await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
         return gone
 
+    async def _still_past(self, looked: Head, now: Head) -> bool:
+        """Whether a session's past, and what is hidden of it, is what it was when it was looked at."""
+        kinds = await kinds_since(self._store, self._options.key, looked, now)
+        return kinds is not None and kinds <= {"cut", "compact", "pin"}
+
     async def export(self) -> dict[str, Any]:
         """Return the whole session as plain JSON values: entries with state and links, records, usage.
 
-        `memory.import_session` takes it back; tombstones stand for what was erased.
+        `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
+        the session faster than it can be read.
         """
         from palimpsest.export import exported
 
-        head, past = await self._reader.head(), self._past
-        entries = self._admission.shown([entry async for entry in past.entries(head)])
-        records = [self._admission.record(record) async for record in past.records(head)]
+        head, entries, records = await self._reader.settled(self._all)
         return exported(self._options.key, self._admission.head(head), entries, records, self._memory.clock())
+
+    async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
+        """The session as it may leave this process: the head, all entries, all records."""
+        entries = [entry async for entry in self._shown(self._past.entries(head))]
+        return head, entries, [self._admission.record(record) async for record in self._past.records(head)]
 
     async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
@@ -125,38 +151,52 @@ class Timeline(Writer):
         than memory. Any format of messages gives what a model would be sent without any budget, as the list that
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
-        OSError where the path cannot be written.
+        OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
         """
+        from tempfile import SpooledTemporaryFile
+
         from palimpsest.export import partial
 
+        check_file(file, "file", "write")
         if format != "palimpsest":
             try:
                 find_format(format)
             except ConfigError as fault:
                 raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
         run, size = self._memory.runner.run, 0
-        with partial(file) as out:
-            async for piece in self._pieces(format):
-                await run(out.write, piece)
-                size += len(piece)
+        with SpooledTemporaryFile(SPOOLED) as spool:  # what is begun anew has gone nowhere yet
+            await (self._listed(spool, format) if format != "palimpsest" else self._written(spool))
+            await run(spool.seek, 0)
+            with partial(file) as out:
+                while piece := await run(spool.read, SPOOLED):
+                    await run(out.write, piece)
+                    size += len(piece)
         return size
 
-    async def _pieces(self, format: str) -> AsyncIterator[bytes]:
+    async def _written(self, spool: IO[bytes]) -> None:
+        """Write what `export` returns."""
+        from palimpsest.export import written
+
+        async def write(head: Head) -> None:
+            spool.seek(0)
+            spool.truncate()
+            entries = self._shown(self._past.entries(head))
+            records = (self._admission.record(record) async for record in self._past.records(head))
+            shown, now = self._admission.head(head), self._memory.clock()
+            async for piece in written(self._options.key, shown, entries, records, now):
+                await self._memory.runner.run(spool.write, piece)
+
+        await self._reader.settled(write)
+
+    async def _listed(self, spool: IO[bytes], format: str) -> None:
+        """Write what a model would be sent."""
         from palimpsest.assembly import Assembly
         from palimpsest.calls import Call
-        from palimpsest.export import listed, written
+        from palimpsest.export import listed
 
-        if format == "palimpsest":
-            head, past = await self._reader.head(), self._past
-            key, now = self._options.key, self._memory.clock()
-            entries = self._shown(past.entries(head))
-            records = (self._admission.record(record) async for record in past.records(head))
-            async for piece in written(key, self._admission.head(head), entries, records, now):
-                yield piece
-            return
         plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
         assembly = Assembly(await self._shown_store(), plain, Call(view="export", dry_run=True), self._memory.clock())
-        yield listed(await self._memory.runner.whole(assembly.context, reads=True))
+        spool.write(listed(await self._memory.runner.whole(assembly.context, reads=True)))
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""
@@ -170,9 +210,7 @@ class Timeline(Writer):
         from palimpsest.stores import Dump
         from palimpsest.stores.overlay import Overlay
 
-        head, past = await self._reader.head(), self._past
-        entries = [entry async for entry in self._shown(past.entries(head))]
-        records = [self._admission.record(record) async for record in past.records(head)]
+        head, entries, records = await self._reader.settled(self._all)
         copy = Overlay(self._store, self._memory.clock)
         await copy.load(
             self._options.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True

@@ -204,13 +204,13 @@ _TOOL_END = 12
 
 def _tool_tokens(tool: object, counter: TokenCounter) -> int:
     if not isinstance(tool, Mapping) or tool.get("type") != "function":
-        return counter.count(_json(tool))
+        return counter.count(compact(tool))
     inner = tool.get("function")
     function = inner if isinstance(inner, Mapping) else _without(tool, "type")
     around = _without(tool, "type", "function") if function is inner else {}
     name, description = function.get("name"), function.get("description", "")
     if not isinstance(name, str) or not isinstance(description, str):
-        return counter.count(_json(tool))
+        return counter.count(compact(tool))
     rest = {**around, **_without(function, "name", "description")}
     tokens = counter.count(f"{name}:{description.removesuffix('.')}")
     if isinstance(function.get("parameters"), Mapping):
@@ -235,7 +235,7 @@ def _parameters_tokens(parameters: Mapping[str, Any], counter: TokenCounter) -> 
 
 def _property_tokens(key: object, schema: object, counter: TokenCounter) -> int:
     if not isinstance(schema, Mapping):
-        return _PROPERTY + counter.count(f"{key}:{_json(schema)}")
+        return _PROPERTY + counter.count(f"{key}:{compact(schema)}")
     rest = dict(schema)
     kind = rest.pop("type") if isinstance(rest.get("type"), str) else ""
     description = rest.pop("description") if isinstance(rest.get("description"), str) else ""
@@ -248,14 +248,14 @@ def _property_tokens(key: object, schema: object, counter: TokenCounter) -> int:
 
 
 def _rest_tokens(rest: Mapping[str, Any], counter: TokenCounter) -> int:
-    return counter.count(_json(rest)) if rest else 0
+    return counter.count(compact(rest)) if rest else 0
 
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
-def _json(value: object) -> str:
+def compact(value: object) -> str:
     """Return compact JSON, or for what has none (it could not be sent either) Python's own notation."""
     try:
         return msgspec.json.encode(value, enc_hook=repr).decode()

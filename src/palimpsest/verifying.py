@@ -9,8 +9,10 @@ import msgspec
 
 from palimpsest import spans
 from palimpsest.entries import Entry
+from palimpsest.errors import Conflict
 from palimpsest.log import Head, Record
 from palimpsest.options import Options
+from palimpsest.reading import TRIES, moved
 from palimpsest.spans import Span
 from palimpsest.stores import Store
 from palimpsest.summary import Compaction, Summary
@@ -46,18 +48,18 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 STATES = ("erased", "rewound", "covered", "evicted", "expired", "active")
 
 
-WALKS = 5
-"""How often a walk is begun again into which somebody wrote."""
-
-
 async def verify(store: Store, options: Options, now: int) -> Verification:
-    """Walk the whole log and every record of compaction, and say what became of each entry."""
-    for _ in range(WALKS):
+    """Walk the whole log and every record of compaction, and say what became of each entry.
+
+    A walk into which somebody wrote, and that found something wrong, is begun anew. Raises Conflict where that happens
+    again and again.
+    """
+    for _ in range(TRIES):
         head = await store.head(options.key) or Head()
         found = await _walked(store, options, head, now)
-        if found.ok or (await store.head(options.key) or Head()).epoch == head.epoch:
-            break
-    return found
+        if found.ok or not moved(head, await store.head(options.key) or Head()):
+            return found
+    raise Conflict(f"session {options.key.session!r}", "is changed faster than it can be verified: try again, or later")
 
 
 async def _walked(store: Store, options: Options, head: Head, now: int) -> Verification:

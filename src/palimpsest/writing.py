@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from palimpsest.appending import Appender
-from palimpsest.entries import Entry, Part, Role, Status, check, check_json, new_ids
+from palimpsest.checks import check, check_json, unfit
+from palimpsest.entries import STATUSES, Entry, Part, Role, Status, new_ids
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
 from palimpsest.log import digest
@@ -190,7 +191,7 @@ class Writer(Appender):
         nothing, one that says something else raises Conflict. Raises InvalidEntry, and stores nothing, for an entry
         with a field that is not allowed.
         """
-        if isinstance(entries, str | bytes | Mapping) or not all(isinstance(entry, Entry) for entry in entries):
+        if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "a list of entries is needed")
         for i, entry in enumerate(entries):
             check(entry, f"entries[{i}]")
@@ -202,9 +203,11 @@ class Writer(Appender):
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
         """
+        if status not in STATUSES:
+            raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         head = await self._reader.head()
         if not any(call.call_id == call_id for call in head.calls):
-            raise EntryNotFound(self.id, f"open call {call_id}")
+            raise EntryNotFound(self.id, f"open call {call_id}" if isinstance(call_id, str) else call_id)
         return await self.add_tool_result(
             None, output or f"[no result: {status}]", call_id=call_id, status=status, metadata={"resolved": True}
         )
@@ -235,6 +238,8 @@ def _key(key: str | None) -> str | None:
     """Return the key. Raises InvalidEntry for what is no text or empty."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
+    if key is not None and (reason := unfit(key)) is not None:
+        raise InvalidEntry("key", reason)
     return key
 
 

@@ -103,6 +103,8 @@ class Root(click.Group):
                 return outcome
         except PalimpsestError as error:
             raise failure(error) from error
+        except click.UsageError as error:  # it may quote an argument, or the name of a file
+            raise click.UsageError(clean(error.format_message()), error.ctx) from error
         except BrokenPipeError:
             _leave_the_pipe()
         except KeyboardInterrupt:

@@ -120,7 +120,7 @@ def print_result(result: CompactionResult) -> None:
     done = [("covered", result.covered), ("evicted", result.evicted), ("erased", result.erased)]
     told = ", ".join(f"{counted(number, 'entry')} {what}" for what, number in done if number) or "old results masked"
     verb = "would be" if result.dry_run else "is"
-    screen.print(Text(f"{result.strategy}: {told}", "bold"))
+    screen.print(Text(f"{line(result.strategy)}: {told}", "bold"))
     screen.print(
         f"the active set {verb} {result.tokens_after:,} tokens in {counted(result.messages_after, 'message')}, "
         f"from {result.tokens_before:,} in {result.messages_before:,}"
@@ -142,8 +142,8 @@ def print_summary(summary: Summary) -> None:
     by = summary.model or "no model"
     screen.print(
         Text(
-            f"\nsummary {summary.id}, version {summary.version}: {counted(summary.entries, 'entry')} of "
-            f"{moment(start)} to {moment(end)} in {summary.tokens:,} tokens, by {by} ({summary.method})",
+            f"\nsummary {line(summary.id)}, version {summary.version}: {counted(summary.entries, 'entry')} of "
+            f"{moment(start)} to {moment(end)} in {summary.tokens:,} tokens, by {line(by)} ({line(summary.method)})",
             "bold",
         ),
         soft_wrap=True,

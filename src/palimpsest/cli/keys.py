@@ -6,7 +6,7 @@ import click
 
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
-from palimpsest.cli.output import counted, print_json, session_progress
+from palimpsest.cli.output import counted, note, print_json, session_progress
 from palimpsest.stores.encrypted.rotation import rotate_keys
 
 
@@ -34,4 +34,4 @@ def rotate_keys_command(store: str | None, tenant: str | None, as_json: bool) ->
     else:
         click.echo(f"All is under the key {done.key_id!r} already.")
     for sentence in done.remains:
-        click.echo(sentence, err=True)
+        note(sentence)

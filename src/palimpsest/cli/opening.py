@@ -45,8 +45,8 @@ def open_memory(
 
 
 def _expect_file(where: str | Path) -> None:
-    path = where if isinstance(where, Path) else Path(where.removeprefix("sqlite:///").removeprefix("file:"))
-    if not path.exists():
+    path = where if isinstance(where, Path) else where.removeprefix("sqlite:///").removeprefix("file:")
+    if not os.path.exists(path):  # which is False, too, for what no file can be called
         raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
 
 

@@ -103,7 +103,7 @@ def _print(found: Scanned, *, redacted: bool) -> None:
     if found.findings:
         rows = table("kind", "place", "found", right=("found",))
         for (kind, place), number in found.findings.items():
-            rows.add_row(line(kind), place, f"{number:,}")
+            rows.add_row(line(kind), line(place), f"{number:,}")
         console().print(rows)
         click.echo()
     if found.samples:

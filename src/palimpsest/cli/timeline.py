@@ -257,7 +257,7 @@ def rewind_command(
     if as_json:
         print_json({"session": session, "taken_back": gone, "entries": info.entries, "revision": info.revision})
         return
-    click.echo(f"Took back {counted(gone, 'entry')}; {session} holds {counted(info.entries, 'entry')}.")
+    click.echo(f"Took back {counted(gone, 'entry')}; {line(session)} holds {counted(info.entries, 'entry')}.")
     if info.revision > before:
         note(f"`palimpsest rewind {session} --to {before}` restores them.")
 

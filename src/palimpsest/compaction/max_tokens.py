@@ -71,7 +71,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
     ):
         value = given.get(name, getattr(MaxTokens(), name))
         if value not in allowed:
-            raise ConfigError(f"{where}.{name}", value, ", ".join(allowed), nearest=nearest(str(value), allowed))
+            raise ConfigError(f"{where}.{name}", value, ", ".join(allowed), nearest=nearest(value, allowed))
     for name in ("count_pinned", "strict"):
         if not isinstance(given.get(name, False), bool):
             raise ConfigError(f"{where}.{name}", given[name], "True or False")

@@ -120,7 +120,7 @@ _made: dict[str, Format] = {}
 
 def find_format(name: str) -> Format:
     """Return the format of this name. Raises ConfigError, with the nearest name, for an unknown one."""
-    found = _made.get(name)
+    found = _made.get(name) if isinstance(name, str) else None
     if found is None:
         found = _made[name] = FORMATS.find(name)()
     return found

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Text, check_json
+from palimpsest.checks import check_json
+from palimpsest.entries import Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import NAMELESS, data_address, is_own, own_native, replaced_by_text, split_address

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, Native, Part, Role, Status, Text, check_json
+from palimpsest.checks import check_json
+from palimpsest.entries import Entry, Native, Part, Role, Status, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import is_own, own_native

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Audio, File, Image, Opaque, Part, Reasoning, Text, check_json
+from palimpsest.checks import check_json
+from palimpsest.entries import Audio, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, split_address

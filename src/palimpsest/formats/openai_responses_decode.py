@@ -12,20 +12,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import (
-    Audio,
-    Entry,
-    File,
-    Image,
-    Native,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Status,
-    Text,
-    check_json,
-)
+from palimpsest.checks import check_json
+from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Status, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, mappings

@@ -28,7 +28,7 @@ MOST_ROUNDS = 8
 MOST_KEYS = 4096
 """How many keys of mappings are remembered as clean."""
 
-_PSEUDONYM = re.compile(r"\[([A-Z0-9]+(?:_[A-Z0-9]+)*?)(?:_([1-9][0-9]{0,8}))?\]")
+_PSEUDONYM = re.compile(r"\[([A-Z0-9]+(?:_[A-Z0-9]+)*?)(?:_([1-9][0-9]{0,8}|[1-9][0-9]{19}))?\]")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -243,7 +243,7 @@ class Cleaner:
     def _is_given(self, match: re.Match[str], numbering: Numbering) -> bool:
         """Whether this pseudonym was given out: what only looks like one is text like any other."""
         label, number = match.groups()
-        return label in self._labels if number is None else int(number) <= numbering.highest(label)
+        return label in self._labels if number is None else numbering.is_given(label, int(number))
 
 
 def _joined(places: Places, *, touching: bool = False) -> Places:

@@ -12,11 +12,21 @@ from palimpsest.secret import Secret
 MIN_KEY = 16
 """Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""
 
+NUMBERED = 64
+"""Values that a session numbers as they come. What comes later has a number that needs no memory, so that a session's
+head, which every append writes, stays small however many private values there are."""
+
 _HASH_BYTES = 16
+_LEAST: int = 10**14
+_CHECKS: int = 10**5
+"""A number that is made has 15 decimal digits of the value's hash (two of 20,000 values meet by a chance of 1 in
+4 million), and 5 of a keyed checksum, by which it is known again."""
 
 
 class Pseudonyms(msgspec.Struct, frozen=True):
     """The numbers that a session has given out, to be kept with it. A new session begins with `Pseudonyms()`.
+
+    They are those of its first values only; all others have numbers that follow from value and key.
 
     The keys are `LABEL:` and a keyed hash of the value (HMAC-SHA256, 16 bytes): without the key nobody can tell, or try
     out, which value it was, and with another key every value is new.
@@ -46,18 +56,38 @@ class Numbering:
         label = label_of(kind)
         if self._key is None:
             return f"[{label}]"
-        digest = hmac.digest(
-            self._key.reveal(), f"{label}:{_plain(kind, value)}".encode("utf-8", "surrogatepass"), "sha256"
-        )
+        digest = _hashed(self._key, f"{label}:{_plain(kind, value)}")
         name = f"{label}:{digest[:_HASH_BYTES].hex()}"
-        number = (self._given.numbers if self._numbers is None else self._numbers).get(name)
+        known = self._given.numbers if self._numbers is None else self._numbers
+        number = known.get(name)
         if number is None:
-            if self._numbers is None:
-                self._numbers = dict(self._given.numbers)
-            number = self._numbers[name] = self.highest(label) + 1
-            assert self._highest is not None, "highest() has made it"
-            self._highest[label] = number
+            number = self._next(label, name) if len(known) < NUMBERED else self._made(label, digest)
         return f"[{label}_{number}]"
+
+    def is_given(self, label: str, number: int) -> bool:
+        """Whether a value may have this number: whether it was given out, or was made with the key."""
+        if number < _LEAST * _CHECKS or self._key is None:
+            return number <= self.highest(label)
+        made, check = divmod(number, _CHECKS)
+        return check == self._check(label, made)
+
+    def _next(self, label: str, name: str) -> int:
+        """Give a value the next number of its kind."""
+        number = self.highest(label) + 1
+        if self._numbers is None:
+            self._numbers = dict(self._given.numbers)
+        assert self._highest is not None, "highest() has made it"
+        self._numbers[name] = self._highest[label] = number
+        return number
+
+    def _made(self, label: str, digest: bytes) -> int:
+        """The number of a value that follows from its hash. Its first digit is not 0."""
+        made = _LEAST + int.from_bytes(digest, "big") % (9 * _LEAST)
+        return made * _CHECKS + self._check(label, made)
+
+    def _check(self, label: str, made: int) -> int:
+        assert self._key is not None, "without a key nothing is numbered"
+        return int.from_bytes(_hashed(self._key, f"{label}_{made}"), "big") % _CHECKS
 
     def highest(self, label: str) -> int:
         """The highest number of a label that was given out, or 0."""
@@ -67,6 +97,10 @@ class Numbering:
                 of = name.partition(":")[0]
                 self._highest[of] = max(self._highest.get(of, 0), number)
         return self._highest.get(label, 0)
+
+
+def _hashed(key: Secret, text: str) -> bytes:
+    return hmac.digest(key.reveal(), text.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def label_of(kind: str) -> str:

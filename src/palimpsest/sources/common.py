@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Text, check
+from palimpsest.checks import check
+from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats.common import data_address
 

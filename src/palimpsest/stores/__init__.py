@@ -7,14 +7,16 @@ is the contract that every backend passes.
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from palimpsest.checks import is_path
 from palimpsest.entries import Entry, moment
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, StoreUnavailable
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
@@ -158,10 +160,12 @@ class Store(ABC):
         """Commit one change (cut, compaction, erasure, clear, pins, usage, attempts) and return the new head.
 
         All but usage and attempts leave a record. Erasing replaces entries by tombstones, in every branch that has
-        them: each of those gets the change as a record of its own. Of every summary, current or not, that stands for
-        an erased entry the words go in the same step, and no record's state goes on counting on it; where it was
-        current, the erasure's record has the state without it. Clearing removes entries, counts and records before it
-        from this session alone. Raises Conflict unless revision and epoch are as expected.
+        them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
+        already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
+        summary, current or not, that stands for an erased entry the words go in the same step, and no record's state
+        goes on counting on it; where it was current, the erasure's record has the state without it. Clearing removes
+        entries, counts and records before it from this session alone. Raises Conflict unless revision and epoch are as
+        expected, and the session is the one that the change is meant for.
         """
 
     @abstractmethod
@@ -283,6 +287,18 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
     return (records[0].compaction if records else None) or Compaction()
 
 
+async def keep_counts(store: Store, key: SessionKey, counter: str, counts: Mapping[int, int]) -> str | None:
+    """Store counts that a read has made, where that can be done now; return why not, where it cannot.
+
+    A full disk stops no read: what was not stored is counted again.
+    """
+    try:
+        await store.count(key, counter, counts)
+    except StoreUnavailable as fault:
+        return str(fault)
+    return None
+
+
 # --- opening
 
 
@@ -312,15 +328,20 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     or a path, which is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
     backend does not know, StoreUnavailable or StoreCorrupt where it cannot be opened.
     """
-    if isinstance(where, os.PathLike):
-        url, scheme = f"sqlite:///{os.fspath(where)}", "sqlite"
-    elif isinstance(where, str) and ":" in where:
-        url, scheme = where, where.partition(":")[0]
-    else:
+    address = os.fspath(where) if isinstance(where, os.PathLike) else where
+    if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
         raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
-    opener: Opener = STORES.find(scheme, where)
+    if len(address) > LONGEST or not is_path(address):
+        allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
+        raise ConfigError("store", where, allowed)
+    url = f"sqlite:///{address}" if isinstance(where, os.PathLike) else address
+    scheme = url.partition(":")[0]
+    opener: Opener = STORES.find(scheme, re.sub("//[^/@]*@", "//…@", url))  # without a password
     return opener(url, runner, **options)
 
+
+LONGEST = 4096
+"""Characters of an address: no system takes longer paths."""
 
 MARK = ("\x01palimpsest", "store", "encryption")
 """Tenant, namespace and key of the item that says how a store is encrypted; no tenant of a user's has such a name."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from palimpsest.entries import Entry, now_us
 from palimpsest.errors import Closed, ForkedProcess
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
+
+T = TypeVar("T")
 
 
 class BlockingStore(Store):
@@ -36,9 +39,17 @@ class BlockingStore(Store):
         if os.getpid() != self._pid:
             raise ForkedProcess(self._pid, os.getpid())
 
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run one of the store's functions."""
+        return await self._runner.run(function, *arguments)
+
+    async def _look(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run one that only reads."""
+        return await self._runner.read(function, *arguments)
+
     async def head(self, key: SessionKey) -> Head | None:
         self.check()
-        return await self._runner.read(self._head, key)
+        return await self._look(self._head, key)
 
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
@@ -58,57 +69,57 @@ class BlockingStore(Store):
         uncounted: bool = False,
     ) -> list[Entry]:
         self.check()
-        return await self._runner.read(self._read, key, after, before, limit, newest_first, counter, uncounted)
+        return await self._look(self._read, key, after, before, limit, newest_first, counter, uncounted)
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
         self.check()
-        return await self._runner.read(self._fetch, key, tuple(seqs), tuple(ids), counter)
+        return await self._look(self._fetch, key, tuple(seqs), tuple(ids), counter)
 
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         self.check()
-        return await self._runner.run(self._compact, key, change, expect_revision, expect_epoch)
+        return await self._run(self._compact, key, change, expect_revision, expect_epoch)
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
         self.check()
-        await self._runner.run(self._fork, key, into, head, expect_epoch)
+        await self._run(self._fork, key, into, head, expect_epoch)
 
     async def branches(self, key: SessionKey) -> list[str]:
         self.check()
-        return await self._runner.read(self._branches_of, key)
+        return await self._look(self._branches_of, key)
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         self.check()
-        return await self._runner.read(self._records, key, after, before)
+        return await self._look(self._records, key, after, before)
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         self.check()
-        await self._runner.run(self._count, key, counter, dict(counts))
+        await self._run(self._count, key, counter, dict(counts))
 
     async def tally(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> tuple[int, int]:
         self.check()
-        return await self._runner.read(self._tally, key, counter, after, before)
+        return await self._look(self._tally, key, counter, after, before)
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         self.check()
-        await self._runner.run(self._load, key, dump, replace)
+        await self._run(self._load, key, dump, replace)
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         self.check()
-        return await self._runner.run(self._delete, key, expect)
+        return await self._run(self._delete, key, expect)
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         self.check()
-        return await self._runner.read(self._sessions, tenant, after, limit)
+        return await self._look(self._sessions, tenant, after, limit)
 
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
         self.check()
-        return await self._runner.read(self._get_item, tenant, namespace, key)
+        return await self._look(self._get_item, tenant, namespace, key)
 
     async def put_item(
         self,
@@ -121,43 +132,43 @@ class BlockingStore(Store):
         expect: int | None = None,
     ) -> Item:
         self.check()
-        return await self._runner.run(self._put_item, tenant, namespace, key, value, expires, expect)
+        return await self._run(self._put_item, tenant, namespace, key, value, expires, expect)
 
     async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
         self.check()
-        return await self._runner.run(self._delete_item, tenant, namespace, key)
+        return await self._run(self._delete_item, tenant, namespace, key)
 
     async def list_items(self, tenant: str, namespace: str) -> list[Item]:
         self.check()
-        return await self._runner.read(self._list_items, tenant, namespace)
+        return await self._look(self._list_items, tenant, namespace)
 
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
         self.check()
-        return await self._runner.run(self._clear_items, tenant, dry_run)
+        return await self._run(self._clear_items, tenant, dry_run)
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
         self.check()
-        return await self._runner.run(self._lease, tenant, name, holder, seconds, fence)
+        return await self._run(self._lease, tenant, name, holder, seconds, fence)
 
     async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         self.check()
-        return await self._runner.read(self._due, now)
+        return await self._look(self._due, now)
 
     async def sweep(self, now: int) -> int:
         self.check()
-        return await self._runner.run(self._sweep, now)
+        return await self._run(self._sweep, now)
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         self.check()
-        return await self._runner.run(self._scrub, whole)
+        return await self._run(self._scrub, whole)
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
             if os.getpid() == self._pid:
-                await self._runner.run(self._close)
+                await self._run(self._close)
 
     def _scrub(self, whole: bool) -> tuple[str, ...]:
         return ()
@@ -165,7 +176,7 @@ class BlockingStore(Store):
     # --- what a backend implements
 
     async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
-        return await self._runner.run(self._append_now, key, entries, check_ids, expect)
+        return await self._run(self._append_now, key, entries, check_ids, expect)
 
     @abstractmethod
     def _head(self, key: SessionKey) -> Head | None: ...

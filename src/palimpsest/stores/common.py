@@ -13,8 +13,10 @@ from palimpsest.log import Change, Head, SessionKey
 from palimpsest.stores import LARGE, SessionInfo
 
 
-def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None) -> None:
-    """Raise Conflict unless the head is where the caller saw it."""
+def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None, created: int = 0) -> None:
+    """Raise Conflict unless the head is where the caller saw it, and of the session that began then (0: of any)."""
+    if created and head.created != created:
+        raise Conflict(f"session {key.session!r}", "was deleted or replaced by another writer: read it again")
     if revision is not None and head.revision != revision:
         raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
     if epoch is not None and head.epoch != epoch:

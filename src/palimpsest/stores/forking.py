@@ -36,7 +36,7 @@ class Holder(Protocol):
         ...
 
     def abandon(self) -> object:
-        """Return what is still open, in the child: it is to be kept for ever, for closing it would harm the parent."""
+        """Give up what is open, in the child. What may not even be closed there is returned, and kept for ever."""
         ...
 
 
@@ -101,7 +101,7 @@ def _release() -> None:
 def _in_child() -> None:
     global _one  # noqa: PLW0603 (whoever waited for it is not in this process)
     _inherited.update((_identity(store.path), os.getppid()) for store in _stuck)
-    _kept.extend(store.abandon() for store in _stuck)
+    _kept.extend(store.abandon() for one in _watched if (store := one()) is not None)
     _watched.clear()
     _stuck.clear()
     _release()

@@ -8,12 +8,12 @@ from typing import Any
 
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
-from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore
+from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
@@ -27,7 +27,7 @@ def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
 
 
 class MemoryStore(RewritingStore):
-    """Everything in dictionaries, under one lock."""
+    """Everything in dictionaries, under one lock. A write makes its result aside; one assignment puts it in place."""
 
     url = "memory://"
 
@@ -44,9 +44,14 @@ class MemoryStore(RewritingStore):
             session = self._logs.get(key)
             return session.head if session else None
 
+    def _changing(self, key: SessionKey) -> MemoryLog:
+        """A copy of the session's log, to be changed and put in its place."""
+        log = self._logs.get(key)
+        return log.copy() if log is not None else MemoryLog()
+
     def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
         with self._lock:
-            log = self._logs.get(key) or MemoryLog()
+            log = self._changing(key)
             expected(key, log.head, expect)
             known = log.named(entry.id for entry in entries) if check_ids else None
             done = log.append(entries, known, self._clock(), key, self.witness)
@@ -71,18 +76,22 @@ class MemoryStore(RewritingStore):
     def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
         with self._lock:
             log = self._logs.get(key)
-            return log.at([*seqs, *(log.places.get(id, 0) for id in ids)], counter) if log else []
+            return log.at([*seqs, *log.seqs(ids)], counter) if log else []
 
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._lock:
-            log = self._logs.get(key) or MemoryLog()
-            expected(key, log.head, expect_revision, expect_epoch)
-            self._logs[key] = log
+            log = self._changing(key)
+            expected(key, log.head, expect_revision, expect_epoch, change.created)
+            changed = {key: log}
             if change.kind == "erase":
+                change = still_meant(log.head, change, log.ids(change.seqs))
                 for name, other in self._logs.items():
-                    if seqs := shared(log, other, change.seqs):
-                        other.change(of_branch(change, key, seqs), self._clock(), (), name, self.witness)
-            return log.change(change, self._clock(), (), key, self.witness)
+                    if name != key and (seqs := shared(log, other, change.seqs)):
+                        changed[name] = other.copy()
+                        changed[name].change(of_branch(change, key, seqs), self._clock(), (), name, self.witness)
+            head = log.change(change, self._clock(), (), key, self.witness)
+            self._logs.update(changed)
+            return head
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         with self._lock:
@@ -136,7 +145,7 @@ class MemoryStore(RewritingStore):
     def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
         """Hold these items, in this order, in a namespace that nobody has written to."""
         with self._lock:
-            self._items.setdefault((tenant, namespace), {item.key: item for item in items})
+            self._items[tenant, namespace] = {item.key: item for item in items}
 
     def _live(self, tenant: str, namespace: str) -> dict[str, Item]:
         now = self._clock()
@@ -176,10 +185,9 @@ class MemoryStore(RewritingStore):
         with self._lock:
             there = {place: items for place, items in self._items.items() if place[0] == tenant and items}
             if not dry_run:
-                for place in [place for place in self._items if place[0] == tenant]:
-                    del self._items[place]
-                for held in [held for held in self._leases if held[0] == tenant]:
-                    del self._leases[held]
+                items = {place: items for place, items in self._items.items() if place[0] != tenant}
+                leases = {held: lease for held, lease in self._leases.items() if held[0] != tenant}
+                self._items, self._leases = items, leases
             return {namespace: len(items) for (_, namespace), items in sorted(there.items())}
 
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
@@ -210,8 +218,8 @@ class MemoryStore(RewritingStore):
                 for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
                     del items[item.key]
                     swept += 1
-            for key, log in self._logs.items():
-                if due := log.due(now):
+            for key in self._logs:
+                if due := self._logs[key].due(now):  # unless it went with another branch
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
             return swept
@@ -225,19 +233,28 @@ class MemoryStore(RewritingStore):
 
     def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
         with self._lock:
-            log = self._logs.get(key)
-            if log is None:
+            if key not in self._logs:
                 return 0, None
-            return log.rewrite(Rest(how, after) if after else how, key, self.witness), None
+            log = self._changing(key)
+            how = Rest(how, after) if after else how
+            changed = log.rewrite(how, key, self.witness)  # first, for it may object
+            rewritten = {key: log}
+            others = [(name, one) for name, one in self._logs.items() if name != key and one.family is log.family]
+            anew = self._logs[key].rewritten(how) if others and not how.keeps_texts else []
+            for other, branch in others:
+                if seqs := shared(log, branch, anew):
+                    rewritten[other] = branch.copy()
+                    here = Shared(how, seqs, how.branch(other, branch.head, seqs))
+                    rewritten[other].rewrite(here, other, self.witness)
+            self._logs.update(rewritten)
+            return changed, None
 
     def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         with self._lock:
-            rewritten = 0
-            for (owner, namespace), items in self._items.items():
-                for item in items.values() if owner == tenant else ():
-                    items[item.key] = how(namespace, item)
-                    rewritten += items[item.key] is not item
-            return rewritten
+            places = {place: items for place, items in self._items.items() if place[0] == tenant}
+            new = {place: {key: how(place[1], item) for key, item in items.items()} for place, items in places.items()}
+            self._items.update(new)
+            return sum(item is not places[place][key] for place, items in new.items() for key, item in items.items())
 
     def _close(self) -> None:
         self._logs.clear()

@@ -1,6 +1,9 @@
 """A session's log in memory: what `memory://` and overlays keep of it. Knows no locks and no other session.
 
-Entries are kept in their stored form, so that nothing handed out is what is kept.
+Entries are kept in their stored form, so that nothing handed out is what is kept. A writer takes a copy, changes that,
+and puts it in the log's place when all is done, in one step: what an exception ends half-way has changed nothing.
+Copies share their lists. Only appends grow those, behind the end that the head of the log in place tells; whatever else
+changes makes them anew.
 """
 
 from __future__ import annotations
@@ -38,11 +41,17 @@ class MemoryLog:
         self.records: list[Record] = []
         self.counts: dict[str, dict[int, int]] = {}
 
+    def copy(self) -> Self:
+        """The same log, to be changed."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     @classmethod
     def of(cls, dump: Dump, head: Head) -> Self:
         """The log that an import makes."""
         log = cls()
-        log.put(dump.entries)
+        log._put(dump.entries)
         log.head, log.records = head, list(dump.records)
         return log
 
@@ -52,6 +61,12 @@ class MemoryLog:
         """The index of the first row from this place on."""
         return bisect_left(self.rows, (seq,))
 
+    @property
+    def written(self) -> list[Row]:
+        """The rows of the log, without what an append that was not completed has left behind them."""
+        end = self.index(self.head.next_seq)
+        return self.rows if end == len(self.rows) else self.rows[:end]
+
     def entry(self, row: Row, counter: str | None = None) -> Entry:
         """The entry of a row, with its count."""
         seq, id, body = row
@@ -59,16 +74,21 @@ class MemoryLog:
 
     def by_seq(self, seq: int) -> Row | None:
         """The row at this place, if there is one."""
-        i = self.index(seq)
+        i = self.index(seq) if seq < self.head.next_seq else len(self.rows)
         return self.rows[i] if i < len(self.rows) and self.rows[i][0] == seq else None
 
     def at(self, seqs: Iterable[int], counter: str | None = None) -> list[Entry]:
         """The entries at these places, in order; those that are not there are left out."""
         return [self.entry(row, counter) for seq in sorted(set(seqs)) if (row := self.by_seq(seq)) is not None]
 
+    def seqs(self, ids: Iterable[str]) -> list[int]:
+        """The places of the entries of these ids that are there."""
+        rows = ((id, self.by_seq(self.places.get(id, 0))) for id in ids)
+        return [row[0] for id, row in rows if row is not None and row[1] == id]
+
     def named(self, ids: Iterable[str]) -> dict[str, Entry]:
         """The entries of these ids that are there."""
-        return {entry.id: entry for entry in self.at(self.places[id] for id in ids if id in self.places)}
+        return {entry.id: entry for entry in self.at(self.seqs(ids))}
 
     def read(
         self,
@@ -81,7 +101,8 @@ class MemoryLog:
     ) -> list[Entry]:
         """The entries between two places, as `Store.read` has it."""
         low = self.index(after + 1)
-        high = len(self.rows) if before is None else self.index(before)
+        end = self.head.next_seq
+        high = self.index(end if before is None else min(before, end))
         counts = self.counts.get(counter or "", {})
         found: list[Entry] = []
         for i in range(high - 1, low - 1, -1) if newest_first else range(low, high):
@@ -104,12 +125,12 @@ class MemoryLog:
 
     def due(self, now: int) -> tuple[int, ...]:
         """The places of the entries that have expired at `now` (microseconds)."""
-        found = (self.entry(row) for row in self.rows if b'"expires_at":' in row[2])
+        found = (self.entry(row) for row in self.written if b'"expires_at":' in row[2])
         return tuple(e.seq for e in found if e.expires_at and not e.erased and e.expires_at.timestamp() * 1e6 <= now)
 
-    # --- writing
+    # --- writing, to a copy
 
-    def put(self, entries: Iterable[Entry]) -> None:
+    def _put(self, entries: Iterable[Entry]) -> None:
         """Keep entries at their places, which are free."""
         for entry in entries:
             row = (entry.seq, entry.id, pack(entry))
@@ -132,9 +153,10 @@ class MemoryLog:
         known = known or {}
         linked: list[Entry] = []
         if fresh:
+            del self.rows[self.index(self.head.next_seq) :]  # of an append that was not completed
             head, linked = link(self.head, fresh, at)
             self.head = witness.head(key, self.head, head)
-            self.put(linked)
+            self._put(linked)
         if len(linked) == len(entries):
             return Appended(self.head, tuple(linked), len(linked))
         new = {entry.id: entry for entry in linked}
@@ -173,6 +195,7 @@ class MemoryLog:
         return self.head
 
     def _bury(self, seqs: Iterable[int], witness: Witness) -> None:
+        self.rows = list(self.written)
         for seq in seqs:
             row = self.by_seq(seq)
             if row is not None:
@@ -180,16 +203,23 @@ class MemoryLog:
         self._uncount(seqs)
 
     def _uncount(self, seqs: Iterable[int]) -> None:
-        for seq in seqs:
-            for counts in self.counts.values():
-                counts.pop(seq, None)
+        gone = set(seqs)
+        self.counts = {
+            counter: {seq: n for seq, n in counts.items() if seq not in gone} for counter, counts in self.counts.items()
+        }
+
+    def rewritten(self, how: Rewrite) -> list[int]:
+        """The places whose entries a rewrite would make others."""
+        return [entry.seq for entry in map(self.entry, self.written) if how.entry(entry) is not entry]
 
     def rewrite(self, how: Rewrite, key: SessionKey, witness: Witness) -> int:
         """Rewrite all of it; return how many entries and records are others."""
         head, records = how.head(self.head), [how.record(record) for record in self.records]
         head = witness.head(key, self.head, head)
-        new = [entry for was in map(self.entry, self.rows) if (entry := how.entry(was)) is not was]
+        rows = self.written
+        new = [entry for was in map(self.entry, rows) if (entry := how.entry(was)) is not was]
         changed = sum(one is not was for one, was in zip(records, self.records, strict=True)) + len(new)
+        self.rows = list(rows)
         for entry in new:
             self.rows[self.index(entry.seq)] = (entry.seq, entry.id, pack(entry))
         if not how.keeps_texts:
@@ -201,7 +231,7 @@ class MemoryLog:
         """A branch of the log, up to what its head says."""
         branch = type(self)(self.family)
         branch.head = head
-        branch.rows = self.rows[: self.index(head.next_seq)]
+        branch.rows = self.written[: self.index(head.next_seq)]
         branch.places = {id: seq for seq, id, _ in branch.rows}
         branch.records = [record for record in self.records if record.revision <= head.revision]
         for counter, counts in self.counts.items():
@@ -219,7 +249,7 @@ def shared(log: MemoryLog, other: MemoryLog, seqs: Iterable[int]) -> tuple[int, 
 
 def shares(log: MemoryLog, other: MemoryLog) -> bool:
     """Whether another log has entries, or tombstones, from the same addition."""
-    if other is log or other.family is not log.family or not (log.rows and other.rows):
+    if other is log or other.family is not log.family or not (log.written and other.written):
         return False
     first = max(log.rows[0][0], other.rows[0][0])  # branches share all before the point where they parted
     mine, theirs = log.by_seq(first), other.by_seq(first)

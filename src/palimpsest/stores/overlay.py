@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 
 from palimpsest.entries import Entry, now_us
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
@@ -70,7 +70,8 @@ class _Layer(MemoryLog):
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Take over entries from below, which are about to be erased here."""
-        self.put(e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
+        self.rows = list(self.written)
+        self._put(e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
 
     def shares(self, other: _Layer) -> bool:
         """Whether another session has entries, here or below, from the same addition."""
@@ -108,6 +109,12 @@ class Overlay(Store):
             log = self._logs.setdefault(key, log)
         return log
 
+    def _changing(self, key: SessionKey, was: _Layer) -> _Layer | None:
+        """A copy of the session to be changed, as `palimpsest.stores.memory_log` says; None where there is another by
+        now, over which what was read below says nothing."""
+        log = self._logs.get(key)
+        return log.copy() if log is not None and log.below == was.below and log.family is was.family else None
+
     # --- writing: what is below is read first, then all happens under the lock, unless the log is another by then
 
     async def append(
@@ -115,32 +122,40 @@ class Overlay(Store):
     ) -> Appended:
         ids = [entry.id for entry in entries] if check_ids else []
         while True:
-            log = await self._log(key)
-            old = await self._fetch_below(log.below, (), ids)
+            was = await self._log(key)
+            old = await self._fetch_below(was.below, (), ids)
             with self._lock:
-                if self._logs.get(key) is not log:
+                log = self._changing(key, was)
+                if log is None:
                     continue
                 expected(key, log.head, expect)
                 known = {entry.id: entry for entry in old if log.by_seq(entry.seq) is None} | log.named(ids)
                 done = log.append(entries, known if check_ids else None, self._clock(), key, self.witness)
-                log.there = log.there or done.added > 0
+                if done.added:
+                    log.there = True
+                    self._logs[key] = log
                 return done
 
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         while True:
-            log = await self._log(key)
+            was = await self._log(key)
             entries: list[Entry] = []
             records: list[Record] = []
-            if change.kind == "erase" and (change.silence or any(seq < log.below.next_seq for seq in change.seqs)):
-                last = max(other.below.revision for other in (log, *self._family(log).values()))
-                entries = await self._fetch_below(log.below, change.seqs, ())
-                records = await self._below.records(log.below.key, before=last + 1)
+            if change.kind == "erase" and (change.silence or any(seq < was.below.next_seq for seq in change.seqs)):
+                last = max(other.below.revision for other in (was, *self._family(was).values()))
+                entries = await self._fetch_below(was.below, change.seqs, ())
+                records = await self._below.records(was.below.key, before=last + 1)
             with self._lock:
-                if self._logs.get(key) is not log:
+                log = self._changing(key, was)
+                if log is None:
                     continue
-                expected(key, log.head, expect_revision, expect_epoch)
+                expected(key, log.head, expect_revision, expect_epoch, change.created)
+                if change.kind == "erase":
+                    below = {entry.seq: entry.id for entry in entries if not entry.erased}
+                    there = {seq: id for seq, id in below.items() if log.by_seq(seq) is None} | log.ids(change.seqs)
+                    change = still_meant(log.head, change, there)
                 return self._change(key, log, change, entries, records)
 
     def _family(self, log: _Layer) -> dict[SessionKey, _Layer]:
@@ -154,28 +169,28 @@ class Overlay(Store):
         entries: Sequence[Entry] = (),
         records: Sequence[Record] = (),
     ) -> Head:
-        """Apply a change to a session, an erasure to the branches made here, too."""
-        at = self._clock()
+        """Apply a change to a session, of which `log` is a copy, an erasure to the branches made here, too."""
+        at, changed = self._clock(), {key: log}
         if change.kind == "erase":
-            family = self._family(log)
-            for each in family.values():
+            changed = {name: other.copy() for name, other in self._family(log).items()} | changed
+            for each in changed.values():
                 each.take(entries)
-            for name, other in family.items():
+            for name, other in changed.items():
                 if seqs := shared(log, other, change.seqs):
                     other.change(of_branch(change, key, seqs), at, records, name, self.witness)
-        return log.change(change, at, records, key, self.witness)
+        head = log.change(change, at, records, key, self.witness)
+        self._logs.update(changed)
+        return head
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
         target = SessionKey(key.tenant, into)
-        while True:
-            log, there = await self._log(key), await self._log(target)
-            with self._lock:
-                if self._logs.get(key) is not log or self._logs.get(target) is not there:
-                    continue
-                expected(key, log.head, None, expect_epoch)
-                branch = branching(key, into, there.head if there.there else None)
-                self._logs[branch] = log.branch(self.witness.head(branch, None, head))
-                return
+        await self._log(key)
+        await self._log(target)
+        with self._lock:
+            log, there = self._logs[key], self._logs[target]
+            expected(key, log.head, None, expect_epoch)
+            branch = branching(key, into, there.head if there.there else None)
+            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         await self._log(key)
@@ -197,6 +212,7 @@ class Overlay(Store):
         log = await self._log(key)
         old = await self._fetch_below(log.below, counts, ())
         with self._lock:
+            log = self._logs.get(key, log)
             there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
             log.count(counter, counts, there)
 
@@ -207,9 +223,9 @@ class Overlay(Store):
     async def sweep(self, now: int) -> int:
         swept = await self._side.sweep(now)
         with self._lock:
-            for key, log in self._logs.items():
-                if due := log.due(now):
-                    self._change(key, log, Change(kind="erase", reason="expiry", seqs=due))
+            for key in self._logs:
+                if due := self._logs[key].due(now):  # unless it went with another branch
+                    self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due))
                     swept += len(due)
         return swept
 
@@ -260,7 +276,7 @@ class Overlay(Store):
         seqs, ids = tuple(seqs), tuple(ids)
         log = await self._log(key)
         with self._lock:
-            below, here = log.below, log.at([*seqs, *(log.places.get(id, 0) for id in ids)], counter)
+            below, here = log.below, log.at([*seqs, *log.seqs(ids)], counter)
             graves, counts = log.graves(0, None), log.counts.get(counter or "", {})
         old = await self._fetch_below(below, seqs, ids, counter)
         found = {entry.seq: entry for entry in _counted([e for e in old if e.seq not in graves], counts)}
@@ -361,10 +377,10 @@ class Overlay(Store):
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
         below = await self._below.clear_items(tenant, dry_run=True)
         found = {name: number for name, number in below.items() if (tenant, name) not in self._taken}
-        found |= await self._side.clear_items(tenant, dry_run=dry_run)
         if not dry_run:
-            self._taken |= {(tenant, name) for name in below}
-        return dict(sorted(found.items()))
+            for name in found:
+                await self._items(tenant, name, write=True)  # then all go in one step
+        return dict(sorted((await self._side.clear_items(tenant, dry_run=dry_run) | found).items()))
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None

@@ -59,9 +59,12 @@ class Rewritable(ABC):
 
         `seqs` are all the entries that `how` may change: then that is one step, however many there are. What `how`
         raises undoes the step. Returns how many records and entries were rewritten, and the seq to go on after, or None
-        when all is done. What other writers commit meanwhile is never undone. What a branch shares may be rewritten
-        with it or not, by how the store keeps it: whoever means all branches rewrites each. Where it is, and texts are
-        not kept, the heads of those branches are rewritten in the same step.
+        when all is done. What other writers commit meanwhile is never undone.
+
+        Where texts are not kept, the entries that branches share become others there, too, with the heads of those:
+        also in a branch that somebody makes meanwhile. That is one step, or one for each branch and the session's own
+        last, so that after a kill the same again does the rest. Where texts are kept, what a branch shares may be
+        rewritten with it or not, by how the store keeps it: whoever means all branches rewrites each.
         """
 
     @abstractmethod
@@ -89,22 +92,42 @@ class Rest:
         return record
 
 
+class Shared:
+    """A rewrite of what a branch has of another session: of the entries at `seqs`, under this head."""
+
+    def __init__(self, how: Rewrite, seqs: Collection[int], head: Head) -> None:
+        self._how, self._seqs, self._head = how, frozenset(seqs), head
+        self.keeps_texts = how.keeps_texts
+
+    def head(self, _: Head) -> Head:
+        return self._head
+
+    def branch(self, _: SessionKey, head: Head, __: Collection[int]) -> Head:
+        return head
+
+    def entry(self, entry: Entry) -> Entry:
+        return self._how.entry(entry) if entry.seq in self._seqs else entry
+
+    def record(self, record: Record) -> Record:
+        return record
+
+
 class RewritingStore(BlockingStore, Rewritable):
     """A store of blocking functions that can rewrite what it holds. It implements those with an underscore."""
 
     async def tenants(self) -> list[str]:
         self.check()
-        return await self._runner.read(self._tenants)
+        return await self._look(self._tenants)
 
     async def rewrite(
         self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None
     ) -> tuple[int, int | None]:
         self.check()
-        return await self._runner.run(self._rewrite, key, how, after, seqs)
+        return await self._run(self._rewrite, key, how, after, seqs)
 
     async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         self.check()
-        return await self._runner.run(self._rewrite_items, tenant, how)
+        return await self._run(self._rewrite_items, tenant, how)
 
     @abstractmethod
     def _tenants(self) -> list[str]: ...

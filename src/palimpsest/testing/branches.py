@@ -208,7 +208,7 @@ class BranchConformance(Contract):
         """What is hidden is still read; the log goes on behind it from what was open before."""
         first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
         await on.store.append(KEY, [*said("b", "c")])
-        back = replace(first.head, rewound=((3, 4),), hidden=2)
+        back = replace(first.head, next_seq=5, rewound=((3, 4),), hidden=2)
 
         head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=back))
         after = await on.store.append(KEY, [Entry(kind="tool_result", role="tool", name="f", content="x")])
@@ -219,6 +219,21 @@ class BranchConformance(Contract):
         assert [(r.kind, r.rewound) for r in await on.store.records(KEY)] == [("rewind", ((3, 4),))]
 
     # --- large content
+
+    @rule
+    async def test_a_rewind_hides_what_came_since_it_was_made(self, on: Opened) -> None:
+        """What is added before it is committed is hidden by it, too, and counted."""
+        first = await on.store.append(KEY, said("a"))
+        await on.store.append(KEY, said("b"))
+        back = replace(first.head, next_seq=3, rewound=((2, 2),), hidden=1)
+        await on.store.append(KEY, said("c", "d"))
+
+        change = Change(kind="rewind", reason="r", back=back, detail={"entries": 1})
+        head = await on.store.compact(KEY, change)
+
+        assert (head.rewound, head.hidden, head.next_seq, head.entries) == (((2, 4),), 3, 5, 1)
+        record = (await on.store.records(KEY))[-1]
+        assert (record.rewound, record.detail) == (((2, 4),), {"entries": 3})
 
     @rule
     async def test_large_content_comes_back_equal(self, on: Opened) -> None:

@@ -56,6 +56,64 @@ class ErasureConformance(Contract):
         assert await on.store.due(later) == []
 
     @rule
+    async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: Opened) -> None:
+        """Tombstones, free places, other ids and, where asked for, pins are left out; the record says what went."""
+        done = await on.store.append(KEY, said("a", "b", "c", "d"))
+        await fork(on.store, KEY, OTHER)
+        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(4,)))
+        ids = (*(entry.id for entry in done.entries[:2]), "another", done.entries[3].id, "nowhere")
+
+        change = Change(kind="erase", reason="r", seqs=(1, 2, 3, 4, 9), ids=ids, unpinned=True)
+        head = await on.store.compact(KEY, change)
+
+        assert [record.seqs for record in await on.store.records(KEY) if record.kind == "erase"] == [(1,), (2,)]
+        assert (head.erased, head.entries, head.pinned) == (2, 2, (4,))
+        for key in (KEY, OTHER):
+            assert texts(await on.store.read(key)) == ["", "", "c", "d"]
+        there = await on.store.head(OTHER) or Head()
+        assert there.erased == 2
+
+    @rule
+    async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: Opened) -> None:
+        """A branch keeps what its origin has cleared, also when that is asked to erase it by number and id."""
+        done = await on.store.append(KEY, said("a"))
+        await fork(on.store, KEY, OTHER)
+        await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        await on.store.append(KEY, said("b"))
+
+        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,), ids=(done.entries[0].id,)))
+
+        assert (head.erased, head.entries) == (0, 1)
+        assert texts(await on.store.read(OTHER)) == ["a"]
+
+    @rule
+    async def test_a_change_is_for_one_session(self, on: Opened) -> None:
+        """Where it says when that began, one that is gone, or that began at another time, is a conflict."""
+        done = await on.store.append(KEY, said("a"))
+        erase = Change(kind="erase", reason="r", created=done.head.created, seqs=(1,))
+        await on.store.delete(KEY)
+
+        await refused(Conflict, on.store.compact(KEY, erase))
+        assert await on.store.head(KEY) is None
+        on.clock.advance(1)
+        await on.store.append(KEY, said("b"))
+        await refused(Conflict, on.store.compact(KEY, erase))
+        assert texts(await on.store.read(KEY)) == ["b"]
+
+    @rule
+    async def test_a_clear_counts_what_it_takes(self, on: Opened) -> None:
+        """Also what came after it was asked for: its figure is that of the step itself."""
+        await on.store.append(KEY, said("a"))
+        change = Change(kind="clear", reason="cleared", detail={"entries": 1})
+        await on.store.append(KEY, said("b"))
+
+        await on.store.compact(KEY, change)
+
+        (record,) = await on.store.records(KEY)
+        assert record.detail == {"entries": 2}
+
+    @rule
     async def test_a_delete_happens_only_where_it_is_expected(self, on: Opened) -> None:
         """With an expected revision a session to which somebody has added meanwhile stays."""
         await on.store.append(KEY, said("a"))

@@ -57,6 +57,17 @@ class Nothing(Saying):
         return head
 
 
+class Objecting(Saying):
+    """Fails at the head of a branch."""
+
+    def __init__(self) -> None:
+        super().__init__("old", "new")
+
+    def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
+        """None: it is refused."""
+        raise KeyError(key.session)
+
+
 class Failing(Saying):
     """Fails at one entry."""
 
@@ -208,23 +219,24 @@ class RewritingConformance(Contract):
         assert texts(await on.store.read(OTHER)) == [LARGE]
 
     @rule
-    async def test_branches_are_rewritten_one_by_one_or_together(self, on: Opened) -> None:
-        """When each was rewritten all of them say it, and what one has added alone is its own still."""
+    async def test_what_branches_share_is_rewritten_in_all_of_them(self, on: Opened) -> None:
+        """Where texts become others they do so in every branch that has them; what one has added alone is its own."""
         await on.store.append(KEY, said("old"))
         await on.store.count(KEY, "words", {1: 1})
         head = await on.store.head(KEY) or Head()
         await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)
-        await on.store.append(OTHER, said("old, too"))
+        await on.store.append(OTHER, said("old, too", LARGE))
 
-        for key in (OTHER, KEY):
-            await rewritable(on).rewrite(key, Saying("old", "new"))
+        await rewritable(on).rewrite(KEY, Saying("old", "new"))
 
         assert texts(await on.store.read(KEY)) == ["new"]
-        assert texts(await on.store.read(OTHER)) == ["new", "new, too"]
+        assert texts(await on.store.read(OTHER)) == ["new", "old, too", LARGE]
         for key in (OTHER, KEY):
             assert await on.store.tally(key, "words") == (0, 0)
+        await rewritable(on).rewrite(OTHER, Saying("old", "new"))
+        assert texts(await on.store.read(OTHER)) == ["new", "new, too", LARGE]
         await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
-        assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False]
+        assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False, False]
 
     @rule
     async def test_no_branch_says_something_else_under_the_same_head(self, on: Opened) -> None:
@@ -238,11 +250,24 @@ class RewritingConformance(Contract):
 
         await rewritable(on).rewrite(KEY, Saying("old", "new"))
 
-        for name in ("early", "late"):
+        for name, first, moved in (("early", "old, too", 0), ("late", "new", 1)):
             branch = KEY._replace(session=name)
             said_now, now = texts(await on.store.read(branch)), await on.store.head(branch) or Head()
-            assert said_now[-1] == "old, too"
-            assert (now.revision > head.revision + 1) == (said_now[0] == "new")
+            assert (said_now[0], said_now[-1]) == (first, "old, too")
+            assert now.revision == head.revision + 1 + moved
+
+    @rule
+    async def test_a_branch_that_objects_undoes_it(self, on: Opened) -> None:
+        """What is raised for the head of a branch leaves the session itself as it was, and that branch."""
+        await on.store.append(KEY, said("old"))
+        head = await on.store.head(KEY) or Head()
+        await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)
+
+        await refused(KeyError, rewritable(on).rewrite(KEY, Objecting()))
+
+        for key in (KEY, OTHER):
+            assert texts(await on.store.read(key)) == ["old"]
+        assert await on.store.head(KEY) == head
 
     @rule
     async def test_tenants_are_those_that_have_something(self, on: Opened) -> None:

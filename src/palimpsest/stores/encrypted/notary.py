@@ -65,7 +65,7 @@ class Notary(Witness):
         if before is not None and not _is_none(before):
             self._vouch(key, before)
         if after.seal is None:
-            _set(after, "seal", Seal(log=self._fresh.pop(key, "") or new_log()))
+            _set(after, "seal", Seal(log=self._fresh.get(key, "") or new_log()))
         _set(after, "mac", "")  # nobody else has it yet: cheaper than two copies
         _set(after, "mac", self._head_mac(key, after, self._markings.writing))
         if len(self._own) >= KEPT:
@@ -123,6 +123,8 @@ class Notary(Witness):
         if head is not self._own.get(key):
             bare = _replace(head, mac="")
             self._same(head.mac, lambda key_id: self._head_mac(key, bare, key_id))
+        if self._fresh and self._fresh.get(key) == head.seal.log:
+            self._fresh.pop(key, None)  # not in the step that commits it: that may be undone, and done again
         return head.seal
 
     def _vouch(self, key: SessionKey, head: Head) -> None:

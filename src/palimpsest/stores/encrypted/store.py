@@ -15,7 +15,7 @@ import msgspec
 from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, Seal, SessionKey
+from palimpsest.log import Change, Head, Record, Seal, SessionKey, fitted
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import expected, info, unknown_only
 from palimpsest.stores.encrypted import forms, telling
@@ -42,7 +42,7 @@ class EncryptedStore(SealingStore):
             with self._alone(key):
                 while (done := await self._append(key, entries, check_ids, expect)) is None:
                     pass
-                return done
+            return done
 
         return await self._whole(write)
 
@@ -86,7 +86,7 @@ class EncryptedStore(SealingStore):
             with self._alone(key):
                 while (done := await self._compact(key, change, expect_revision, expect_epoch)) is None:
                     pass
-                return done
+            return done
 
         return await self._whole(write)
 
@@ -96,12 +96,15 @@ class EncryptedStore(SealingStore):
         """Commit the change, unless somebody else writes meanwhile (None)."""
         seen = await self.reader.head(key)
         head = seen.plain if seen is not None else Head()
-        expected(key, head, expect_revision, expect_epoch)
+        expected(key, head, expect_revision, expect_epoch, change.created)
         others = await self.below.branches(key) if change.kind == "erase" else []
         box = await self._box(key, head if head.revision else None)
         try:
             after = await self.below.compact(
-                key, _sealed(change, head.revision + 1, box), expect_revision=head.revision, expect_epoch=expect_epoch
+                key,
+                _sealed(fitted(head, change), head.revision + 1, box),
+                expect_revision=head.revision,
+                expect_epoch=expect_epoch,
             )
         except Conflict:
             return None

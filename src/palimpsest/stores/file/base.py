@@ -1,12 +1,11 @@
-"""What the file store's verbs begin with: the store's own lock, and a session's log, open to read or to write."""
+"""What the file store's verbs begin with: its folder, still there, and a session's log, open to read or to write."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
@@ -15,35 +14,50 @@ from palimpsest.runners import Runner
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
-from palimpsest.stores.file.folder import Place, place, prepare
+from palimpsest.stores.file.folder import Place, Root, place
 from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import read_entry
 from palimpsest.stores.file.log import Found, Log
+from palimpsest.stores.shielded import shielded
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class FileBase(BlockingStore):
-    """The folder, the lock that threads share, and how logs are opened."""
+    """The folder, and how logs are opened. Every function runs where no signal handler does."""
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner, options.clock)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._large_bytes = options.large_bytes
-        self._lock = RLock()
-        self._disk = Disk(url, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds)
+        self._disk = Disk(url, self.path, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds)
+        self._root = shielded(self._rooted)
+
+    def _rooted(self) -> Root:
         with self._disk.translated():
-            prepare(self._disk, self.path, self.writable)
+            return Root(self._disk, self.path, self.writable)
+
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await super()._run(shielded, function, *arguments)
+
+    async def _look(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await super()._look(shielded, function, *arguments)
 
     @contextlib.contextmanager
     def _holding(self, *, write: bool = False) -> Iterator[None]:
-        """Hold the store's lock; whatever the system objects to is an error of ours."""
-        with self._lock, self._disk.translated():
+        """Hold on to the store's folder; whatever the system objects to is an error of ours.
+
+        Nothing that is written is acknowledged unless the folder is there before and afterwards.
+        """
+        with self._disk.translated():
             self.check()
             if write and not self.writable:
                 raise StoreUnavailable(self.url, "it was opened with readonly=True and cannot be written")
+            self._root.check()
             yield
+            if write:
+                self._root.check()
 
     # --- logs
 

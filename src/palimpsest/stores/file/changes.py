@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, apply
+from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
+from palimpsest.private_files import private
 from palimpsest.stores import Dump, large
 from palimpsest.stores.common import branching, expected, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
@@ -56,7 +57,9 @@ class Changes(SideFiles):
         at = self._place(key)
         locked = change.kind == "erase"
         with self._holding(write=True), self._with_branches(at, create=True, locked=locked) as (log, others):
-            expected(key, log.head or Head(), expect_revision, expect_epoch)
+            expected(key, log.head or Head(), expect_revision, expect_epoch, change.created)
+            if change.kind == "erase":
+                change = still_meant(log.head or Head(), change, identities(log, change.seqs))
             self._erase_elsewhere(key, log, change, others)
             return self._change(at, key, log, change)
 
@@ -155,14 +158,32 @@ class Changes(SideFiles):
         Each branch is a step of its own. A kill in between leaves the session itself unchanged, so that the same call
         again does the rest.
         """
-        gone = _ids(log, change.seqs) if others else {}
+        gone = identities(log, change.seqs) if others else {}
         for other in others:
-            if self._reading(other, _family, "") != log.family:
-                continue  # it was deleted, or another log took its place
-            with self._writing(other) as branch:
-                shared = tuple(seq for seq, id in _ids(branch, tuple(gone)).items() if gone[seq] == id)
-                if shared and branch.key is not None and branch.family == log.family:
-                    self._change(other, branch.key, branch, of_branch(change, key, shared))
+
+            def erase(branch: Log, owner: SessionKey, shared: tuple[int, ...], at: Place = other) -> None:
+                self._change(at, owner, branch, of_branch(change, key, shared))
+
+            self._in_branch(other, log.family, gone, erase)
+
+    def _in_branch(
+        self,
+        at: Place,
+        family: str,
+        ids: Mapping[int, str],
+        do: Callable[[Log, SessionKey, tuple[int, ...]], object],
+    ) -> None:
+        """Hold a branch's lock and give its log, and where it has which of these entries; nothing where it has none.
+
+        Nor where it was deleted, or another log took its place.
+        """
+        if self._reading(at, _family, "") != family:
+            return
+        with self._writing(at) as log:
+            there = identities(log, tuple(ids)) if log.family == family else {}
+            shared = tuple(seq for seq, id in there.items() if ids[seq] == id)
+            if shared and log.key is not None:
+                do(log, log.key, shared)
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         at = self._place(key)
@@ -186,7 +207,7 @@ class Changes(SideFiles):
             there = locks.enter_context(self._writing(target, create=True))
             branching(key, into, there.head)
             for name in (at.name, target.name):
-                os.close(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                os.close(private(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT))
             self._disk.sync_folder(folder)
             self._branch_off(at, log, target, there, branch, head)
 
@@ -254,7 +275,7 @@ def _family(log: Log) -> str:
     return log.family
 
 
-def _ids(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
+def identities(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
     """The ids of the entries at these places that are not tombstones."""
     return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if not at.erased}
 

@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Mapping
 
+from palimpsest.private_files import private
 from palimpsest.stores.file.disk import Disk, names, remove, write_at
 from palimpsest.stores.file.folder import Place, safe_name
 
@@ -60,7 +61,7 @@ def put_counts(disk: Disk, place: Place, counter: str, counts: Mapping[int, int]
     """Write counts by seq. The caller has the session's lock and knows that these entries are there."""
     disk.make_folder(place.counts)
     path = f"{place.counts}/{safe_name(counter)}"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = private(path, os.O_WRONLY | os.O_CREAT)
     try:
         for seq, n in counts.items():
             if 0 <= n <= _MOST:
@@ -94,7 +95,8 @@ def copy_counts(disk: Disk, place: Place, into: Place, first: int, next_seq: int
     """Give the session `into` the counts of the entries from `first` to before `next_seq`."""
     for name in names(place.counts):
         disk.make_folder(into.counts)
-        with open(f"{place.counts}/{name}", "rb") as source, open(f"{into.counts}/{name}", "wb") as copy:
+        target = f"{into.counts}/{name}"
+        with open(f"{place.counts}/{name}", "rb") as source, open(target, "wb", opener=private) as copy:
             at, end = (first - 1) * CELL, (next_seq - 1) * CELL
             source.seek(at)
             copy.seek(at)

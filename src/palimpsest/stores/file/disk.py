@@ -7,10 +7,14 @@ import errno
 import fcntl
 import os
 import time
+from _thread import LockType, allocate_lock
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.private_files import FILE, FOLDER, as_before, private
+from palimpsest.stores import forking
+from palimpsest.stores.shielded import deserted
 
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
@@ -19,10 +23,14 @@ _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the 
 
 
 class Disk:
-    """The files of one store. `url` is what errors name; without `synced` appends do not wait for the disk."""
+    """The files of the store at `path`. Errors name `url`; without `synced` appends do not wait for the disk."""
 
-    def __init__(self, url: str, *, synced: bool, busy_seconds: float) -> None:
-        self.url, self.synced, self.busy_seconds = url, synced, busy_seconds
+    def __init__(self, url: str, path: str, *, synced: bool, busy_seconds: float) -> None:
+        self.url, self.path, self.synced, self.busy_seconds = url, path, synced, busy_seconds
+        self._guard = allocate_lock()
+        self._turns: dict[str, _Turn] = {}
+        self._locked: set[int] = set()
+        forking.watch(self)
 
     # --- locks
 
@@ -30,19 +38,41 @@ class Disk:
     def locked(self, path: str, flags: int = os.O_RDONLY, *, shared: bool = False) -> Iterator[int]:
         """Hold the lock of a file or folder, open with `flags`: the one that has its name now.
 
-        Raises FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it
-        for longer than `busy_seconds`.
+        Threads of this store take turns, each path for itself; only one of them asks the system. Raises
+        FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it for longer
+        than `busy_seconds`.
         """
         deadline = time.monotonic() + self.busy_seconds
-        while True:
-            fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        with self._turn(path, deadline):
+            while True:
+                with self._guard:
+                    self._locked.add(fd := os.open(path, flags, FILE))
+                try:
+                    self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
+                    if is_at(fd, path):  # else another file took its place while this one waited
+                        yield fd
+                        return
+                finally:
+                    self._unlock(fd)
+
+    @contextlib.contextmanager
+    def _turn(self, path: str, deadline: float) -> Iterator[None]:
+        """Wait for the threads of this store that came before."""
+        with self._guard:
+            turn = self._turns.setdefault(path, _Turn())
+            turn.users += 1
+        try:
+            while not turn.lock.acquire(timeout=min(max(deadline - time.monotonic(), 0), 0.05)):
+                self._go_on_waiting(path, deadline)
             try:
-                self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
-                if is_at(fd, path):  # else another file took its place while this one waited
-                    yield fd
-                    return
+                yield
             finally:
-                _unlock(fd)
+                turn.lock.release()
+        finally:
+            with self._guard:
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[path]
 
     def _lock(self, fd: int, path: str, operation: int, deadline: float) -> None:
         pause = 0.0002
@@ -51,16 +81,41 @@ class Disk:
                 fcntl.flock(fd, operation | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    reason = (
-                        f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
-                        "try again, or raise busy_seconds"
-                    )
-                    raise StoreUnavailable(self.url, reason) from None
+                self._go_on_waiting(path, deadline, fd)
             except OSError as fault:
                 raise named(fault, path) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
+
+    def _go_on_waiting(self, path: str, deadline: float, fd: int | None = None) -> None:
+        """Raise StoreUnavailable where nobody waits for this any more, or has waited for long enough."""
+        if deserted():
+            raise StoreUnavailable(self.url, f"whoever asked for {path} was interrupted")
+        if time.monotonic() >= deadline:
+            holder = "another thread" if fd is None else _holder(fd)
+            reason = f"{holder} has kept {path} locked for {self.busy_seconds:g} seconds; "
+            raise StoreUnavailable(self.url, reason + "try again, or raise busy_seconds")
+
+    def _unlock(self, fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the file open, too
+        with self._guard:
+            self._locked.discard(fd)
+            os.close(fd)
+
+    # --- forks
+
+    @property
+    def locks(self) -> tuple[LockType, ...]:
+        """Who has this knows every file that is locked."""
+        return (self._guard,)
+
+    def let_go(self) -> None:
+        """Nothing is to be done in the parent: its threads go on with what they have locked."""
+
+    def abandon(self) -> None:
+        """Close what was locked when the process was forked: else that stays so for as long as the child lives."""
+        while self._locked:
+            os.close(self._locked.pop())
 
     # --- writing
 
@@ -94,11 +149,14 @@ class Disk:
         Whoever has the lock of the file that was there has that of the new one, too, until `held` ends.
         """
         new = path + NEW
+        remove(new)  # of a writer that was killed
         try:
-            with open(new, "wb", buffering=1 << 18) as file:
+            with open(new, "xb", buffering=1 << 18, opener=private) as file:
+                as_before(file.fileno(), path)
                 if held is not None:
-                    lock = os.dup(file.fileno())
-                    held.callback(_unlock, lock)
+                    with self._guard:
+                        self._locked.add(lock := os.dup(file.fileno()))
+                    held.callback(self._unlock, lock)
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 yield file
                 file.flush()
@@ -118,7 +176,7 @@ class Disk:
         above = os.path.dirname(path)
         self.make_folder(above)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, FOLDER)
         self.sync_folder(above)
 
     def sync_folder(self, path: str) -> None:
@@ -141,6 +199,16 @@ class Disk:
             raise
         except OSError as cause:
             raise StoreUnavailable(self.url, _advice(cause)) from cause
+
+
+class _Turn:
+    """Whose turn it is with a path, and how many threads have it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock: LockType = allocate_lock()
+        self.users = 0
 
 
 def is_at(fd: int, path: str) -> bool:
@@ -190,11 +258,6 @@ def named(fault: OSError, path: str) -> OSError:
     if fault.filename is None:
         fault.filename = path
     return fault
-
-
-def _unlock(fd: int) -> None:
-    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the file open, too
-    os.close(fd)
 
 
 def _advice(cause: OSError) -> str:

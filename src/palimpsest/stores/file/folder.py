@@ -19,6 +19,8 @@ KIND = "palimpsest/files"
 VERSION = 1
 LOG = ".jsonl"
 
+Seen = tuple[int, int, int]
+
 
 class Place(NamedTuple):
     """Where a session lies: its tenant's folder, and the name that its files have there."""
@@ -64,41 +66,88 @@ def safe_name(text: str, within: str = "") -> str:
     return f"{beginning}-{digest}" if beginning else digest
 
 
-def prepare(disk: Disk, root: str, writable: bool) -> None:
-    """See that the folder is ours; make it so where it is empty or missing.
+class Root:
+    """The store's folder, as it was when it was opened: its mark holds an id that no other folder's has."""
 
-    Raises StoreCorrupt for a folder of anything else, StoreTooNew for a newer version: neither is touched.
-    StoreUnavailable where there is none and nothing may be made.
-    """
-    if _is_ours(disk, root):
-        return
-    if not writable:
-        raise StoreUnavailable(disk.url, f"there is no store in {root}, and none is made with readonly=True")
-    disk.make_folder(root)
-    with disk.locked(root):
-        if not _is_ours(disk, root):
-            with disk.replacing(f"{root}/{MARK}") as file:
-                file.write(json.dumps({"kind": KIND, "version": VERSION}).encode() + b"\n")
+    def __init__(self, disk: Disk, path: str, writable: bool) -> None:
+        """See that the folder is ours; make it so where it is empty or missing.
 
+        Raises StoreCorrupt for a folder of anything else, StoreTooNew for a newer version: neither is touched.
+        StoreUnavailable where there is none and nothing may be made.
+        """
+        self._disk, self._path, self._mark = disk, path, f"{path}/{MARK}"
+        mark = self._read()
+        if mark is None:
+            if not writable:
+                raise StoreUnavailable(disk.url, f"there is no store in {path}, and none is made with readonly=True")
+            mark = self._make()
+        self._id, self._seen = mark
 
-def _is_ours(disk: Disk, root: str) -> bool:
-    try:
-        there = set(names(root))
-    except NotADirectoryError:
-        raise StoreCorrupt(disk.url, f"{root} is a file, not a folder of ours; nothing was changed") from None
-    if MARK not in there:
-        # Another process may have made the mark, and files after it, while the names were read.
-        if there - {MARK + NEW} and not os.path.exists(f"{root}/{MARK}"):
-            raise StoreCorrupt(
-                disk.url, f"{root} holds files of another program; nothing was changed. Give another folder"
+    def check(self) -> None:
+        """Raise StoreUnavailable where the folder has gone, or another has taken its place."""
+        try:
+            same = _seen(self._mark) == self._seen or self._is_same()
+        except (FileNotFoundError, NotADirectoryError, StoreCorrupt):
+            same = False
+        if not same:
+            raise StoreUnavailable(
+                self._disk.url,
+                f"{self._path} is not the folder that was opened: it was removed, renamed or replaced meanwhile. "
+                "Nothing is kept there now; put it back, or open the store anew",
             )
-        if not os.path.exists(f"{root}/{MARK}"):
+
+    def _is_same(self) -> bool:
+        """Whether a mark that was touched, or copied back, says what it said."""
+        mark = self._read()
+        if mark is None or mark[0] != self._id:
             return False
-    found: object = None
-    with contextlib.suppress(ValueError), open(f"{root}/{MARK}", "rb") as file:
-        found = json.loads(file.read(4096))
-    if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
-        raise StoreCorrupt(disk.url, f"{root}/{MARK} is not as a store of ours has it; nothing was changed")
-    if found["version"] > VERSION:
-        raise StoreTooNew(disk.url, found["version"], VERSION)
-    return True
+        self._seen = mark[1]
+        return True
+
+    def _make(self) -> tuple[str, Seen]:
+        self._disk.make_folder(self._path)
+        with self._disk.locked(self._path):
+            mark = self._read()
+            if mark is None:
+                with self._disk.replacing(self._mark) as file:
+                    made = {"kind": KIND, "version": VERSION, "id": os.urandom(16).hex()}
+                    file.write(json.dumps(made).encode() + b"\n")
+                mark = self._read()
+        assert mark is not None, "a folder that was marked has its mark"
+        return mark
+
+    def _read(self) -> tuple[str, Seen] | None:
+        """What the mark says, None where the folder may become ours."""
+        if not self._is_marked():
+            return None
+        found: object = None
+        seen = _seen(self._mark)
+        with contextlib.suppress(ValueError), open(self._mark, "rb") as file:
+            found = json.loads(file.read(4096))
+        if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
+            raise StoreCorrupt(self._disk.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
+        if found["version"] > VERSION:
+            raise StoreTooNew(self._disk.url, found["version"], VERSION)
+        return str(found.get("id")), seen
+
+    def _is_marked(self) -> bool:
+        try:
+            there = set(names(self._path))
+        except NotADirectoryError:
+            raise StoreCorrupt(
+                self._disk.url, f"{self._path} is a file, not a folder of ours; nothing was changed"
+            ) from None
+        # Another process may have made the mark, and files after it, while the names were read.
+        if MARK in there or os.path.exists(self._mark):
+            return True
+        if there - {MARK + NEW}:
+            raise StoreCorrupt(
+                self._disk.url, f"{self._path} holds files of another program; nothing was changed. Give another folder"
+            )
+        return False
+
+
+def _seen(path: str) -> Seen:
+    """What tells a file from another one that has its name later, as a rule."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_mtime_ns

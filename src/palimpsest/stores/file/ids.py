@@ -7,6 +7,7 @@ is compared with the entry itself.
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
@@ -32,10 +33,11 @@ class _Index:
 
 
 class Ids:
-    """The indices of the sessions that were asked for last."""
+    """The indices of the sessions that were asked for last, for one thread at a time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, _Index] = OrderedDict()
+        self._lock = allocate_lock()
         self._key = os.urandom(16)  # so that nobody can make ids that all meet
 
     def find(self, log: Log, ids: Sequence[str]) -> dict[str, Found]:
@@ -50,7 +52,8 @@ class Ids:
 
     def forget(self) -> None:
         """Let go of everything."""
-        self._known.clear()
+        with self._lock:
+            self._known.clear()
 
     def _at(self, log: Log, id: str, seqs: Sequence[int]) -> Found | None:
         """The entry of this id at one of these places."""
@@ -62,9 +65,11 @@ class Ids:
 
     def _seqs(self, log: Log, id: str) -> list[int]:
         """The places of entries whose given id may be this one."""
-        rows, beginning = self._index(log).rows, self._hash(id) << 32
-        first = bisect_left(rows, beginning)
-        return [row & 0xFFFFFFFF for row in rows[first : bisect_left(rows, beginning + (1 << 32), first)]]
+        beginning = self._hash(id) << 32
+        with self._lock:
+            rows = self._index(log).rows
+            first = bisect_left(rows, beginning)
+            return [row & 0xFFFFFFFF for row in rows[first : bisect_left(rows, beginning + (1 << 32), first)]]
 
     def _index(self, log: Log) -> _Index:
         """The index of all that the log holds now."""

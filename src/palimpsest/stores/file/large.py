@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 
 from palimpsest.errors import StoreCorrupt
+from palimpsest.private_files import private
 from palimpsest.stores.file.disk import NEW, Disk, names, remove
 
 CONTENT = "content"
@@ -103,7 +104,7 @@ class Contents:
     def _use(self, name: str, digest: str) -> bool:
         self._disk.make_folder(self._at(digest))
         try:
-            os.close(os.open(f"{self._at(digest)}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            os.close(private(f"{self._at(digest)}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
         return True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from palimpsest.entries import Entry
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores import Item, large
-from palimpsest.stores.file.changes import Changes
+from palimpsest.stores.file.changes import Changes, identities
 from palimpsest.stores.file.counts import drop_counts
 from palimpsest.stores.file.disk import NEW, names
 from palimpsest.stores.file.folder import LOG, Place
@@ -16,7 +16,7 @@ from palimpsest.stores.file.lines import new_header, write_line
 from palimpsest.stores.file.log import Found, Log
 from palimpsest.stores.file.rewrite import contents_of, write_rewritten
 from palimpsest.stores.records import decoded
-from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore
+from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 
 class Rewriting(Changes, RewritingStore):
@@ -44,17 +44,22 @@ class Rewriting(Changes, RewritingStore):
             if not os.path.exists(at.log):
                 return 0, None
             try:
-                with self._writing(at) as log:
+                with self._with_branches(at, locked=not how.keeps_texts) as (log, others):
                     before = log.head
                     if before is None:
                         return 0, None
-                    return self._rewritten(at, key, log, Rest(how, after) if after else how, before), None
+                    return self._rewritten(at, key, log, Rest(how, after) if after else how, before, others), None
             except FileNotFoundError:  # another process has deleted it
                 return 0, None
 
-    def _rewritten(self, at: Place, key: SessionKey, log: Log, how: Rewrite, before: Head) -> int:
+    def _rewritten(
+        self, at: Place, key: SessionKey, log: Log, how: Rewrite, before: Head, others: Sequence[Place] = ()
+    ) -> int:
         head = self.witness.head(key, before, how.head(before))
         records, seqs = self._to_rewrite(at, log, how)
+        ids = identities(log, tuple(seqs)) if others else {}
+        for other in others if seqs else ():
+            self._rewrite_shared(other, log.family, ids, how)
         if not (records or seqs) and (head is before or how.keeps_texts):
             if head is not before:
                 line = write_line("rewrite", head.revision, head.next_seq, head.updated, head=head)
@@ -79,6 +84,18 @@ class Rewriting(Changes, RewritingStore):
             still = write_rewritten(log, file, how, head, read, store)
         contents.drop(at.name, gone - kept - still)
         return records + len(seqs)
+
+    def _rewrite_shared(self, at: Place, family: str, ids: dict[int, str], how: Rewrite) -> None:
+        """Rewrite the entries of these ids in a branch that has them: a step of its own.
+
+        They are the same, so that is done no more when the session comes to it again after a kill.
+        """
+
+        def rewrite(log: Log, key: SessionKey, seqs: tuple[int, ...]) -> None:
+            if log.head is not None:
+                self._rewritten(at, key, log, Shared(how, seqs, how.branch(key, log.head, seqs)), log.head)
+
+        self._in_branch(at, family, ids, rewrite)
 
     def _to_rewrite(self, at: Place, log: Log, how: Rewrite) -> tuple[int, list[int]]:
         """How many records are to be rewritten, and which entries."""

@@ -31,7 +31,7 @@ KNOWN = 4096
 
 
 class FileStore(Rewriting):
-    """A folder of logs. One lock for the threads of a process; processes lock a session's file."""
+    """A folder of logs. Writers lock a session's file, readers nothing; sessions never wait for each other."""
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(url, path, runner, options)
@@ -251,9 +251,8 @@ class FileStore(Rewriting):
         return tuple(f"what a killed writer may have left is still there: {fault.reason}" for fault in damaged)
 
     def _close(self) -> None:
-        with self._lock:
-            self._ids.forget()
-            self._written.clear()
+        self._ids.forget()
+        self._written.clear()
 
 
 def _places(folder: str) -> list[Place]:

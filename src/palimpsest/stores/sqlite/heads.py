@@ -12,15 +12,13 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
+from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.sqlite.branches import Branches, Shared
 from palimpsest.stores.sqlite.rows import CHANGED, checksum
 from palimpsest.stores.witness import Witness
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
-
-_decode = msgspec.json.Decoder(Head).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -80,7 +78,7 @@ class Heads:
     def decode(self, body: bytes, written: int | None, session: str) -> Head:
         """Return the head that was stored. Raises StoreCorrupt naming the session where it cannot be read."""
         try:
-            head = _decode(body)
+            head = decoded(body, Head)
         except (ValueError, TypeError) as cause:
             raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({cause})") from cause
         if written is not None and written != checksum(body):
@@ -89,7 +87,7 @@ class Heads:
 
     def create(self, key: SessionKey) -> Known:
         """Make a session with a number that no other has ever had."""
-        body = _encode(Head())
+        body = encoded(Head())
         sql = "INSERT INTO session(tenant, id, head, sum) VALUES(?, ?, ?, ?)"
         number = self._db.execute(sql, (*key, body, checksum(body))).lastrowid
         assert number is not None, "an inserted row has a number"
@@ -98,7 +96,7 @@ class Heads:
     def save(self, key: SessionKey, known: Known, head: Head, shared: Shared | None = None) -> bool:
         """Put `head` in the place of the one known; return whether that was still there."""
         head = self._witness().head(key, known.head, head)
-        body = _encode(head)
+        body = encoded(head)
         sql = "UPDATE session SET head = ?, sum = ? WHERE number = ? AND head = ?"
         if self._db.execute(sql, (body, checksum(body), known.number, known.body)).rowcount == 0:
             return False

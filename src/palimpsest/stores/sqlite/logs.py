@@ -10,7 +10,7 @@ import msgspec
 from palimpsest.entries import Entry, placed_at
 from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, apply
+from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.records import erasing
@@ -158,10 +158,13 @@ class Logs:
 
     def compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         known = self.heads.find(key) or self.heads.create(key)
-        expected(key, known.head, expect_revision, expect_epoch)
+        expected(key, known.head, expect_revision, expect_epoch, change.created)
         if change.kind in ("erase", "clear"):
             note(self._db)
         if change.kind == "erase":
+            homes = by_log(known.number, known.shared, change.seqs)
+            there = {seq: id for log, seqs in homes.items() for seq, id in self.rows.living(log, seqs)}
+            change = still_meant(known.head, change, there)
             for log, seqs in by_log(known.number, known.shared, change.seqs).items():
                 self.rows.bury(log, seqs)
                 self._erase_elsewhere(log, seqs, of_branch(change, key, seqs), known.number)

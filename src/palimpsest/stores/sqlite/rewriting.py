@@ -42,10 +42,10 @@ def rewrite(
 
 def _rewrite_records(logs: Logs, key: SessionKey, known: Known, how: Rewrite) -> int:
     """Rewrite the head and the records of a session."""
+    head = how.head(known.head)  # first, for it may object
     records = logs.recorded.read(known.number, key.session, 0, None)
     changed = [new for old in records if (new := how.record(old)) is not old]
     logs.recorded.put(known.number, changed)
-    head = how.head(known.head)
     if head is not known.head:
         logs.heads.save(key, known, head)
     return len(changed)

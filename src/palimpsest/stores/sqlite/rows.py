@@ -7,7 +7,7 @@ A log is a range of `pos`: its number * 2^32 + seq. Which logs a session reads i
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import adler32
 
 from palimpsest.entries import Entry, pack, unpack
@@ -135,6 +135,21 @@ class Rows:
         return load
 
     # --- away
+
+    def living(self, number: int, seqs: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Yield place and id of those of these entries of a log that are there and no tombstones."""
+        for seq in seqs:
+            pos = place(number, seq)
+            for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+                if b'"erased":true' not in body or not self._buried(pos, id, body):
+                    yield seq, _text(id)
+
+    def _buried(self, pos: int, id: bytes | str, body: bytes) -> bool:
+        """Whether a row is a tombstone. What it holds apart is not needed to see that."""
+        try:
+            return unpack(body, _text(id), pos & LAST, None).erased
+        except (ValueError, TypeError) as fault:
+            raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
 
     def bury(self, number: int, seqs: Iterable[int]) -> None:
         """Make tombstones of these entries of a log."""

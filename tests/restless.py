@@ -1,0 +1,53 @@
+"""Another writer who is always first: something happens before each commit that a verb makes, and never stops."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from palimpsest import Entry, Memory
+from palimpsest.log import Change, Cut, SessionKey
+from palimpsest.stores import Store
+
+COMMITS = ("compact", "fork", "delete", "load", "rewrite")
+"""The verbs of a store that change a session, but for appending, which waits for nobody."""
+
+PATIENCE = 300
+"""So many commits of one verb are taken for beginning anew for ever."""
+
+MEANWHILE = "meanwhile"
+
+Meddling = Callable[[Store, SessionKey, int], Awaitable[object]]
+
+
+class Restless:
+    """Does something with the session that is about to be changed, before each of the first `times` commits."""
+
+    def __init__(self, memory: Memory, meddling: Meddling, times: int = PATIENCE) -> None:
+        self.number = 0
+        self._store, self._meddling, self._times, self._inside = memory.store, meddling, times, False
+        for verb in COMMITS:
+            if (commit := getattr(memory.store, verb, None)) is not None:
+                setattr(memory.store, verb, self._behind(commit))
+
+    def _behind(self, commit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def late(key: SessionKey, *arguments: Any, **options: Any) -> Any:
+            if not self._inside and self.number < self._times and await self._store.head(key) is not None:
+                self._inside, self.number = True, self.number + 1
+                await self._meddling(self._store, key, self.number)
+                self._inside = False
+                assert self.number < PATIENCE, "it begins anew for ever"
+            return await commit(key, *arguments, **options)
+
+        return late
+
+
+async def adding(store: Store, key: SessionKey, _: int) -> object:
+    """Add a message."""
+    return await store.append(key, [Entry(content=MEANWHILE)])
+
+
+async def cutting(store: Store, key: SessionKey, number: int) -> object:
+    """Add a message, and cut: that begins an epoch."""
+    await adding(store, key, number)
+    return await store.compact(key, Change(kind="cut", reason="budget", view="another", cut=Cut()))

@@ -1,0 +1,52 @@
+"""A process that has no descriptor left, or no room to write: errors of ours, reads that go on, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
+
+STORED = pytest.mark.parametrize(
+    ("kind", "encrypted"),
+    [
+        ("sqlite", False),
+        ("file", True),
+        pytest.param("sqlite", True, marks=pytest.mark.slow),
+        pytest.param("file", False, marks=pytest.mark.slow),
+    ],
+)
+
+SCRIPT = Path(__file__).with_name("exhausted_process.py")
+
+
+def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[str, str]]:
+    """What every verb came to, by what there was to spare; nothing that was there before is missing."""
+    address = f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
+    command = [sys.executable, "-W", "error", str(SCRIPT), what, address, str(encrypted)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["lost"] == 0
+    return found["told"]
+
+
+@STORED
+def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted: bool, tmp_path: Path) -> None:
+    """Also where what it needs would have been imported only now; it works again when there are some."""
+    for spare, verbs in told("descriptors", kind, tmp_path, encrypted).items():
+        for verb, came in verbs.items():
+            assert came in ("ok", "StoreUnavailable", "EntryNotFound", "SessionNotFound"), (spare, verb, came)
+
+
+@STORED
+def test_without_room_every_read_goes_on(kind: str, encrypted: bool, tmp_path: Path) -> None:
+    """What a read would have stored, such as counts, is made again another time; a write says that there is none."""
+    for size, verbs in told("room", kind, tmp_path, encrypted).items():
+        assert verbs.pop("large") == "StoreUnavailable", size
+        assert set(verbs.values()) == {"ok"}, (size, verbs)

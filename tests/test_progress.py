@@ -1,0 +1,323 @@
+"""Whatever a session or a memory is asked for ends beside others who never pause, and keeps what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from forgetter import WORD
+from marked import PLACES, opened
+from palimpsest import EntryNotFound, Memory, Query, Redactor, Session, Summarize
+from palimpsest.entries import moment
+from palimpsest.log import SessionKey
+from palimpsest.stores import Store
+from palimpsest.stores.encrypted.rotation import rotate_keys
+from processes import Process
+from restless import Restless, adding, cutting
+from sealed import BOTH, FIRST, address, key_ids
+from writer import quarters
+
+SCRIPT = Path(__file__).with_name("forgetter.py")
+USER = "ann"
+SECRET = "zq123secret"
+
+
+def filled(memory: Memory, name: str = "one") -> Session:
+    """A session with something for every verb: a user, words, a summary, a pin, an open call, what expires."""
+    session = memory.session(name, counter=quarters, auto_compact="off")
+    talk = []
+    for number in range(6):
+        talk.append({"role": "user", "name": USER, "content": f"{number} to {WORD} " + "words " * 30})
+        talk.append({"role": "assistant", "content": f"{number} about {SECRET} " + "words " * 30})
+    for start in (0, 2):
+        session.add(talk[start : start + 2 if start == 0 else None])
+    session.compact(Summarize(interaction_keep=3))
+    session.add_user_message("more")
+    session.add_user_message("long over", expires_at=moment(1_000_000_000_000_000))
+    session.add_tool_call("look", {}, call_id="c1")
+    return session
+
+
+def said(session: Session) -> list[str]:
+    """The texts of a session's entries that are no tombstones, rewound ones too."""
+    return [entry.text for entry in session.entries(rewound=True) if not entry.erased]
+
+
+def says(session: Session, word: str) -> bool:
+    """Whether a word is in an entry, a record or a summary of the session."""
+    told = [*said(session), str(session.history()), str(session.summaries(history=True))]
+    return any(word in each for each in told)
+
+
+class Verb(NamedTuple):
+    """What is asked for, and what is to hold when it has returned."""
+
+    act: Callable[[Memory, Session], Any]
+    holds: Callable[[Memory, Session, Any], bool]
+
+
+def exists(memory: Memory, name: str) -> bool:
+    """Whether there is such a session."""
+    return any(info.session == name for info in memory.sessions())
+
+
+def merged(memory: Memory, session: Session) -> Any:
+    """Import what the session was, and more, into it."""
+    other = memory.session("other")
+    other.add_user_message("new here")
+    return memory.import_session(other.export(), session_id="one", on_conflict="merge")
+
+
+def flushed(memory: Memory, _: Session) -> None:
+    """End a turn of a session that keeps no archive."""
+    memory.session("one", counter=quarters, persistence="flush", archive=False, auto_compact="off").end_turn()
+
+
+VERBS = {
+    "erase a query": Verb(
+        lambda _, session: session.erase(Query(text=WORD)),
+        lambda _, session, done: not says(session, WORD) and done.entries == 6,
+    ),
+    "erase by a condition": Verb(
+        lambda _, session: session.erase(Query(where=f"contains(message.content, '{WORD}')")),
+        lambda _, session, done: not any(WORD in text for text in said(session)) and done.entries == 6,
+    ),
+    "erase by number": Verb(
+        lambda _, session: session.erase([1, 2]), lambda _, session, done: session.entry(1).erased and done.entries == 2
+    ),
+    "forget what matches": Verb(
+        lambda memory, _: memory.forget(matches=WORD),
+        lambda _, session, done: not says(session, WORD) and done.entries == 6,
+    ),
+    "forget a user": Verb(
+        lambda memory, _: memory.forget(user=USER), lambda _, session, done: not says(session, WORD) and done.entries
+    ),
+    "forget a session": Verb(
+        lambda memory, _: memory.forget(session="one"),
+        lambda memory, _, done: not exists(memory, "one") and done.sessions == ("one",),
+    ),
+    "forget a tenant": Verb(
+        lambda memory, _: memory.forget(tenant="default"),
+        lambda memory, _, done: memory.sessions() == [] and done.sessions == ("one",),
+    ),
+    "clear": Verb(
+        lambda _, session: session.clear(),
+        lambda _, session, done: not says(session, WORD) and done >= 15 and said(session) == [],
+    ),
+    "delete": Verb(
+        lambda memory, _: memory.delete_session("one"), lambda memory, _, done: done and not exists(memory, "one")
+    ),
+    "rewind": Verb(
+        lambda _, session: session.rewind(session.entry(2)),
+        lambda _, session, done: (
+            [entry.seq for entry in session.entries()] == [1, 2]
+            and session.history()[-1].detail["entries"] == done == session.stats().rewound_entries
+        ),
+    ),
+    "fork": Verb(lambda _, session: session.fork("b"), lambda _, session, done: said(done)[:2] == said(session)[:2]),
+    "fork at": Verb(
+        lambda _, session: session.fork("b", at=session.entry(2)), lambda _, session, done: len(said(done)) == 2
+    ),
+    "compact": Verb(
+        lambda _, session: session.compact(Summarize(interaction_keep=2)), lambda _, session, done: done.done
+    ),
+    "neuralyze": Verb(
+        lambda _, session: session.compact("neuralyzer"),
+        lambda _, session, done: done.done and session.entry(1).erased,
+    ),
+    "restore": Verb(
+        lambda _, session: session.restore(), lambda _, session, done: done == 6 and session.summaries() == []
+    ),
+    "pin": Verb(lambda _, session: session.pin(3), lambda _, session, done: session.stats().pinned == 1),
+    "resolve": Verb(
+        lambda _, session: session.resolve("c1"), lambda _, session, done: session.stats().open_calls == ()
+    ),
+    "sweep": Verb(
+        lambda memory, _: memory.sweep(), lambda _, session, done: "long over" not in said(session) and done == 1
+    ),
+    "flush": Verb(flushed, lambda _, session, done: session.entry(1).erased),
+    "scan": Verb(
+        lambda memory, _: memory.scan({"redact_patterns": [SECRET]}, apply=True),
+        lambda _, session, done: not says(session, SECRET) and done.remains == (),
+    ),
+    "import, merging": Verb(merged, lambda _, session, done: "new here" in said(session)),
+    "import, replacing": Verb(
+        lambda memory, session: memory.import_session(session.export(), on_conflict="replace"),
+        lambda _, session, done: len(said(session)) == 15,
+    ),
+    "export": Verb(lambda _, session: session.export(), lambda _, session, done: len(done["entries"]) >= 15),
+    "context": Verb(lambda _, session: session.context(max_tokens=300), lambda _, session, done: done.tokens <= 300),
+}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """Every store, encrypted too."""
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_ends_beside_a_writer_who_is_always_first(place: str, name: str, tmp_path: Path) -> None:
+    """Somebody adds before each commit and never stops: the verb returns, and what it was asked for is done."""
+    with opened(place, tmp_path) as memory:
+        session, verb = filled(memory), VERBS[name]
+        Restless(memory, adding)
+
+        done = verb.act(memory, session)
+
+        assert verb.holds(memory, session, done)
+        assert not exists(memory, "one") or session.verify().problems == ()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_gets_there_when_epochs_begin_all_the_time(name: str, tmp_path: Path) -> None:
+    """Cuts of others, twenty in a row, are in the way of nothing that they do not concern."""
+    with opened("memory", tmp_path) as memory:
+        session, verb = filled(memory), VERBS[name]
+        Restless(memory, cutting, times=20)
+
+        done = verb.act(memory, session)
+
+        assert verb.holds(memory, session, done)
+        assert not exists(memory, "one") or session.verify().problems == ()
+
+
+def test_a_scan_that_gives_out_pseudonyms_gets_there(place: str, tmp_path: Path) -> None:
+    """It may wait for others, for a number is never given twice; it does not look at everything anew for that."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one")
+        session.add_user_message("to ann@example.com")
+        Restless(memory, cutting, times=20)
+
+        memory.scan(Redactor({"recognisers": {"email": "pseudonym"}}, key=b"k" * 32), apply=True)
+
+        assert said(session)[0] == "to [EMAIL_1]"
+
+
+BRANCHED: dict[str, Callable[[Memory, Session], Any]] = {
+    "erase": lambda _, session: session.erase(Query(text=WORD)),
+    "forget": lambda memory, _: memory.forget(matches=WORD),
+    "forget the session": lambda memory, _: memory.forget(session="one"),
+    "scan": lambda memory, _: memory.scan({"redact_patterns": [WORD]}, session="one", apply=True),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHED)
+def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, tmp_path: Path) -> None:
+    """A branch that comes into being right before a commit has nothing left of what was to go, nor has an older one."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one")
+        session.add_user_message(f"to {WORD}")
+        session.fork("older").add_user_message("its own")
+        session.add_user_message(f"again {WORD}")
+
+        async def forking(store: Store, key: SessionKey, number: int) -> None:
+            head = await store.head(key)
+            assert head is not None
+            await store.fork(key, f"{key.session}+{number}", head, expect_epoch=head.epoch)
+
+        Restless(memory, forking, times=4)
+
+        BRANCHED[name](memory, session)
+
+        assert len(memory.sessions()) > 2
+        assert [info.session for info in memory.sessions() if says(memory.session(info.session), WORD)] == []
+        assert memory.session("older").entries()[-1].text == "its own"
+
+
+@pytest.mark.parametrize("what", ["erase", "neuralyze"])
+def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -> None:
+    """A strategy destroys nothing that somebody pins right before it; an entry that is named goes all the same."""
+    with opened(place, tmp_path) as memory:
+        session = filled(memory)
+
+        async def pinning(_: Store, __: SessionKey, ___: int) -> None:
+            await memory._core.session("one").pin(3)
+
+        Restless(memory, pinning, times=1)
+
+        VERBS[what].act(memory, session) if what == "neuralyze" else session.erase([1, 3])
+
+        assert session.entry(1).erased
+        assert session.entry(3).erased == (what == "erase")
+        assert session.verify().problems == ()
+
+
+def test_a_session_that_is_replaced_meanwhile_loses_nothing_of_the_other(place: str, tmp_path: Path) -> None:
+    """What was found is named by its ids: in a session that comes in its place other entries have these numbers."""
+    with opened(place, tmp_path) as memory:
+        session, other = memory.session("one"), memory.session("other")
+        session.add_user_message(f"to {WORD}")
+        other.add_user_message("somebody else's")
+        export = other.export()
+
+        async def replacing(store: Store, key: SessionKey, _: int) -> None:
+            await memory._core.import_session(export, session_id=key.session, on_conflict="replace")
+
+        Restless(memory, replacing, times=1)
+
+        assert session.erase(Query(text=WORD)).entries == 0
+        assert said(session) == ["somebody else's"]
+
+
+@pytest.mark.parametrize("verb", ["erase a query", "clear", "rewind", "compact", "neuralyze", "scan"])
+def test_a_session_that_is_deleted_meanwhile_stays_deleted(place: str, verb: str, tmp_path: Path) -> None:
+    """Nothing comes into being in the place of a session that somebody deletes right before the commit."""
+    with opened(place, tmp_path) as memory:
+        session = filled(memory)
+
+        async def deleting(store: Store, key: SessionKey, _: int) -> None:
+            await store.delete(key)
+
+        Restless(memory, deleting, times=1)
+
+        try:
+            VERBS[verb].act(memory, session)
+        except EntryNotFound:
+            assert verb == "rewind"
+
+        assert memory.sessions() == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_keys_change_beside_a_writer_who_is_always_first(kind: str, tmp_path: Path) -> None:
+    """A change of keys ends, too, and all is under the new key."""
+    with Memory.open(address(kind, tmp_path), encryption=FIRST) as memory:
+        filled(memory)
+    with Memory.open(address(kind, tmp_path), encryption=BOTH) as memory:
+        Restless(memory, adding)
+
+        assert rotate_keys(memory).key_id == "new"
+
+    assert key_ids(address(kind, tmp_path), BOTH) == {"new"}
+
+
+# --- beside a process
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tmp_path: Path) -> None:
+    """Another process adds to the session as fast as it can, until it is killed when everything is done."""
+    place = f"sealed-{kind}" if sealed else kind
+    with opened(place, tmp_path) as memory:
+        session = filled(memory)
+        session.fork("branch")
+
+        with Process("pester", address(kind, tmp_path), int(sealed), script=SCRIPT) as other:
+            assert other.hear() == "going"
+            assert session.erase(Query(text=WORD)).entries == 6
+            assert memory.forget(matches=SECRET).remains == () or kind == "sqlite"
+            session.rewind(session.entry(2))
+            gone = session.stats().rewound_entries
+            assert memory.forget(user=USER).entries == 0
+            assert session.clear() >= 2
+            other.kill()
+
+        assert gone
+        assert not says(session, WORD)
+        assert not says(memory.session("branch"), SECRET)
+        assert session.verify().problems == ()

@@ -1,0 +1,130 @@
+"""However many private values a session has seen, each has one pseudonym, and an append writes no more for them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Entry, ImportFailed, Memory, Redactor
+from palimpsest.privacy.pseudonyms import NUMBERED, Pseudonyms
+from worlds import STORES
+
+KEY = b"sixteen bytes and more"
+POLICY = {"recognisers": {"default": True, "email": "pseudonym"}}
+GUARDS: dict[str, dict[str, Any]] = {"plain": {}, "encryption": {"encryption": {"k": "11" * 32}}}
+LONG = re.compile(r"\[EMAIL_[1-9][0-9]{19}\]")
+
+
+def said(numbers: range) -> str:
+    """A text with so many addresses."""
+    return " ".join(f"a{number}@example.com" for number in numbers)
+
+
+def opened(kind: str, folder: Path, **options: Any) -> Memory:
+    where = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/log.db", "file": f"file://{folder}/logs"}[kind]
+    return Memory.open(where, privacy=Redactor(POLICY, key=KEY), **options)
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("guard", GUARDS)
+def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, guard: str, tmp_path: Path) -> None:
+    """The first are numbered in order, the others have names of their own; branches, imports and rewinds agree."""
+    many = range(NUMBERED + 100)
+    with opened(kind, tmp_path, **GUARDS[guard]) as memory:
+        session = memory.session("s")
+
+        first = session.add_user_message(said(many))
+        names = first.text.split()
+        branch = session.fork("branch")
+        memory.import_session(session.export(), session_id="copy")
+        session.add_user_message(said(many))
+        session.rewind(first)
+
+        assert names[:NUMBERED] == [f"[EMAIL_{number + 1}]" for number in range(NUMBERED)]
+        assert all(map(LONG.fullmatch, names[NUMBERED:]))
+        assert len(set(names)) == len(names)
+        for other in (session, branch, memory.session("copy")):
+            assert other.add_user_message(said(many)).text.split() == names
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp_path: Path) -> None:
+    """A line of a log holds the whole head: it is no longer for a thousand addresses than for those numbered."""
+    with opened("file", tmp_path, **GUARDS[guard]) as memory:
+        session = memory.session("s")
+        sizes = []
+        for upto in (NUMBERED, 1000):
+            session.add_user_message(said(range(upto)))
+            before = size(tmp_path)
+            session.add_assistant_message("hi")
+            sizes.append(size(tmp_path) - before)
+
+        assert abs(sizes[1] - sizes[0]) < 16  # numbers of places have more digits
+        assert sizes[1] < 100 * NUMBERED
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_long_names_make_no_long_head(guard: str, tmp_path: Path) -> None:
+    """Of calls without results and of named contexts a head remembers the newest, by number and by length."""
+    with opened("file", tmp_path, **GUARDS[guard]) as memory:
+        session = memory.session("s")
+        for number in range(40):
+            session.add_tool_call("f" * 3000, {}, call_id=f"{number}" + "c" * 3000)
+            session.add_context("text", name=f"{number}" + "n" * 5000)
+        before = size(tmp_path)
+
+        session.add_user_message("hi")
+
+        assert size(tmp_path) - before < 300_000
+        assert session.add_tool_result(None, "done", call_id="39" + "c" * 3000).answers == 79
+        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # it is there
+
+
+def size(folder: Path) -> int:
+    return sum(os.path.getsize(file) for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_name_that_was_made_is_known_again_and_others_protect_nothing() -> None:
+    """Redacting twice is redacting once; twenty digits that nobody has made from the key are text like any other."""
+    redactor = Redactor({**POLICY, "redact_patterns": [r"\d{4}"]}, key=KEY)
+    full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
+
+    once = redactor.entry(Entry(content=said(range(50))), full)
+    assert once.entry is not None
+    twice = redactor.entry(once.entry, once.pseudonyms)
+    forged = redactor.entry(Entry(content="[EMAIL_12345678901234567890]"), full)
+
+    assert once.pseudonyms == full
+    assert len(LONG.findall(once.entry.text)) == 50
+    assert twice.entry is once.entry
+    assert forged.entry is not None
+    assert "1234" not in forged.entry.text
+
+
+def test_another_key_makes_other_names() -> None:
+    """Without the key nobody can try out which value it was."""
+    full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
+    entry = Entry(content="jane@example.com JANE@example.com")
+
+    one, other = (Redactor(POLICY, key=key).entry(entry, full).entry for key in (KEY, KEY[::-1]))
+
+    assert one is not None
+    assert other is not None
+    assert len(set(one.text.split())) == 1
+    assert one.text != other.text
+
+
+@pytest.mark.parametrize("numbers", [{f"EMAIL:{n:032x}": n for n in range(1, 5000)}, {f"EMAIL:{1:032x}": 2**62}])
+def test_an_import_brings_no_more_numbers_than_a_session_keeps(numbers: dict[str, int]) -> None:
+    """An export that would make every later append large is refused."""
+    with Memory.open("memory://") as memory:
+        memory.session("s").add_user_message("hi")
+        export = memory.session("s").export()
+        export["head"]["pseudonyms"] = numbers
+
+        with pytest.raises(ImportFailed, match=r"head\.pseudonyms"):
+            memory.import_session(export, session_id="copy")

@@ -1,0 +1,179 @@
+"""Who may read and write what the file store and exports make: their owner alone, from the first moment on."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from commands import run
+from filestore import BIG, KEY, add, erase, fork, log_of, quick
+from palimpsest import Memory
+from palimpsest.runners import drive
+from palimpsest.stores import Store
+from palimpsest.testing import FakeClock
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@pytest.fixture(params=[0o000, 0o022], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A umask that would let everybody, or the group, read what is made."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What in a folder, and whether the folder itself, is anybody's but its owner's."""
+    there = [folder, *folder.rglob("*")]
+    return [f"{path}: {path.stat().st_mode:o}" for path in there if path.stat().st_mode & OTHERS]
+
+
+class Watcher:
+    """Looks at a folder all the while that something is made in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._over = folder, threading.Event()
+        self.seen: set[str] = set()
+        self.found: set[str] = set()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.0001):
+            for folder, _, names in os.walk(self._folder):
+                for path in (folder, *(f"{folder}/{name}" for name in names)):
+                    try:
+                        mode = os.stat(path).st_mode
+                    except FileNotFoundError:
+                        continue
+                    self.seen.add(path)
+                    if mode & OTHERS:
+                        self.found.add(f"{path}: {mode:o}")
+
+
+def everything_made(store: Store) -> None:
+    """Make every kind of file that the store has."""
+    add(store, "a", "b", BIG)
+    drive(store.count(KEY, "words", {1: 1, 2: 1}))
+    fork(store)
+    erase(store, 1)
+    drive(store.put_item("tenant", "facts", "k", b"v"))
+    drive(store.lease("tenant", "turn", "me", 10))
+
+
+def test_what_the_store_makes_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    """Folders, logs, counts, items, leases, contents and marks are closed to others, whatever the umask."""
+    store = quick(tmp_path / "logs")
+
+    everything_made(store)
+
+    drive(store.close())
+    assert open_to_others(tmp_path / "logs") == []
+
+
+def test_nothing_is_open_to_others_even_for_a_moment(tmp_path: Path, umask: int) -> None:
+    """Files that are still being written, and those that take another's place, are closed to others all the while."""
+    folder = tmp_path / "logs"
+    store = quick(folder)
+    with Watcher(folder) as watcher:
+        for _ in range(5):
+            everything_made(store)
+            drive(store.delete(KEY))
+            drive(store.delete(KEY._replace(session="other")))
+
+    drive(store.close())
+    assert len(watcher.seen) > 5
+    assert watcher.found == set()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
+def test_a_rewrite_keeps_the_mode_that_the_owner_gave(tmp_path: Path, umask: int, mode: int) -> None:
+    """An erasure, which writes the log anew, leaves the file with the mode that it had."""
+    store = quick(tmp_path / "logs")
+    add(store, "a", "b")
+    log_of(tmp_path / "logs").chmod(mode)
+    if not os.access(log_of(tmp_path / "logs"), os.W_OK):
+        pytest.skip("a log that its owner may not write is not rewritten")
+
+    erase(store, 1)
+
+    drive(store.close())
+    assert stat.S_IMODE(log_of(tmp_path / "logs").stat().st_mode) == mode
+
+
+def test_a_rewrite_leaves_a_log_its_owner(shelf: Path) -> None:
+    """Where root writes the log of somebody else anew, it stays theirs."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can write the log of somebody else")
+    store = quick(shelf / "logs")
+    add(store, "a", "b")
+    os.chown(log_of(shelf / "logs"), 65534, 65534)
+
+    erase(store, 1)
+
+    drive(store.close())
+    status = log_of(shelf / "logs").stat()
+    assert (status.st_uid, status.st_gid) == (65534, 65534)
+
+
+def test_an_export_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    """`export_to` makes a file that others cannot read, and never has one that they can."""
+    (tmp_path / "out").mkdir(mode=0o700)
+    with Memory.open("memory://", clock=FakeClock()) as memory:
+        session = memory.session("s")
+        session.add_user_message("x" * 100_000)
+        with Watcher(tmp_path / "out") as watcher:
+            for number in range(8):
+                session.export_to(tmp_path / "out" / f"{number}.json")
+
+    assert open_to_others(tmp_path / "out") == []
+    assert watcher.found == set()
+
+
+def test_an_export_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, umask: int) -> None:
+    """A file whose owner lets the group read it is readable for the group after the next export."""
+    path = tmp_path / "s.json"
+    path.touch()
+    path.chmod(0o640)
+    with Memory.open("memory://", clock=FakeClock()) as memory:
+        memory.session("s").add_user_message("x")
+
+        memory.session("s").export_to(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert path.stat().st_size
+
+
+def test_an_export_that_was_killed_leaves_the_next_none_of_its_mode(tmp_path: Path, umask: int) -> None:
+    """A half-written file that a killed export has left, open to others, is not what the next one writes to."""
+    left = tmp_path / "s.json.partial"
+    left.write_text("half")
+    left.chmod(0o666)
+    with Memory.open("memory://", clock=FakeClock()) as memory:
+        memory.session("s").add_user_message("x")
+
+        memory.session("s").export_to(tmp_path / "s.json")
+
+    assert open_to_others(tmp_path / "s.json") == []
+    assert not left.exists()
+
+
+def test_the_command_line_writes_exports_for_their_owner_alone(chat: str, here: Path, umask: int) -> None:
+    """`palimpsest export --output` makes a file that others cannot read."""
+    assert run("export", chat, "--output", "chat.json").exit_code == 0
+
+    assert open_to_others(here / "chat.json") == []
