@@ -272,6 +272,7 @@ class Reader:
     ) -> T:
         """What is opened of what is read, with the head that it fits."""
         seen = self._seen.get(key) or await self.head(key)
+        before: K | None = None
         for _ in range(TRIES):
             stored = await read()
             try:
@@ -279,8 +280,9 @@ class Reader:
             except Unsealed as fault:
                 failed, was = fault, seen
             seen = await self.head(key)
-            if seen is was:
+            if seen is was and (seen is not None or stored == before):  # it may have come and gone between two looks
                 break
+            before = stored
         raise failed.told(self.url)
 
 

@@ -6,15 +6,15 @@ Connections share what is remembered: it is compared with what is stored before 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, SessionKey
 from palimpsest.stores.records import decoded, encoded
-from palimpsest.stores.sqlite.branches import Branches, Shared
-from palimpsest.stores.sqlite.rows import CHANGED, checksum
+from palimpsest.stores.sqlite.branches import Branches, Shared, home, spans
+from palimpsest.stores.sqlite.rows import CHANGED, LAST, Span, checksum, place
 from palimpsest.stores.witness import Witness
 
 KNOWN = 4096
@@ -28,6 +28,15 @@ class Known(msgspec.Struct, frozen=True):
     head: Head
     body: bytes
     shared: Shared
+
+    def spans(self, after: int = 0, before: int | None = None) -> list[Span]:
+        """Where its entries between two places lie. Those that it has cleared are not its own, though branches may."""
+        return spans(self.number, self.shared, max(after, self.head.first_seq - 1), before)
+
+    def places(self, seqs: Iterable[int]) -> dict[int, int]:
+        """Where its entries of these lie, by seq."""
+        first = self.head.first_seq
+        return {seq: place(home(self.number, self.shared, seq), seq) for seq in seqs if first <= seq <= LAST}
 
 
 class Heads:

@@ -14,7 +14,7 @@ from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.records import erasing
-from palimpsest.stores.sqlite.branches import Branches, Shared, by_log, home, spans
+from palimpsest.stores.sqlite.branches import Branches, Shared, by_log
 from palimpsest.stores.sqlite.heads import Heads, Known
 from palimpsest.stores.sqlite.records import Records
 from palimpsest.stores.sqlite.rows import LAST, Rows, place
@@ -91,27 +91,24 @@ class Logs:
         found = self.heads.find(key)
         if found is None:
             return []
-        where = spans(found.number, found.shared, after, before)
-        entries = self.rows.read(key.tenant, where, counter, limit, newest_first, uncounted)
+        entries = self.rows.read(key.tenant, found.spans(after, before), counter, limit, newest_first, uncounted)
         if not uncounted and len(entries) < _expected(found.head, after, before, limit):  # a log has no gaps
             raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
         return entries
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
-        number, shared = found.number, found.shared
-        everywhere = spans(number, shared, 0, None)
+        everywhere, named = found.spans(), {id: placed_at(id) for id in ids}
+        places = found.places(named.values())
         entries = []
-        for id in ids:
-            seq = placed_at(id)
-            entries += self.rows.named(key.tenant, id, place(home(number, shared, seq), seq), everywhere, counter)
+        for id, seq in named.items():
+            entries += self.rows.named(key.tenant, id, places.get(seq), everywhere, counter)
         return entries
 
     def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
         found = self.heads.find(key)
         if found is None:
             return []
-        number, shared = found.number, found.shared
-        places = [place(home(number, shared, seq), seq) for seq in seqs if 0 < seq <= LAST]
+        places = found.places(seqs).values()
         entries = [*self.rows.at(key.tenant, places, counter), *self._by_ids(key, found, ids, counter)]
         by_seq = {entry.seq: entry for entry in entries}
         return [by_seq[seq] for seq in sorted(by_seq)]
@@ -242,13 +239,11 @@ class Logs:
     def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         found = self.heads.find(key)
         if found is not None:
-            number, shared = found.number, found.shared
-            placed = [(place(home(number, shared, seq), seq), n) for seq, n in counts.items() if 0 < seq <= LAST]
-            self.rows.count(counter, placed)
+            self.rows.count(counter, [(pos, counts[seq]) for seq, pos in found.places(counts).items()])
 
     def tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
         found = self.heads.find(key)
-        return self.rows.tally(counter, spans(found.number, found.shared, after, before)) if found else (0, 0)
+        return self.rows.tally(counter, found.spans(after, before)) if found else (0, 0)
 
     # --- expiry
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from palimpsest.entries import Entry
 from palimpsest.log import SessionKey
 from palimpsest.stores.rewriting import Rewrite
-from palimpsest.stores.sqlite.branches import by_log, home, spans
+from palimpsest.stores.sqlite.branches import by_log, home
 from palimpsest.stores.sqlite.heads import Known
 from palimpsest.stores.sqlite.logs import Logs
 from palimpsest.stores.sqlite.rows import place
@@ -27,10 +27,9 @@ def rewrite(
         return 0, None
     changed = _rewrite_records(logs, key, known, how) if after == 0 else 0
     if seqs is None:
-        where = spans(known.number, known.shared, after, None)
-        entries = logs.rows.read(key.tenant, where, None, STRETCH, newest=False, uncounted=False)
+        entries = logs.rows.read(key.tenant, known.spans(after), None, STRETCH, newest=False, uncounted=False)
     else:
-        places = (place(home(known.number, known.shared, seq), seq) for seq in sorted(seqs) if seq > after)
+        places = known.places(seq for seq in sorted(seqs) if seq > after).values()
         entries = logs.rows.at(key.tenant, places, None)
     changed += _rewrite_entries(logs, key, known, how, entries)
     if changed or not how.keeps_texts:  # a head has texts, too

@@ -93,7 +93,7 @@ class Rows:
             rows += self._db.execute(SELECT + "WHERE e.pos = ?", (counter, pos)).fetchall()
         return self.entries(tenant, rows)
 
-    def named(self, tenant: str, id: str, pos: int, spans: Sequence[Span], counter: str | None) -> list[Entry]:
+    def named(self, tenant: str, id: str, pos: int | None, spans: Sequence[Span], counter: str | None) -> list[Entry]:
         """Return the entry of this id: at `pos`, which the id may name, or else among those that were given ids."""
         key = stored_id(id)
         rows = self._db.execute(SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, pos, key)).fetchall()
