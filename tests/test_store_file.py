@@ -165,7 +165,7 @@ def test_addresses_are_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "some" / "logs" / "palimpsest.json").exists()
 
 
-@pytest.mark.parametrize("address", ["file:", "file://", "file://host/logs", "file:a\0b"])
+@pytest.mark.parametrize("address", ["file:", "file://", "file://host/logs"])
 def test_an_address_that_names_no_folder_is_refused(address: str) -> None:
     """What is neither a relative nor an absolute folder is a ConfigError that shows both forms."""
     with pytest.raises(ConfigError, match="file:relative/folder or file:///absolute/folder"):

@@ -107,6 +107,8 @@ class EncryptedStore(SealingStore):
                 expect_epoch=expect_epoch,
             )
         except Conflict:
+            if await self.reader.head(key) is seen:  # nobody was first: it is the change that does not fit
+                raise
             return None
         if not head.revision or others:  # their heads and records are under the same key now
             await self._settle([key, *(key._replace(session=name) for name in others)], box)
