@@ -203,7 +203,7 @@ def test_what_is_written_by_somebody_without_keys_is_not_half_read(tmp_path: Pat
         session_of(early, "early").add_user_message("in clear")
 
     with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
-        with pytest.raises(StoreCorrupt, match="entry 1 of session 'early' is not encrypted"):
+        with pytest.raises(StoreCorrupt, match="the head of session 'early' is not authenticated"):
             session_of(memory, "early").entries()
         assert [entry.text for entry in session_of(memory).entries()] == ["sealed"]
 

@@ -70,7 +70,7 @@ def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path:
         drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": WORD})))
         drive(store.put_item("default", "notes", "k", WORD.encode()))
         below = store if keys is None else store.below
-        stored = [entry.text.encode() for entry in drive(below.read(KEY)) if entry.text]
+        stored = [entry.text.encode() for entry in drive(below.read(KEY)) if not entry.erased]
         stored += [item.value for item in drive(below.list_items("default", "notes"))]
         secrets = [WORD.encode()] if keys is None else [ciphertext[14:74] for ciphertext in stored]
         before = bytes_of(tmp_path)

@@ -30,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 
+from palimpsest.secret import hidden, shown
+
 
 class PalimpsestError(Exception):
     """The root of every error that Palimpsest raises on purpose."""
@@ -39,13 +41,14 @@ class ConfigError(PalimpsestError, ValueError):
     """An option has a value that it may not have.
 
     `where` names the option (or file, line and key), `found` is what was given, `allowed` says what is
-    accepted, `nearest` is the valid name closest to an unknown one.
+    accepted, `nearest` is the valid name closest to an unknown one. Bytes, and what looks like a key, are not kept:
+    it may be a key in the wrong place.
     """
 
     def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
-        self.where, self.found, self.allowed, self.nearest = where, found, allowed, nearest
+        self.where, self.found, self.allowed, self.nearest = hidden(where), shown(found), allowed, nearest
         hint = f"; did you mean {nearest!r}?" if nearest else ""
-        super().__init__(f"{where}: {shorten(found)} is not accepted; allowed: {allowed}{hint}")
+        super().__init__(f"{self.where}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
 
 
 class InvalidEntry(PalimpsestError, ValueError):

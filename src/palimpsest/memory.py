@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from palimpsest.scan import Scanned
     from palimpsest.sources.limits import Given
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.stores.encrypted.keys import Keys
     from palimpsest.summarizers import Summarizer
     from palimpsest.withholding import Withheld
 
@@ -42,6 +43,15 @@ Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 
 DEFAULT_TENANT = "default"
 OnConflict = Literal["error", "replace", "merge"]
+
+
+def _keys(given: Encryption | None) -> Keys | None:
+    """The keys that were given, as what shows none: of what they were given as nothing is kept."""
+    if given is None:
+        return None
+    from palimpsest.stores.encrypted.keys import Keys
+
+    return Keys.of(given)
 
 
 @discreet
@@ -66,7 +76,8 @@ class AsyncMemory:
         self.runner.told = privacy.told if privacy.redactor is not None else None
         self.observers = Observers(self.runner.told)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
-        self._where, self._encryption, self._store_options = where, encryption, options
+        self._where, self._store_options = where, options
+        self._keys = _keys(encryption)
         self._failed: set[tuple[str, str]] = set()
         self.derivations: Derivations | None = None
 
@@ -108,7 +119,8 @@ class AsyncMemory:
         if self._store is None:
             store = await self.runner.run(self._open)
             try:
-                self._store = await unlocked(store, self._encryption, self.runner, self.clock)
+                self._store = await unlocked(store, self._keys, self.runner, self.clock)
+                self._keys = None  # the store has what it needs of them
             except BaseException:
                 await store.close()
                 raise

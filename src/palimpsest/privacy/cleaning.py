@@ -20,6 +20,7 @@ from palimpsest.privacy.policy import Rules, Use
 from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
+from palimpsest.secret import Secret
 
 MOST_ROUNDS = 8
 """How often a text is cleaned until nothing is found: twice is usual, more is a pattern that matches what it leaves."""
@@ -102,7 +103,8 @@ class Cleaner:
     def __init__(self, rules: Rules, key: bytes | None, clock: Callable[[], float], *, linear: bool = True) -> None:
         self.redaction_string = rules.redaction_string
         self.uses = rules.uses
-        self._key, self._clock = key, clock
+        self._clock = clock
+        self._key = Secret(key) if isinstance(key, bytes) else None
         self._patterns: list[tuple[Matcher, str]] = [
             (
                 compiled(one.pattern, f"redact_patterns[{i}]", linear=linear),

@@ -7,6 +7,8 @@ import re
 
 import msgspec
 
+from palimpsest.secret import Secret
+
 MIN_KEY = 16
 """Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""
 
@@ -39,7 +41,7 @@ class Numbering:
     Without a key nothing is numbered, and one thing stands for all values of a kind: `[EMAIL]`.
     """
 
-    def __init__(self, given: Pseudonyms, key: bytes | None) -> None:
+    def __init__(self, given: Pseudonyms, key: Secret | None) -> None:
         self._given, self._key = given, key
         self._numbers: dict[str, int] | None = None
         self._highest: dict[str, int] | None = None
@@ -54,7 +56,7 @@ class Numbering:
         label = label_of(kind)
         if self._key is None:
             return f"[{label}]"
-        digest = hmac.digest(self._key, f"{label}:{_plain(kind, value)}".encode("utf-8", "surrogatepass"), "sha256")
+        digest = _hashed(self._key, f"{label}:{_plain(kind, value)}")
         name = f"{label}:{digest[:_HASH_BYTES].hex()}"
         known = self._given.numbers if self._numbers is None else self._numbers
         number = known.get(name)
@@ -85,8 +87,7 @@ class Numbering:
 
     def _check(self, label: str, made: int) -> int:
         assert self._key is not None, "without a key nothing is numbered"
-        digest = hmac.digest(self._key, f"{label}_{made}".encode(), "sha256")
-        return int.from_bytes(digest, "big") % _CHECKS
+        return int.from_bytes(_hashed(self._key, f"{label}_{made}"), "big") % _CHECKS
 
     def highest(self, label: str) -> int:
         """The highest number of a label that was given out, or 0."""
@@ -96,6 +97,10 @@ class Numbering:
                 of = name.partition(":")[0]
                 self._highest[of] = max(self._highest.get(of, 0), number)
         return self._highest.get(label, 0)
+
+
+def _hashed(key: Secret, text: str) -> bytes:
+    return hmac.digest(key.reveal(), text.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def label_of(kind: str) -> str:

@@ -20,6 +20,7 @@ from palimpsest.errors import ConfigError, StoreUnavailable
 from palimpsest.log import Change, Head, Record, SessionKey
 from palimpsest.registry import Registry
 from palimpsest.runners import Runner
+from palimpsest.stores.witness import NOBODY, Witness
 from palimpsest.summary import Compaction
 
 if TYPE_CHECKING:
@@ -98,6 +99,15 @@ class Store(ABC):
 
     url: str
     writable: bool = True
+    witness: Witness = NOBODY
+
+    def ask(self, witness: Witness) -> None:
+        """From now on ask `witness` about each head, record and tombstone, in the step that commits it.
+
+        Without that an encrypted store cannot be kept here. The heads, records and tombstones that are stored are
+        those that it returns.
+        """
+        self.witness = witness
 
     @property
     def left_open(self) -> bool:

@@ -54,7 +54,7 @@ class MemoryStore(RewritingStore):
             log = self._changing(key)
             expected(key, log.head, expect)
             known = log.named(entry.id for entry in entries) if check_ids else None
-            done = log.append(entries, known, self._clock())
+            done = log.append(entries, known, self._clock(), key, self.witness)
             if done.added:
                 self._logs[key] = log
             return done
@@ -88,8 +88,8 @@ class MemoryStore(RewritingStore):
                 for name, other in self._logs.items():
                     if name != key and (seqs := shared(log, other, change.seqs)):
                         changed[name] = other.copy()
-                        changed[name].change(of_branch(change, key, seqs), self._clock())
-            head = log.change(change, self._clock())
+                        changed[name].change(of_branch(change, key, seqs), self._clock(), (), name, self.witness)
+            head = log.change(change, self._clock(), (), key, self.witness)
             self._logs.update(changed)
             return head
 
@@ -98,7 +98,8 @@ class MemoryStore(RewritingStore):
             log = self._logs.get(key) or MemoryLog()
             expected(key, log.head, None, expect_epoch)
             there = self._logs.get(SessionKey(key.tenant, into))
-            self._logs[branching(key, into, there.head if there else None)] = log.branch(head)
+            branch = branching(key, into, there.head if there else None)
+            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
 
     def _branches_of(self, key: SessionKey) -> list[str]:
         with self._lock:
@@ -126,7 +127,8 @@ class MemoryStore(RewritingStore):
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         with self._lock:
             before = self._logs.get(key)
-            self._logs[key] = MemoryLog.of(dump, loading(key, before.head if before else None, dump.head, replace))
+            head = loading(key, before.head if before else None, dump.head, replace)
+            self._logs[key] = MemoryLog.of(dump, self.witness.head(key, None, head))
 
     def _delete(self, key: SessionKey, expect: int | None) -> bool:
         with self._lock:
@@ -237,12 +239,15 @@ class MemoryStore(RewritingStore):
                 return 0, None
             log = self._changing(key)
             how = Rest(how, after) if after else how
+            changed = log.rewrite(how, key, self.witness)  # first, for it may object
             rewritten = {key: log}
-            for other, branch in self._logs.items() if not how.keeps_texts else ():
-                if other != key and (seqs := shared(log, branch, log.rewritten(how))):
+            others = [(name, one) for name, one in self._logs.items() if name != key and one.family is log.family]
+            anew = self._logs[key].rewritten(how) if others and not how.keeps_texts else []
+            for other, branch in others:
+                if seqs := shared(log, branch, anew):
                     rewritten[other] = branch.copy()
-                    rewritten[other].rewrite(Shared(how, seqs, how.branch(other, branch.head, seqs)))
-            changed = log.rewrite(how)
+                    here = Shared(how, seqs, how.branch(other, branch.head, seqs))
+                    rewritten[other].rewrite(here, other, self.witness)
             self._logs.update(rewritten)
             return changed, None
 

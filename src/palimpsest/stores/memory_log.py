@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Self
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, apply, tombstone
+from palimpsest.log import Change, Head, Record, SessionKey, apply
 from palimpsest.stores import Appended, Dump
 from palimpsest.stores.common import unknown_only
 from palimpsest.stores.records import erasing
+from palimpsest.stores.witness import NOBODY, Witness
 
 if TYPE_CHECKING:
     from palimpsest.stores.rewriting import Rewrite
+
+NOWHERE = SessionKey("", "")
+"""The key of a log that nobody is asked about."""
 
 Row = tuple[int, str, bytes]
 """An entry as it is kept: its seq, its id, its stored form."""
@@ -136,14 +140,22 @@ class MemoryLog:
                 self.rows.append(row)
             self.places[entry.id] = entry.seq
 
-    def append(self, entries: Sequence[Entry], known: Mapping[str, Entry] | None, at: int) -> Appended:
+    def append(
+        self,
+        entries: Sequence[Entry],
+        known: Mapping[str, Entry] | None,
+        at: int,
+        key: SessionKey = NOWHERE,
+        witness: Witness = NOBODY,
+    ) -> Appended:
         """Link and keep the entries that are not known by their ids (None: nobody has looked)."""
         fresh = list(entries) if known is None else unknown_only(entries, known)
         known = known or {}
         linked: list[Entry] = []
         if fresh:
             del self.rows[self.index(self.head.next_seq) :]  # of an append that was not completed
-            self.head, linked = link(self.head, fresh, at)
+            head, linked = link(self.head, fresh, at)
+            self.head = witness.head(key, self.head, head)
             self._put(linked)
         if len(linked) == len(entries):
             return Appended(self.head, tuple(linked), len(linked))
@@ -155,27 +167,39 @@ class MemoryLog:
         alive = {entry.seq: counts[entry.seq] for entry in there if not entry.erased}
         self.counts.setdefault(counter, {}).update(alive)
 
-    def change(self, change: Change, at: int, records: Sequence[Record] = ()) -> Head:
+    def change(
+        self,
+        change: Change,
+        at: int,
+        records: Sequence[Record] = (),
+        key: SessionKey = NOWHERE,
+        witness: Witness = NOBODY,
+    ) -> Head:
         """Apply a change to head, entries and records; `records` are further ones that an erasure may change."""
+        there: list[Record] = []
+        made: list[Record] = []
         if change.kind == "erase":
-            change, changed = erasing(change, [*records, *self.records], self.head)
-            now = {record.revision: record for record in (*self.records, *changed)}
-            self.records = [now[revision] for revision in sorted(now)]
-        self.head, record = apply(self.head, change, at)
+            there = [*records, *self.records]
+            change, made = erasing(change, there, self.head)
+        head, record = apply(self.head, change, at)
+        if record is not None:
+            made.append(record)
+        head, made = witness.changed(key, self.head, head, change, there, made)
+        self.head = witness.head(key, self.head, head)
         if change.kind == "clear":
             self.rows, self.places, self.counts, self.records = [], {}, {}, []
         elif change.kind == "erase":
-            self._bury(change.seqs)
-        if record is not None:
-            self.records = [*self.records, record]
+            self._bury(change.seqs, witness)
+        now = {record.revision: record for record in (*self.records, *made)}
+        self.records = [now[revision] for revision in sorted(now)]
         return self.head
 
-    def _bury(self, seqs: Iterable[int]) -> None:
+    def _bury(self, seqs: Iterable[int], witness: Witness) -> None:
         self.rows = list(self.written)
         for seq in seqs:
             row = self.by_seq(seq)
             if row is not None:
-                self.rows[self.index(seq)] = (seq, row[1], pack(tombstone(self.entry(row))))
+                self.rows[self.index(seq)] = (seq, row[1], pack(witness.grave(self.entry(row))))
         self._uncount(seqs)
 
     def _uncount(self, seqs: Iterable[int]) -> None:
@@ -186,11 +210,12 @@ class MemoryLog:
 
     def rewritten(self, how: Rewrite) -> list[int]:
         """The places whose entries a rewrite would make others."""
-        return [entry.seq for entry in map(self.entry, self.rows) if how.entry(entry) is not entry]
+        return [entry.seq for entry in map(self.entry, self.written) if how.entry(entry) is not entry]
 
-    def rewrite(self, how: Rewrite) -> int:
+    def rewrite(self, how: Rewrite, key: SessionKey, witness: Witness) -> int:
         """Rewrite all of it; return how many entries and records are others."""
         head, records = how.head(self.head), [how.record(record) for record in self.records]
+        head = witness.head(key, self.head, head)
         rows = self.written
         new = [entry for was in map(self.entry, rows) if (entry := how.entry(was)) is not was]
         changed = sum(one is not was for one, was in zip(records, self.records, strict=True)) + len(new)

@@ -24,7 +24,8 @@ from palimpsest.runners import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.memory_log import MemoryLog, shared, shares
+from palimpsest.stores.memory_log import NOWHERE, MemoryLog, shared, shares
+from palimpsest.stores.witness import NOBODY, Witness
 
 
 class _Below(msgspec.Struct, frozen=True):
@@ -52,13 +53,20 @@ class _Layer(MemoryLog):
         branch.below = _Below(below.key, min(below.next_seq, head.next_seq), min(below.revision, head.revision))
         return branch
 
-    def change(self, change: Change, at: int, records: Sequence[Record] = ()) -> Head:
+    def change(
+        self,
+        change: Change,
+        at: int,
+        records: Sequence[Record] = (),
+        key: SessionKey = NOWHERE,
+        witness: Witness = NOBODY,
+    ) -> Head:
         mine = {record.revision for record in self.records}
         above = [one for one in records if one.revision <= self.below.revision and one.revision not in mine]
         if change.kind == "clear":
             self.below = _Below(self.below.key)
         self.there = True
-        return super().change(change, at, above)
+        return super().change(change, at, above, key, witness)
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Take over entries from below, which are about to be erased here."""
@@ -122,7 +130,7 @@ class Overlay(Store):
                     continue
                 expected(key, log.head, expect)
                 known = {entry.id: entry for entry in old if log.by_seq(entry.seq) is None} | log.named(ids)
-                done = log.append(entries, known if check_ids else None, self._clock())
+                done = log.append(entries, known if check_ids else None, self._clock(), key, self.witness)
                 if done.added:
                     log.there = True
                     self._logs[key] = log
@@ -167,10 +175,10 @@ class Overlay(Store):
             changed = {name: other.copy() for name, other in self._family(log).items()} | changed
             for each in changed.values():
                 each.take(entries)
-            for other in changed.values():
+            for name, other in changed.items():
                 if seqs := shared(log, other, change.seqs):
-                    other.change(of_branch(change, key, seqs), at, records)
-        head = log.change(change, at, records)
+                    other.change(of_branch(change, key, seqs), at, records, name, self.witness)
+        head = log.change(change, at, records, key, self.witness)
         self._logs.update(changed)
         return head
 
@@ -181,13 +189,15 @@ class Overlay(Store):
         with self._lock:
             log, there = self._logs[key], self._logs[target]
             expected(key, log.head, None, expect_epoch)
-            self._logs[branching(key, into, there.head if there.there else None)] = log.branch(head)
+            branch = branching(key, into, there.head if there.there else None)
+            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         await self._log(key)
         with self._lock:
             before = self._logs[key]
-            log = _Layer.of(dump, loading(key, before.head if before.there else None, dump.head, replace))
+            head = loading(key, before.head if before.there else None, dump.head, replace)
+            log = _Layer.of(dump, self.witness.head(key, None, head))
             log.there = True
             self._logs[key] = log
 

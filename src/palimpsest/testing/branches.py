@@ -208,6 +208,21 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["", "b"]
 
     @rule
+    async def test_what_was_cleared_is_no_more_there_for_that_branches_have_it(self, on: Opened) -> None:
+        """Nothing finds in a session what it has cleared, by place or id, and counts nothing of it; a branch does."""
+        given = (await on.store.append(KEY, said("a", "b"))).entries
+        await fork(on.store, KEY, BRANCH)
+        await on.store.compact(KEY, Change(kind="clear", reason="r"))
+        await on.store.append(KEY, said("new"))
+        await on.store.count(KEY, "c", {1: 5, 3: 7})
+
+        assert texts(await on.store.read(KEY)) == ["new"]
+        assert await on.store.fetch(KEY, [1], [given[1].id]) == []
+        assert await on.store.tally(KEY, "c") == (1, 7)
+        assert texts(await on.store.read(BRANCH)) == ["a", "b"]
+        assert await on.store.tally(BRANCH, "c") == (0, 0)
+
+    @rule
     async def test_replacing_one_leaves_the_others_whole(self, on: Opened) -> None:
         """An import in the place of a session does not reach its branches."""
         await on.store.append(KEY, said("a"))

@@ -114,6 +114,17 @@ class ChangeConformance(Contract):
         assert len(await on.store.records(KEY)) == 1
 
     @rule
+    async def test_a_cut_of_another_log_is_refused(self, on: Opened) -> None:
+        """A cut that begins behind the end of the log, or names a compaction that is not there, raises Conflict."""
+        await on.store.append(KEY, said("a"))
+        before = await on.store.head(KEY)
+
+        for cut in (Cut(start=9), Cut(compaction=9)):
+            await refused(Conflict, on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=cut)))
+
+        assert await on.store.head(KEY) == before
+
+    @rule
     async def test_records_come_by_revision(self, on: Opened) -> None:
         """`after` and `before` are exclusive revisions; records come oldest first."""
         await on.store.append(KEY, said("a"))

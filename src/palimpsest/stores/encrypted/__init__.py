@@ -7,7 +7,8 @@
 
 Everything that is text is sealed with AES-256-GCM as `sealed:1:KEY ID:BASE64` of nonce, ciphertext and tag, and bound
 to its place: the entry's seq and id, the record's revision, the item's key. The stores below see ids, kinds, links,
-counts and times, and link, compact, erase and expire by these as ever. `docs/stores.md` lists what stays in clear.
+counts and times, and link, compact, erase and expire by these as ever. `docs/stores.md` lists what stays in clear: that
+is authenticated, by what `notary` adds to heads, records and tombstones.
 """
 
 from __future__ import annotations

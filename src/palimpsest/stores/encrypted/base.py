@@ -7,8 +7,8 @@ head that a change of keys has moved; who makes something new, or rewrites, look
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from palimpsest.errors import ConfigError
@@ -37,6 +37,9 @@ class SealingStore(Store, Rewritable):
     ) -> None:
         self.below, self.url, self.writable = below, below.url, below.writable
         self.markings, self.reader = markings, Reader(below, sealer, markings)
+        self.notary = self.reader.notary
+        self.notary.take_over(below.witness)
+        below.ask(self.notary)
         self.items = Items(below.url, sealer, markings)
         self._runner, self._clock = runner, clock
         self._blocking = below if isinstance(below, BlockingStore) else None
@@ -54,15 +57,15 @@ class SealingStore(Store, Rewritable):
         """Run what waits for nothing but a blocking store where that runs, sealing included, in one go."""
         return await (self._runner.whole(start, reads=reads) if self._blocking is not None else start())
 
-    @contextmanager
-    def _alone(self, key: SessionKey) -> Iterator[None]:
-        """Keep this process's other writers of the session waiting; over a store that suspends, Conflict does that."""
+    def _alone(self, key: SessionKey) -> AbstractContextManager[object]:
+        """What keeps this process's other writers of the session waiting; over a store that suspends, Conflict does.
+
+        It is C's own lock: between taking and holding it there is no step in which a signal's handler could raise.
+        """
         if self._blocking is None:
-            yield
-            return
+            return nullcontext()
         self._blocking.check()  # a child of the process that opened it must not wait for a lock of that
-        with self._locks[hash(key) % LOCKS]:
-            yield
+        return self._locks[hash(key) % LOCKS]
 
     async def _box(self, key: SessionKey, head: Head | None) -> Box:
         """What seals for a session of which this head was read just now (None: it is new, or none was read).
@@ -139,7 +142,7 @@ class SealingStore(Store, Rewritable):
                 touched = {key}
                 done = await rewrite_session(below, self.reader, key, how, after=after, seqs=seqs, touched=touched)
                 await self._settle(touched, box)
-                return done
+            return done
 
         return await self._whole(write)
 

@@ -18,7 +18,7 @@ from operator import attrgetter
 import msgspec
 
 from palimpsest.entries import Entry, Reasoning, pack, unpack
-from palimpsest.log import Call, Cut, Head, tombstone
+from palimpsest.log import Call, Cut, Head, Seal
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.records import decoded, encoded
 
@@ -77,25 +77,24 @@ def known_names(sealed: Head, plain: Head) -> Iterator[tuple[str, str]]:
 # --- entries
 
 
-def seal_entry(entry: Entry, box: Box) -> Entry:
-    """The entry, which has its place and links, as it is stored."""
-    if entry.erased:
-        return tombstone(entry)
-    text = box.seal(_place(entry), pack(entry))
+def seal_entry(entry: Entry, box: Box, log: str, token: str = "", nonce: bytes = b"") -> Entry:
+    """The entry, which has its place and links and is no tombstone, as it is stored in the log of this mark.
+
+    `token` is that of the step that writes it anew.
+    """
+    text = box.seal(_place(entry, log, token), pack(entry), nonce)
     content = (Reasoning(text=text),) if entry.is_reasoning else text
-    return Entry(id=entry.id, seq=entry.seq, content=content, **dict(zip(CLEAR, _clear(entry), strict=True)))
+    return Entry(id=entry.id, seq=entry.seq, content=content, **dict(zip(CLEAR, clear_fields(entry), strict=True)))
 
 
-def open_entry(stored: Entry, box: Box) -> Entry:
-    """The entry that was stored. Raises Unsealed where something of it was changed."""
-    if stored.erased:
-        return tombstone(stored)
-    body = box.open(_place(stored), _text(stored))
+def open_entry(stored: Entry, box: Box, log: str, token: str = "") -> Entry:
+    """The entry that was stored, which is no tombstone. Raises Unsealed where something of it was changed."""
+    body = box.open(_place(stored, log, token), _text(stored))
     try:
         entry = unpack(body, stored.id, stored.seq, stored.tokens)
     except ValueError as fault:
         raise Unsealed(f"cannot be read ({fault})") from None
-    if _clear(entry) != _clear(stored):
+    if clear_fields(entry) != clear_fields(stored):
         raise Unsealed("is not as it was sealed: what stands in clear beside it was changed")
     return entry
 
@@ -111,11 +110,12 @@ CLEAR = (
 )
 """What of an entry stands beside its ciphertext, with id and seq: stores below go by it."""
 
-_clear = attrgetter(*CLEAR)
+clear_fields = attrgetter(*CLEAR)
+"""What of an entry stands in clear beside its id and seq."""
 
 
-def _place(entry: Entry) -> str:
-    return f"entry {entry.seq} {entry.id}"
+def _place(entry: Entry, log: str, token: str) -> str:
+    return f"entry {log} {entry.seq} {token} {entry.id}"
 
 
 def _text(stored: Entry) -> str:
@@ -127,33 +127,46 @@ def _text(stored: Entry) -> str:
 
 # --- heads
 
-Lineage = tuple[tuple[str, int, int], ...]
-"""The sessions that a branch shares, oldest first: each with the seq before which, and the revision up to which."""
+Lineage = tuple[tuple[str, int, int, str], ...]
+"""The sessions that a branch shares, oldest first.
+
+Each with the seq before which, the revision up to which, and the mark of its log.
+"""
 
 
 def owner(lineage: Lineage, session: str, *, seq: int = 0, revision: int = 0) -> str:
     """The session that has sealed what stands at this place of a branch, or in the record of this revision."""
-    for ancestor, next_seq, last in lineage:
+    for ancestor, next_seq, last, _ in lineage:
         if (seq and seq < next_seq) or (revision and revision <= last):
             return ancestor
     return session
 
 
-def shared(lineage: Lineage, session: str, head: Head) -> Lineage:
-    """The line of a branch that begins with this head, off a session of that line."""
-    parts = [(name, min(seq, head.next_seq), min(last, head.revision)) for name, seq, last in lineage]
-    return (*parts, (session, head.next_seq, head.revision))
+def log_of(lineage: Lineage, log: str, *, seq: int = 0, revision: int = 0) -> str:
+    """The mark of the log that what stands at this place, or in the record of this revision, was written into."""
+    for _, next_seq, last, mark in lineage:
+        if (seq and seq < next_seq) or (revision and revision <= last):
+            return mark
+    return log
 
 
-def seal_head(head: Head, box: Box, lineage: Lineage = ()) -> Head:
-    """A whole head as it is stored."""
+def shared(lineage: Lineage, session: str, log: str, head: Head) -> Lineage:
+    """The line of a branch that begins with this head, off a session of that line, whose log has this mark."""
+    parts = [(name, min(seq, head.next_seq), min(last, head.revision), mark) for name, seq, last, mark in lineage]
+    return (*parts, (session, head.next_seq, head.revision, log))
+
+
+def seal_head(head: Head, box: Box, lineage: Lineage = (), seal: Seal | None = None) -> Head:
+    """A whole head as it is stored, with this seal, and as it will be read again."""
     names = Names(box)
     forked = head.forked_from
     if lineage:
         parent, revision = forked or ("", 0)
         forked = (f"{parent}\n{box.seal('lineage', encoded(lineage))}", revision)
-    return _replace(
+    sealed = _replace(
         head,
+        seal=seal,
+        mac="",
         calls=tuple(Call(c.seq, names.token(c.call_id), names.token(c.name), c.group) for c in head.calls),
         contexts={
             names.of(name): (seq, box.seal(f"digest {seq}", to_bytes(digest)))
@@ -163,12 +176,13 @@ def seal_head(head: Head, box: Box, lineage: Lineage = ()) -> Head:
         views=_views(head, lambda cut: seal_cut(cut, box)),
         forked_from=forked,
     )
+    return decoded(encoded(sealed), Head)
 
 
 def open_head(stored: Head, open_text: Translate, digests: dict[int, str]) -> Head:
     """The head that was stored; `digests` are those of contexts that it has marks of: one without is left out."""
     if not (stored.calls or stored.contexts or stored.pseudonyms or stored.forked_from or _has_conditions(stored)):
-        return stored
+        return _replace(stored, seal=None, mac="")
     calls = [Call(c.seq, _opened(open_text, c.call_id), _opened(open_text, c.name), c.group) for c in stored.calls]
     contexts = {}
     for token, (seq, mark) in stored.contexts.items():
@@ -177,6 +191,8 @@ def open_head(stored: Head, open_text: Translate, digests: dict[int, str]) -> He
             contexts[open_text("name", token)] = (seq, digest)
     return _replace(
         stored,
+        seal=None,
+        mac="",
         calls=tuple(calls),
         contexts=contexts,
         pseudonyms=_open_pseudonyms(stored.pseudonyms, open_text),

@@ -32,15 +32,18 @@ class Items:
         """What stands for a key in the store below."""
         return token(self._markings.secret, tenant, namespace, key)
 
-    def sealed(self, box: Box, namespace: str, name: str, key: str, value: bytes) -> bytes:
-        """The stored value of an item."""
-        given = to_bytes(key)
-        return box.seal(_place(namespace, name), b"%d:%b%b" % (len(given), given, value)).encode("ascii")
+    def sealed(self, box: Box, namespace: str, name: str, item: Item) -> bytes:
+        """The stored value of an item, which has the version that it will have."""
+        given = to_bytes(item.key)
+        content = b"%d:%b%b" % (len(given), given, item.value)
+        return box.seal(_place(namespace, name, item), content).encode("ascii")
 
     def opened(self, tenant: str, namespace: str, stored: Item) -> Item:
         """The item that was stored. Raises StoreCorrupt where it was changed, WrongKey."""
         try:
-            content = self.box(tenant).open(_place(namespace, stored.key), stored.value.decode("ascii", "replace"))
+            content = self.box(tenant).open(
+                _place(namespace, stored.key, stored), stored.value.decode("ascii", "replace")
+            )
         except Unsealed as fault:
             raise fault.told(self._url, f"the item {stored.key} of namespace {namespace!r}") from None
         size, _, rest = content.partition(b":")
@@ -56,7 +59,7 @@ class Items:
             new = how(namespace, item)
             if new is item:
                 return stored
-            return _replace(stored, value=self.sealed(box, namespace, stored.key, item.key, new.value))
+            return _replace(stored, value=self.sealed(box, namespace, stored.key, _replace(item, value=new.value)))
 
         return await below.rewrite_items(tenant, change)
 
@@ -68,12 +71,12 @@ class Items:
             if sealed_under(stored.value.decode("ascii", "replace")) == box.key_id:
                 return stored
             item = self.opened(tenant, namespace, stored)
-            return _replace(stored, value=self.sealed(box, namespace, stored.key, item.key, item.value))
+            return _replace(stored, value=self.sealed(box, namespace, stored.key, item))
 
         while more := await below.rewrite_items(tenant, anew):  # what others put meanwhile is looked at once more
             changed += more
         return changed
 
 
-def _place(namespace: str, name: str) -> str:
-    return f"item {name} {namespace}"
+def _place(namespace: str, name: str, item: Item) -> str:
+    return f"item {name} {item.version} {item.expires} {namespace}"

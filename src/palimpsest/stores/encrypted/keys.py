@@ -9,10 +9,15 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from palimpsest.errors import ConfigError
+from palimpsest.secret import Secret, is_key
 
 ENVIRONMENT = "PALIMPSEST_KEY"
 SIZE, LONGEST_ID = 32, 64
 ALLOWED = f"{SIZE} bytes, or their base64, or {2 * SIZE} hexadecimal digits"
+IDS = f"ids of up to {LONGEST_ID} letters, digits, dots, hyphens and underscores, which do not look like a key"
+SHOWN = 20
+"""Characters up to which an id is quoted: a longer one may be a key, or a piece of one, in the wrong place."""
+
 WRITTEN = "ID:KEY, or several with commas between them, the current one first"
 
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_ID - 1}}}")
@@ -22,8 +27,9 @@ class Keys:
     """Master keys by their ids: `Keys({"2026": key, "2025": older})`.
 
     A key is 32 bytes, or text: their base64, or 64 hexadecimal digits. An id is up to 64 letters, digits, dots,
-    hyphens and underscores; it stands in clear beside everything that the key encrypts. What is written is written
-    under the `current` one (default: the first), the others are there to read. Raises ConfigError, which shows no key.
+    hyphens and underscores; it stands in clear beside everything that the key encrypts, so one that looks like a key
+    is refused. What is written is written under the `current` one (default: the first), the others are there to read.
+    Raises ConfigError, which shows no key.
     """
 
     __slots__ = ("_keys", "current")
@@ -31,10 +37,10 @@ class Keys:
     def __init__(self, keys: Mapping[str, str | bytes], *, current: str | None = None) -> None:
         if not isinstance(keys, Mapping) or not keys:
             raise ConfigError("encryption", type(keys).__name__, "a mapping of key ids to keys, with one at least")
-        self._keys = {_id(id): _key(id, key) for id, key in keys.items()}
+        self._keys = {_id(id): Secret(_key(id, key)) for id, key in keys.items()}
+        if current is not None and (not isinstance(current, str) or current not in self._keys):
+            raise ConfigError("encryption.current", _quoted(current), ", ".join(self._keys))
         self.current = next(iter(self._keys)) if current is None else current
-        if self.current not in self._keys:
-            raise ConfigError("encryption.current", current, ", ".join(self._keys))
 
     @classmethod
     def parse(cls, text: str, *, where: str = "encryption") -> Keys:
@@ -45,7 +51,8 @@ class Keys:
             if not colon:
                 raise ConfigError(where, "a key without an id", WRITTEN)
             if id in keys:
-                raise ConfigError(where, f"two keys of the id {_id(id)}", "an id of its own for each key")
+                named = f"the id {id}" if len(_id(id)) <= SHOWN else _quoted(id)
+                raise ConfigError(where, f"two keys of {named}", "an id of its own for each key")
             keys[id] = key
         if not keys:
             raise ConfigError(where, "nothing", WRITTEN)
@@ -79,7 +86,8 @@ class Keys:
 
     def secret(self, id: str) -> bytes | None:
         """The key of this id, if it is there."""
-        return self._keys.get(id)
+        found = self._keys.get(id)
+        return None if found is None else found.reveal()
 
     def __repr__(self) -> str:
         return f"Keys(ids={self.ids!r}, current={self.current!r})"
@@ -89,14 +97,20 @@ class Keys:
 
 
 def _id(given: object) -> str:
-    if not isinstance(given, str) or not _ID.fullmatch(given):  # it may be a key in the wrong place: not shown
-        found = f"an id of {len(given)} characters" if isinstance(given, str) else type(given).__name__
-        raise ConfigError("encryption", found, "ids of up to 64 letters, digits, dots, hyphens and underscores")
+    if not isinstance(given, str) or not _ID.fullmatch(given) or is_key(given):
+        raise ConfigError("encryption", _quoted(given), IDS)
     return given
 
 
+def _quoted(given: object) -> str:
+    """What a message says of what was given as an id: it may be a key in the wrong place."""
+    if not isinstance(given, str):
+        return type(given).__name__
+    return given if len(given) <= SHOWN and _ID.fullmatch(given) else f"an id of {len(given)} characters"
+
+
 def _key(id: str, given: object) -> bytes:
-    where = f"encryption key {id}"
+    where = f"encryption key {id}" if len(id) <= SHOWN else f"encryption key of {_quoted(id)}"
     if isinstance(given, bytes | bytearray):
         raw = bytes(given)
     elif isinstance(given, str):

@@ -12,6 +12,7 @@ import os
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
+from palimpsest.secret import Secret
 from palimpsest.stores import MARK, Item, Store
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import Sealer, Unsealed
@@ -51,7 +52,7 @@ class Markings:
         self._store, self._keys, self._sealer = store, keys, sealer
         self._item: Item | None = None
         self.mark = Mark(current=keys.current, keys={})
-        self.secret = b""
+        self._names = Secret(b"")
 
     @classmethod
     async def opened(cls, store: Store, keys: Keys, sealer: Sealer, item: Item | None) -> Markings:
@@ -65,7 +66,7 @@ class Markings:
                 )
                 raise ConfigError("encryption", keys, allowed)
         if item is None:
-            markings.secret = os.urandom(32)
+            markings._names = Secret(os.urandom(32))
             if not store.writable:
                 return markings
             item = await markings._written(markings._with(keys.current), 0)
@@ -77,6 +78,11 @@ class Markings:
         """The id of the key under which this process writes now."""
         own = self._keys.current
         return self.mark.current if own in self.mark.retired else own
+
+    @property
+    def secret(self) -> bytes:
+        """What makes tokens of names."""
+        return self._names.reveal()
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -114,7 +120,7 @@ class Markings:
         if item is None:
             raise StoreCorrupt(self._store.url, "what it says of its encryption is missing. Restore it from a backup")
         mark = read_mark(self._store.url, item.value)
-        self.secret = self._opened(mark)
+        self._names = Secret(self._opened(mark))
         self._item, self.mark = item, mark
         if self.writing not in mark.keys and self._store.writable:
             added = await self._written(self._with(self.writing), item.version)

@@ -1,19 +1,29 @@
-"""Opening what an encrypted store holds: heads, entries and records of its sessions."""
+"""Opening what an encrypted store holds: heads, entries and records of its sessions, if they are what was written last.
+
+A head vouches for all that is below it, see `palimpsest.stores.encrypted.notary`. What is read is held against the head
+that was seen before; where the two do not fit, because somebody has written meanwhile, against the one that is there
+now, until they do, or the same head is found again: then something was changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from palimpsest.entries import Entry
-from palimpsest.log import Head, Record, SessionKey, digest
+from palimpsest.log import Head, Record, Seal, SessionKey, digest, tombstone
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.forms import Lineage
+from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.mark import Markings
+from palimpsest.stores.encrypted.notary import Notary
 from palimpsest.stores.encrypted.sealing import Box, Sealer, Unsealed
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 KEPT = 4096
@@ -22,6 +32,51 @@ KEPT = 4096
 SHORT = 1024
 """Characters up to which a text of a head is remembered."""
 
+TRIES = 100
+"""How often something is read again that others write meanwhile."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A head as it is stored and as it is, with what it says of the rows below it."""
+
+    stored: Head
+    plain: Head
+    seal: Seal
+    ledger: Ledger
+    lineage: Lineage
+
+
+class Wanted(NamedTuple):
+    """Which entries are read: those between two places, so many of them, from the end; or those at `seqs`."""
+
+    after: int = 0
+    before: int | None = None
+    limit: int | None = None
+    newest_first: bool = False
+    some: bool = False
+    seqs: Collection[int] = ()
+
+    def check(self, head: Head, found: Sequence[Entry]) -> None:
+        """Raise Unsealed where entries are missing that a session of this head has, or there are others."""
+        seqs = [entry.seq for entry in found]
+        for seq in seqs:
+            if not head.first_seq <= seq < head.next_seq:
+                raise Unsealed("is there, and its session's head knows of none").about(f"entry {seq}")
+        if self.some:
+            missing = {seq for seq in self.seqs if head.first_seq <= seq < head.next_seq}.difference(seqs)
+        else:
+            first = max(self.after + 1, head.first_seq)
+            end = head.next_seq if self.before is None else min(self.before, head.next_seq)
+            number = max(end - first, 0) if self.limit is None else min(max(end - first, 0), self.limit)
+            wanted = range(end - 1, end - 1 - number, -1) if self.newest_first else range(first, first + number)
+            if list(wanted) == seqs:
+                return
+            missing = set(wanted).difference(seqs)
+            if not missing:
+                raise Unsealed("are not in their order").about("entries")
+        if missing:
+            raise Unsealed("is missing, though its session's head knows of it").about(f"entry {min(missing)}")
+
 
 class Reader:
     """Opens what the store `below` gives. Raises StoreCorrupt, naming it, for what was changed, WrongKey."""
@@ -29,13 +84,14 @@ class Reader:
     def __init__(self, below: Store, sealer: Sealer, markings: Markings) -> None:
         self.below, self.url = below, below.url
         self._sealer, self._markings = sealer, markings
-        self._lineages: dict[SessionKey, Lineage] = {}
+        self.notary = Notary(below.url, sealer, markings, self.line)
+        self._seen: dict[SessionKey, Seen] = {}
         self._texts: dict[tuple[SessionKey, str, str], str] = {}
         self._digests: dict[tuple[SessionKey, int, str], str] = {}
 
-    def box(self, key: SessionKey) -> Box:
-        """What seals and opens the texts of a session."""
-        return self._sealer.box(("session", *key), self._markings.writing)
+    def box(self, key: SessionKey, key_id: str = "") -> Box:
+        """What opens the texts of a session, and seals under the key of this id (default: what is written under)."""
+        return self._sealer.box(("session", *key), key_id or self._markings.writing)
 
     # --- heads
 
@@ -44,19 +100,56 @@ class Reader:
         box = self.box(key)
         return lambda place, text: _decoded(box.open(place, text))
 
-    async def head(self, key: SessionKey) -> tuple[Head, Head] | None:
-        """The session's head as it is stored, and as it is."""
-        stored = await self.below.head(key)
-        return None if stored is None else (stored, await self.open_head(key, stored))
+    async def head(self, key: SessionKey) -> Seen | None:
+        """The session's head, as it is now, looked at."""
+        for _ in range(TRIES):
+            stored = await self.below.head(key)
+            if stored is None:
+                self._seen.pop(key, None)
+                return None
+            known = self._seen.get(key)
+            if known is not None and (known.stored is stored or known.stored == stored):
+                return known
+            try:
+                seen = await self._look(key, stored)
+                await self._is_newest(key, seen, known)
+            except Unsealed as fault:
+                failed = fault
+                if await self.below.head(key) == stored:
+                    break
+            else:
+                _keep(self._seen, key, seen)
+                return seen
+        raise failed.told(self.url, f"the head of session {key.session!r}")
 
-    async def open_head(self, key: SessionKey, stored: Head) -> Head:
-        """The head that is stored like this."""
+    async def took(self, key: SessionKey, stored: Head, plain: Head | None = None) -> Head:
+        """Remember the head that a commit of ours has just made, and return it as it is."""
         try:
-            self.line(key, stored)
-            digests = await self._digested(key, stored) if stored.contexts else {}
-            return forms.open_head(stored, self._head_text(key), digests)
-        except Unsealed as fault:
-            raise fault.told(self.url, f"the head of session {key.session!r}") from None
+            seen = await self._look(key, stored, plain)
+        except Unsealed:  # somebody else has rewritten meanwhile what it names, or deleted all
+            now = await self.head(key)
+            return now.plain if now is not None else Head()
+        _keep(self._seen, key, seen)
+        return seen.plain
+
+    async def _look(self, key: SessionKey, stored: Head, plain: Head | None = None) -> Seen:
+        seal, known = self.notary.check_head(key, stored), self._seen.get(key)
+        lineage = self.line(key, stored)
+        ledger = known.ledger if known is not None and known.seal == seal else Ledger.of(seal)
+        if plain is None:
+            before = Seen(stored, stored, seal, ledger, lineage)
+            digests = await self._digested(key, before) if stored.contexts else {}
+            plain = forms.open_head(stored, self._head_text(key), digests)
+        return Seen(stored, plain, seal, ledger, lineage)
+
+    async def _is_newest(self, key: SessionKey, seen: Seen, known: Seen | None) -> None:
+        """Raise Unsealed for a head of before: one that was seen is later, or there are rows that it does not know."""
+        if known is not None and known.seal.log == seen.seal.log and known.stored.revision > seen.stored.revision:
+            raise Unsealed("is of an earlier time: a later one was there before")
+        if await self.below.fetch(key, [seen.stored.next_seq]):
+            raise Unsealed("is of an earlier time: there are entries that it does not know")
+        if await self.below.records(key, after=seen.seal.last):
+            raise Unsealed("is of an earlier time: there are records that it does not know")
 
     def note_digests(self, key: SessionKey, stored: Head, entries: Sequence[Entry]) -> None:
         """Remember the digests of contexts that have just been written, so that nobody has to read them again."""
@@ -67,12 +160,7 @@ class Reader:
 
     def line(self, key: SessionKey, stored: Head) -> Lineage:
         """The sessions whose entries and records a session shares that has this head."""
-        found = forms.lineage_of(stored, self._head_text(key))
-        if found:
-            _keep(self._lineages, key, found)
-        else:
-            self._lineages.pop(key, None)
-        return found
+        return forms.lineage_of(stored, self._head_text(key))
 
     def _head_text(self, key: SessionKey) -> forms.Translate:
         """Opens texts of a session's own head, of which the short ones are remembered: they come again and again."""
@@ -88,79 +176,133 @@ class Reader:
 
         return text
 
-    async def _digested(self, key: SessionKey, stored: Head) -> dict[int, str]:
+    async def _digested(self, key: SessionKey, seen: Seen) -> dict[int, str]:
         """The digests of the texts of those of a head's contexts that it has a mark of, by seq."""
-        places = {seq: (key, seq, mark) for seq, mark in stored.contexts.values() if forms.is_mark(mark)}
+        contexts = seen.stored.contexts.values()
+        places = {seq: (key, seq, mark) for seq, mark in contexts if forms.is_mark(mark)}
         found = {seq: self._digests[place] for seq, place in places.items() if place in self._digests}
         unknown = [seq for seq in places if seq not in found]
-        if unknown:
-            for entry in await self.entries(key, await self.below.fetch(key, unknown)):
-                if not entry.erased:
-                    found[entry.seq] = digest(entry.text)
-                    _keep(self._digests, places[entry.seq], found[entry.seq])
+        for stored in await self.below.fetch(key, unknown) if unknown else ():
+            entry = self.entry(key, seen, stored)
+            if not entry.erased:
+                found[entry.seq] = digest(entry.text)
+                _keep(self._digests, places[entry.seq], found[entry.seq])
         return found
 
     # --- entries and records
 
-    async def entries(self, key: SessionKey, stored: Sequence[Entry]) -> list[Entry]:
-        """The entries that are stored like this."""
-        try:
-            return self._entries(key, stored, self._lineages.get(key, ()), last=False)
-        except Unsealed:  # what is known of its line may be of another session of this id, or nothing yet
-            lineage = await self._line_now(key)
-            if lineage is None:
-                return []  # it was deleted since they were read, and what they are sealed with is not known any more
-            return self._entries(key, stored, lineage, last=True)
+    async def entries(
+        self, key: SessionKey, wanted: Wanted, read: Callable[[], Awaitable[list[Entry]]], *, part: bool = False
+    ) -> list[Entry]:
+        """The entries that `read` gives as they are stored: all of those wanted, or with `part` perhaps not all."""
 
-    def _entries(self, key: SessionKey, stored: Sequence[Entry], lineage: Lineage, *, last: bool) -> list[Entry]:
-        own = self.box(key)
-        found = []
-        for entry in stored:
-            box = own
-            if lineage:
-                box = self.box(key._replace(session=forms.owner(lineage, key.session, seq=entry.seq)))
-            try:
-                found.append(forms.open_entry(entry, box))
-            except Unsealed as fault:
-                if not last:
-                    raise
-                raise fault.told(self.url, f"entry {entry.seq} of session {key.session!r}") from None
-        return found
+        def opened(seen: Seen | None, stored: list[Entry]) -> list[Entry]:
+            if seen is None:
+                if stored:
+                    raise Unsealed("is there, and its session has no head").about(f"entry {stored[0].seq}")
+                return []
+            (wanted._replace(some=True, seqs=()) if part else wanted).check(seen.plain, stored)
+            if seen.lineage or seen.seal.graves:
+                return [self.entry(key, seen, entry) for entry in stored]
+            return self._own_entries(key, seen, stored)
 
-    async def records(self, key: SessionKey, stored: Sequence[Record]) -> list[Record]:
-        """The records that are stored like this."""
+        return await self._held_against(key, read, opened)
+
+    def _own_entries(self, key: SessionKey, seen: Seen, stored: Sequence[Entry]) -> list[Entry]:
+        """The same as `entry` of each, where nothing is shared and nothing was erased, as in most sessions."""
+        box, log, tokens = self.box(key), seen.seal.log, seen.ledger.entries
         try:
-            return [self._record(key, record, self._lineages.get(key, ())) for record in stored]
+            return [forms.open_entry(entry, box, log, tokens.get(entry.seq, "")) for entry in stored]
         except Unsealed:
-            lineage = await self._line_now(key)
-            if lineage is None:
-                return []  # as of entries
-        found = []
-        for record in stored:
-            try:
-                found.append(self._record(key, record, lineage))
-            except Unsealed as fault:
-                told = f"the record of revision {record.revision} of session {key.session!r}"
-                raise fault.told(self.url, told) from None
-        return found
+            return [self.entry(key, seen, entry) for entry in stored]  # which names the one
 
-    def _record(self, key: SessionKey, record: Record, lineage: Lineage) -> Record:
-        teller = telling.teller(record, lineage, key.session)
-        return telling.open_record(record, self.text(key._replace(session=teller)))
-
-    async def lineage(self, key: SessionKey) -> Lineage:
-        """The same, as its head says now."""
-        return await self._line_now(key) or ()
-
-    async def _line_now(self, key: SessionKey) -> Lineage | None:
-        """The same; None where there is no session."""
-        stored = await self.below.head(key)
-        if stored is None:
-            return None
+    def entry(self, key: SessionKey, seen: Seen, stored: Entry) -> Entry:
+        """The entry that is stored like this in a session of this head. Raises Unsealed."""
         try:
-            return self.line(key, stored)
+            if stored.erased or stored.seq in seen.ledger.graves:
+                self.notary.check_grave(stored, erased=stored.seq in seen.ledger.graves)
+                return tombstone(stored)
+            box, log = self.place(key, seen, stored.seq)
+            return forms.open_entry(stored, box, log, seen.ledger.entries.get(stored.seq, ""))
         except Unsealed as fault:
-            raise fault.told(self.url, f"the head of session {key.session!r}") from None
+            raise fault.about(f"entry {stored.seq} of session {key.session!r}") from None
+
+    def place(self, key: SessionKey, seen: Seen, seq: int) -> tuple[Box, str]:
+        """What seals and opens the entry at a place, and the mark of the log that it was written into."""
+        session = forms.owner(seen.lineage, key.session, seq=seq)
+        return self.box(key._replace(session=session)), forms.log_of(seen.lineage, seen.seal.log, seq=seq)
+
+    async def records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
+        """The records between two revisions, opened."""
+        single = before is not None and before == after + 2
+
+        async def read() -> tuple[list[Record], list[Record]]:
+            found = await self.below.records(key, after=after, before=before)
+            later = before is not None and not (single and found)
+            return found, await self.below.records(key, after=before - 1) if later and before is not None else []
+
+        def opened(seen: Seen | None, stored: tuple[list[Record], list[Record]]) -> list[Record]:
+            found, later = stored
+            if seen is None:
+                if found:
+                    raise Unsealed("is there, and its session has no head").about(_told(found[0], key))
+                return []
+            _check_chain(seen, found, later, after, whole=not (single and found))
+            for one in later[:1]:
+                self.record(key, seen, one)
+            return [self.record(key, seen, one) for one in found]
+
+        return await self._held_against(key, read, opened)
+
+    def record(self, key: SessionKey, seen: Seen, stored: Record, text: forms.Translate | None = None) -> Record:
+        """The record that is stored like this in a session of this head; `text` opens what it tells.
+
+        Raises Unsealed.
+        """
+        try:
+            log = forms.log_of(seen.lineage, seen.seal.log, revision=stored.revision)
+            self.notary.check_record(key, stored, log, seen.ledger)
+            teller = telling.teller(stored, seen.lineage, key.session)
+            return telling.open_record(stored, text or self.text(key._replace(session=teller)))
+        except Unsealed as fault:
+            raise fault.about(_told(stored, key)) from None
+
+    async def _held_against(
+        self, key: SessionKey, read: Callable[[], Awaitable[K]], opened: Callable[[Seen | None, K], T]
+    ) -> T:
+        """What is opened of what is read, with the head that it fits."""
+        seen = self._seen.get(key) or await self.head(key)
+        before: K | None = None
+        for _ in range(TRIES):
+            stored = await read()
+            try:
+                return opened(seen, stored)
+            except Unsealed as fault:
+                failed, was = fault, seen
+            seen = await self.head(key)
+            if seen is was and (seen is not None or stored == before):  # it may have come and gone between two looks
+                break
+            before = stored
+        raise failed.told(self.url)
+
+
+def _check_chain(seen: Seen, found: Sequence[Record], later: Sequence[Record], after: int, *, whole: bool) -> None:
+    """Raise Unsealed where a record is missing between two revisions, by what each says of the one before it."""
+    last, first = max(after, 0), True
+    for one in (*found, *later[:1]):
+        if one.before > last:
+            missing = f"the record of revision {one.before}"
+            raise Unsealed("is missing, though the one after it tells of it").about(missing)
+        if one.revision > seen.seal.last or (one.before < last and not first):
+            raise Unsealed("is there, and nothing tells of it").about(f"a record before revision {one.revision + 1}")
+        last, first = one.revision, False
+    if whole and not later and last < seen.seal.last:
+        missing = f"the record of revision {seen.seal.last}"
+        raise Unsealed("is missing, though its session's head knows of it").about(missing)
+
+
+def _told(stored: Record, key: SessionKey) -> str:
+    return f"the record of revision {stored.revision} of session {key.session!r}"
 
 
 def _keep(kept: dict[K, V], at: K, value: V) -> None:

@@ -1,13 +1,14 @@
 """Rewriting the sessions of an encrypted store: each value is opened, given to somebody, and sealed again in its place.
 
-A head is rewritten only if its line and its contexts are those that were looked at before, for they are read apart from
-the step in which the store below rewrites. Otherwise all begins again; that others append is not in the way.
+A head is rewritten only if its line, its contexts and its seal are those that were looked at before, for these are read
+apart from the step in which the store below rewrites. Otherwise all begins again; that others append is not in the way.
+What is to be others is found before that step, too, for the head tells of each row that was written anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Collection
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,12 +16,15 @@ from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores.encrypted import forms, telling
-from palimpsest.stores.encrypted.forms import Lineage, Translate
-from palimpsest.stores.encrypted.reading import Reader
+from palimpsest.stores.encrypted.forms import Translate
+from palimpsest.stores.encrypted.ledger import Ledger, new_token
+from palimpsest.stores.encrypted.reading import Reader, Seen, Wanted
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
-from palimpsest.stores.rewriting import Rewritable, Rewrite
+from palimpsest.stores.records import decoded, encoded
+from palimpsest.stores.rewriting import Rest, Rewritable, Rewrite
 
-T = TypeVar("T")
+BATCH = 256
+"""Entries that are looked at at once."""
 
 
 async def rewrite_session(
@@ -31,30 +35,50 @@ async def rewrite_session(
     *,
     after: int = 0,
     seqs: Collection[int] | None = None,
-    anew: bool = False,
-    touched: set[SessionKey] | None = None,
+    touched: set[SessionKey],
 ) -> tuple[int, int | None]:
-    """Rewrite a stretch of what a session says, as `Rewritable.rewrite` does.
+    """Rewrite a stretch of what a session says, or the entries at `seqs`, as `Rewritable.rewrite` does.
 
-    With `anew` what stays as it is, but is under another key, is sealed anew, and counts as rewritten. The branches
-    whose heads are rewritten are added to `touched`.
+    The branches whose heads are rewritten are added to `touched`.
     """
-    while True:
-        looked = await reader.head(key)
-        if looked is None:
-            return 0, None
-        lineage = reader.line(key, looked[0])
+    how = Rest(how, after) if after else how
+    while (seen := await reader.head(key)) is not None:
+        plan = await _planned(reader, key, how, seqs, after)
+        resealing = _Resealing(reader, key, seen, how, plan)
         try:
-            resealing = _Resealing(reader, key, looked, lineage, how, anew)
-            done = await below.rewrite(key, resealing, after=after, seqs=seqs)
-            if touched is not None:
-                touched |= resealing.branches
-            return done
+            done = await below.rewrite(key, resealing, seqs=plan.entries)
         except _Behind:
             continue
         except (StoreCorrupt, WrongKey):
-            if await reader.lineage(key) == lineage:  # else another session has come in its place
+            if await reader.head(key) is seen:  # else somebody has written meanwhile
                 raise
+        else:
+            touched |= resealing.branches
+            return done[0], plan.further
+    return 0, None
+
+
+class _Plan(NamedTuple):
+    """Which entries and records become others, the token of the step, and the place after which there is more."""
+
+    entries: Collection[int]
+    records: Collection[int]
+    token: str
+    further: int | None = None
+
+
+async def _planned(reader: Reader, key: SessionKey, how: Rewrite, seqs: Collection[int] | None, after: int) -> _Plan:
+    there_are = await reader.records(key, 0, None) if not after else ()
+    records = [one.revision for one in there_are if how.record(one) is not one]
+    if seqs is not None:
+        wanted = Wanted(some=True, seqs=seqs)
+        there = await reader.entries(key, wanted, lambda: reader.below.fetch(key, seqs))
+        return _Plan({entry.seq for entry in there if how.entry(entry) is not entry}, set(records), new_token())
+    there = await reader.entries(
+        key, Wanted(after, limit=BATCH), lambda: reader.below.read(key, after=after, limit=BATCH)
+    )
+    entries = {entry.seq for entry in there if how.entry(entry) is not entry}
+    return _Plan(entries, set(records), new_token(), there[-1].seq if len(there) == BATCH else None)
 
 
 async def seal_session_anew(below: Rewritable, reader: Reader, key: SessionKey, *, move: bool) -> int:
@@ -62,15 +86,25 @@ async def seal_session_anew(below: Rewritable, reader: Reader, key: SessionKey, 
 
     With `move` its head moves by a revision, so that whoever is about to write looks at it again.
     """
-    changed, after = await rewrite_session(below, reader, key, _Same(move), anew=True)
-    while after is not None:
-        more, after = await rewrite_session(below, reader, key, _Same(move), after=after, anew=True)
+    changed, after = 0, 0
+    while (seen := await reader.head(key)) is not None:
+        try:
+            more, next_after = await below.rewrite(key, _Resealing(reader, key, seen, _Same(move)), after=after)
+        except _Behind:
+            continue
+        except (StoreCorrupt, WrongKey):
+            if await reader.head(key) is seen:
+                raise
+            continue
         changed += more
+        if next_after is None:
+            break
+        after = next_after
     return changed
 
 
 class _Behind(Exception):
-    """The session has another line, or other contexts, than when it was looked at."""
+    """The session has another line, other contexts or another seal than when it was looked at."""
 
 
 class _Same:
@@ -95,53 +129,66 @@ class _Same:
 
 
 class _Resealing:
-    """What the store below puts in the place of stored values, where `how` says what they say from then on."""
+    """What the store below puts in the place of stored values: what `how` says, for what is planned.
 
-    def __init__(
-        self, reader: Reader, key: SessionKey, looked: tuple[Head, Head], lineage: Lineage, how: Rewrite, anew: bool
-    ) -> None:
-        self._reader, self._key, self._looked = reader, key, looked
-        self._lineage, self._how, self._anew = lineage, how, anew
+    Without a plan all goes on saying what it says, and what is under another key than is written with is sealed anew.
+    """
+
+    def __init__(self, reader: Reader, key: SessionKey, seen: Seen, how: Rewrite, plan: _Plan | None = None) -> None:
+        self._reader, self._notary = reader, reader.notary
+        self._key, self._seen, self._how, self._plan = key, seen, how, plan
         self.keeps_texts = how.keeps_texts
         self.branches: set[SessionKey] = set()
+        self._ledger = seen.ledger.copy()
+        self._ledgers = [seen.ledger]
+        """Those by which an entry may stand below: a branch may have a copy of its own."""
+        if plan is not None:
+            self._ledger.write_anew(plan.token, plan.entries, plan.records)
 
     def head(self, stored: Head) -> Head:
-        before, plain = self._looked
-        if stored != before:
-            plain = self._moved_on(stored)
+        if stored != self._seen.stored:
+            self._seen = self._moved_on(stored)
+        plain = self._seen.plain
         box, new = self._reader.box(self._key), self._how.head(plain)
-        if new is plain and not (self._anew and self._is_old_head(stored, plain, box)):
+        seal = self._ledger.put_into(self._seen.seal)
+        is_old = self._plan is None and self._is_old_head(stored, plain, box)
+        if new is plain and seal == self._seen.seal and not is_old:
             return stored
-        sealed = forms.seal_head(new, box, self._lineage)
-        return msgspec.structs.replace(sealed, revision=max(new.revision, stored.revision + 1))
+        sealed = forms.seal_head(new, box, self._seen.lineage, seal)
+        moved = stored.revision + (is_old or new is not plain)
+        return msgspec.structs.replace(sealed, revision=max(new.revision, moved))
 
-    def _moved_on(self, stored: Head) -> Head:
-        """A head that came after the one that was looked at, where nothing must be read to open it."""
-        before, plain = self._looked
-        if (stored.created, stored.forked_from, stored.contexts) != (
-            before.created,
-            before.forked_from,
-            before.contexts,
-        ):
+    def _moved_on(self, stored: Head) -> Seen:
+        """A head that came after the one that was looked at, where all that was found is still as it was."""
+        seen, before, plain = self._seen, self._seen.stored, self._seen.plain
+        as_before = [(one.seal, one.created, one.forked_from, one.contexts) for one in (stored, before)]
+        if as_before[0] != as_before[1]:
             raise _Behind
         try:
-            return forms.open_head(stored, self._reader.text(self._key), dict(plain.contexts.values()))
+            seal = self._notary.check_head(self._key, stored)
+            now = forms.open_head(stored, self._reader.text(self._key), dict(plain.contexts.values()))
         except Unsealed as fault:
             raise fault.told(self._reader.url, f"the head of session {self._key.session!r}") from None
+        return msgspec.structs.replace(seen, stored=stored, plain=now, seal=seal)
 
     def _is_old_head(self, stored: Head, plain: Head, box: Box) -> bool:
         watched = _Watched(self._reader.text(self._key), box)
         forms.open_head(stored, watched, dict(plain.contexts.values()))
         forms.lineage_of(stored, watched)
-        return watched.is_old
+        return watched.is_old or self._notary.is_old(stored.mac)
 
     def branch(self, key: SessionKey, stored: Head, seqs: Collection[int]) -> Head:
         self.branches.add(key)
         text, box = self._reader.text(key), self._reader.box(key)
         marks = {seq: mark for seq, mark in stored.contexts.values() if forms.is_mark(mark)}
         try:  # a mark goes through in the place of its digest, which would have to be read
+            seal = self._notary.check_head(key, stored)
+            ledger = Ledger.of(seal)
+            self._ledgers.append(ledger.copy())
+            if self._plan is not None:
+                ledger.write_anew(self._plan.token, set(seqs).intersection(self._plan.entries), ())
             new = self._how.branch(key, forms.open_head(stored, text, marks), seqs)
-            sealed = forms.seal_head(new, box, forms.lineage_of(stored, text))
+            sealed = forms.seal_head(new, box, forms.lineage_of(stored, text), ledger.put_into(seal))
         except Unsealed as fault:
             raise fault.told(self._reader.url, f"the head of session {key.session!r}") from None
         known = zip(sealed.contexts.items(), new.contexts.values(), strict=True)
@@ -149,30 +196,43 @@ class _Resealing:
         return msgspec.structs.replace(sealed, contexts=kept)
 
     def entry(self, stored: Entry) -> Entry:
-        owner = forms.owner(self._lineage, self._key.session, seq=stored.seq)
-        box = self._reader.box(self._key._replace(session=owner))
-        is_old = self._anew and forms.keys_of(stored) != {box.key_id}
-        if stored.erased or (self._anew and not is_old):
+        seq = stored.seq
+        box, log = self._reader.place(self._key, self._seen, seq)
+        if stored.erased:
+            is_old = self._plan is None and self._notary.is_old(stored.content)
+            return self._notary.grave(self._opened(stored)) if is_old else stored
+        if self._plan is None:
+            if forms.keys_of(stored) == {box.key_id}:
+                return stored
+        elif seq not in self._plan.entries:
             return stored
-        plain = self._opened(f"entry {stored.seq}", lambda: forms.open_entry(stored, box))
-        new = self._how.entry(plain)
-        return stored if new is plain and not is_old else forms.seal_entry(new, box)
+        new = self._how.entry(self._opened(stored))
+        return forms.seal_entry(new, box, log, self._ledger.entries.get(seq, ""))
+
+    def _opened(self, stored: Entry) -> Entry:
+        """The entry, by the ledger that it was written by."""
+        for ledger in self._ledgers:
+            try:
+                return self._reader.entry(self._key, msgspec.structs.replace(self._seen, ledger=ledger), stored)
+            except Unsealed as fault:
+                failed = fault
+        raise failed.told(self._reader.url)
 
     def record(self, stored: Record) -> Record:
-        asked = telling.asked_in(stored)
-        key = self._key._replace(session=telling.teller(stored, self._lineage, self._key.session))
-        box = self._reader.box(key)
-        watched = _Watched(self._reader.text(key), box)
-        what = f"the record of revision {stored.revision}"
-        plain = self._opened(what, lambda: telling.open_record(stored, watched))
-        new = self._how.record(plain)
-        return stored if new is plain and not (self._anew and watched.is_old) else telling.seal_record(new, box, asked)
-
-    def _opened(self, what: str, read: Callable[[], T]) -> T:
+        asked, lineage = telling.asked_in(stored), self._seen.lineage
+        teller = self._key._replace(session=telling.teller(stored, lineage, self._key.session))
+        watched = _Watched(self._reader.text(teller), self._reader.box(teller))
         try:
-            return read()
+            plain = self._reader.record(self._key, self._seen, stored, watched)
         except Unsealed as fault:
-            raise fault.told(self._reader.url, f"{what} of session {self._key.session!r}") from None
+            raise fault.told(self._reader.url) from None
+        is_old = self._plan is None and (watched.is_old or self._notary.is_old(stored.mac))
+        if not is_old and (self._plan is None or stored.revision not in self._plan.records):
+            return stored
+        new = telling.seal_record(self._how.record(plain), self._reader.box(teller), asked)
+        new = decoded(encoded(msgspec.structs.replace(new, before=stored.before)), Record)
+        log = forms.log_of(lineage, self._seen.seal.log, revision=stored.revision)
+        return self._notary.sealed_record(self._key, new, log, self._ledger)
 
 
 class _Watched:

@@ -8,19 +8,24 @@ loses against another process begins again. Keyed additions are compared here, b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, fitted
+from palimpsest.log import Change, Head, Record, Seal, SessionKey, fitted
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
-from palimpsest.stores.common import expected, unknown_only
+from palimpsest.stores.common import expected, info, unknown_only
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.base import SealingStore
-from palimpsest.stores.encrypted.forms import Names
-from palimpsest.stores.encrypted.sealing import Box
+from palimpsest.stores.encrypted.forms import Lineage, Names
+from palimpsest.stores.encrypted.ledger import Ledger
+from palimpsest.stores.encrypted.notary import new_log
+from palimpsest.stores.encrypted.reading import Wanted
+from palimpsest.stores.encrypted.sealing import Box, nonces
+from palimpsest.stores.records import decoded, encoded
 
 _replace = msgspec.structs.replace
 
@@ -37,7 +42,7 @@ class EncryptedStore(SealingStore):
             with self._alone(key):
                 while (done := await self._append(key, entries, check_ids, expect)) is None:
                     pass
-                return done
+            return done
 
         return await self._whole(write)
 
@@ -45,20 +50,22 @@ class EncryptedStore(SealingStore):
         self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None
     ) -> Appended | None:
         """Append, unless somebody else writes meanwhile (None)."""
-        stored, head = await self.reader.head(key) or (Head(), Head())
+        seen = await self.reader.head(key)
+        head = seen.plain if seen is not None else Head()
         expected(key, head, expect)
         known: dict[str, Entry] = {}
         fresh: Sequence[Entry] = entries
         if check_ids:
-            found = await self.below.fetch(key, ids=[entry.id for entry in entries])
-            known = {entry.id: entry for entry in await self.reader.entries(key, found)}
+            known = {entry.id: entry for entry in await self.fetch_now(key, ids=[entry.id for entry in entries])}
             fresh = unknown_only(entries, known)
         if not fresh:
             return Appended(head, tuple(known[entry.id] for entry in entries), 0)
         box = await self._box(key, head if head.revision else None)
-        _, linked = link(head, fresh, self._clock())
-        names = Names(box, forms.known_names(stored, head))
-        sealed = [names.on(given, forms.seal_entry(entry, box)) for given, entry in zip(fresh, linked, strict=True)]
+        log = seen.seal.log if seen is not None else self.notary.begin(key)
+        after, linked = link(head, fresh, self._clock())
+        names = Names(box, forms.known_names(seen.stored, head) if seen is not None else ())
+        together = zip(fresh, linked, nonces(len(linked)), strict=True)
+        sealed = [names.on(given, forms.seal_entry(entry, box, log, "", nonce)) for given, entry, nonce in together]
         try:
             done = await self.below.append(key, sealed, expect=head.revision)
         except Conflict:
@@ -69,7 +76,8 @@ class EncryptedStore(SealingStore):
         self.reader.note_digests(key, done.head, linked)
         new = {entry.id: entry for entry in linked}
         given = linked if len(linked) == len(entries) else [new.get(e.id) or known[e.id] for e in entries]
-        return Appended(await self.reader.open_head(key, done.head), tuple(given), len(linked))
+        after = _replace(after, created=done.head.created, updated=done.head.updated)
+        return Appended(await self.reader.took(key, done.head, after), tuple(given), len(linked))
 
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
@@ -78,7 +86,7 @@ class EncryptedStore(SealingStore):
             with self._alone(key):
                 while (done := await self._compact(key, change, expect_revision, expect_epoch)) is None:
                     pass
-                return done
+            return done
 
         return await self._whole(write)
 
@@ -86,8 +94,10 @@ class EncryptedStore(SealingStore):
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head | None:
         """Commit the change, unless somebody else writes meanwhile (None)."""
-        _, head = await self.reader.head(key) or (Head(), Head())
+        seen = await self.reader.head(key)
+        head = seen.plain if seen is not None else Head()
         expected(key, head, expect_revision, expect_epoch, change.created)
+        others = await self.below.branches(key) if change.kind == "erase" else []
         box = await self._box(key, head if head.revision else None)
         try:
             after = await self.below.compact(
@@ -97,18 +107,26 @@ class EncryptedStore(SealingStore):
                 expect_epoch=expect_epoch,
             )
         except Conflict:
+            if await self.reader.head(key) is seen:  # nobody was first: it is the change that does not fit
+                raise
             return None
-        if not head.revision:
-            await self._settle([key], box)
+        if not head.revision or others:  # their heads and records are under the same key now
+            await self._settle([key, *(key._replace(session=name) for name in others)], box)
         self._note(key, after)
-        return await self.reader.open_head(key, after)
+        return await self.reader.took(key, after)
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
         async def write() -> None:
-            lineage = forms.shared(await self.reader.lineage(key), key.session, head)
+            seen = await self.reader.head(key)
             branch = key._replace(session=into)
             box = await self._box(branch, None)
-            sealed = forms.seal_head(head, box, lineage)
+            seal, lineage = Seal(log=new_log()), Lineage()
+            if seen is not None:
+                records = await self.reader.records(key, 0, head.revision + 1)
+                lineage = forms.shared(seen.lineage, key.session, seen.seal.log, head)
+                ledger = seen.ledger.up_to(head.next_seq, head.revision)
+                seal = ledger.put_into(seal, last=records[-1].revision if records else 0)
+            sealed = forms.seal_head(head, box, lineage, seal)
             await self.below.fork(key, into, sealed, expect_epoch=expect_epoch)
             await self._settle([branch], box)
 
@@ -117,15 +135,23 @@ class EncryptedStore(SealingStore):
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         async def write() -> None:
             box = await self._box(key, None)
-            sealed = Dump(
-                head=forms.seal_head(dump.head, box),
-                entries=tuple(forms.seal_entry(entry, box) for entry in dump.entries),
-                records=tuple(telling.seal_record(record, box) for record in dump.records),
-            )
-            await self.below.load(key, sealed, replace=replace)
+            await self.below.load(key, self._sealed_dump(key, dump, box), replace=replace)
             await self._settle([key], box)
 
         await self._whole(write)
+
+    def _sealed_dump(self, key: SessionKey, dump: Dump, box: Box) -> Dump:
+        ledger, log, last, records = Ledger(), new_log(), 0, []
+        ledger.bury([entry.seq for entry in dump.entries if entry.erased])
+        for record in sorted(dump.records, key=attrgetter("revision")):
+            told = decoded(encoded(telling.seal_record(_replace(record, before=last), box)), Record)
+            records.append(self.notary.sealed_record(key, told, log, ledger))
+            last = record.revision
+        entries = [
+            self.notary.grave(entry) if entry.erased else forms.seal_entry(entry, box, log) for entry in dump.entries
+        ]
+        head = forms.seal_head(dump.head, box, seal=ledger.put_into(Seal(log=log), last=last))
+        return Dump(head=head, entries=tuple(entries), records=tuple(records))
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         await self.below.count(key, counter, counts)
@@ -137,7 +163,12 @@ class EncryptedStore(SealingStore):
         return await self.below.due(now)
 
     async def sweep(self, now: int) -> int:
-        return await self.below.sweep(now)
+        await self.markings.refresh()
+        writing, due = self.markings.writing, await self.below.due(now)
+        swept = await self.below.sweep(now)
+        for key in sorted({key for key, _ in due}):  # what it makes of their heads and records is under a key, too
+            await self._settle([key], self.reader.box(key, writing))
+        return swept
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         return await self.below.scrub(whole=whole)
@@ -147,7 +178,7 @@ class EncryptedStore(SealingStore):
     async def head(self, key: SessionKey) -> Head | None:
         async def read() -> Head | None:
             found = await self.reader.head(key)
-            return found[1] if found is not None else None
+            return found.plain if found is not None else None
 
         return await self._whole(read, reads=True)
 
@@ -162,8 +193,10 @@ class EncryptedStore(SealingStore):
         counter: str | None = None,
         uncounted: bool = False,
     ) -> list[Entry]:
-        async def read() -> list[Entry]:
-            stored = await self.below.read(
+        wanted = Wanted(after, before, limit, newest_first)
+
+        async def stored() -> list[Entry]:
+            return await self.below.read(
                 key,
                 after=after,
                 before=before,
@@ -172,23 +205,23 @@ class EncryptedStore(SealingStore):
                 counter=counter,
                 uncounted=uncounted,
             )
-            return await self.reader.entries(key, stored)
 
-        return await self._whole(read, reads=True)
+        return await self._whole(lambda: self.reader.entries(key, wanted, stored, part=uncounted), reads=True)
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
-        async def read() -> list[Entry]:
-            return await self.reader.entries(key, await self.below.fetch(key, seqs, ids, counter=counter))
+        return await self._whole(lambda: self.fetch_now(key, tuple(seqs), tuple(ids), counter), reads=True)
 
-        return await self._whole(read, reads=True)
+    async def fetch_now(
+        self, key: SessionKey, seqs: tuple[int, ...] = (), ids: Sequence[str] = (), counter: str | None = None
+    ) -> list[Entry]:
+        """What `fetch` returns, from where it runs."""
+        wanted = Wanted(some=True, seqs=seqs)
+        return await self.reader.entries(key, wanted, lambda: self.below.fetch(key, seqs, ids, counter=counter))
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
-        async def read() -> list[Record]:
-            return await self.reader.records(key, await self.below.records(key, after=after, before=before))
-
-        return await self._whole(read, reads=True)
+        return await self._whole(lambda: self.reader.records(key, after, before), reads=True)
 
     async def branches(self, key: SessionKey) -> list[str]:
         return await self.below.branches(key)
@@ -199,8 +232,15 @@ class EncryptedStore(SealingStore):
         return await self.below.tally(key, counter, after=after, before=before)
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        found = await self.below.sessions(tenant, after=after, limit=limit)
-        return [_replace(one, forked_from=forms.parent_of(one.forked_from)) for one in found]
+        async def read() -> list[SessionInfo]:
+            found = []
+            for one in await self.below.sessions(tenant, after=after, limit=limit):
+                seen = await self.reader.head(SessionKey(tenant, one.session))
+                if seen is not None:
+                    found.append(info(one.session, seen.plain))
+            return found
+
+        return await self._whole(read, reads=True)
 
     # --- items and leases
 
@@ -220,11 +260,18 @@ class EncryptedStore(SealingStore):
     ) -> Item:
         await self.markings.refresh()
         box, name = self.items.box(tenant), self.items.name(tenant, namespace, key)
-        sealed = self.items.sealed(box, namespace, name, key, value)
-        try:
-            item = await self.below.put_item(tenant, namespace, name, sealed, expires=expires, expect=expect)
-        except Conflict as fault:
-            raise Conflict(f"item {namespace}/{key}", fault.reason) from None
+        while True:
+            before = await self.below.get_item(tenant, namespace, name)
+            version = before.version if before is not None else 0  # the next one is bound to the value
+            new = Item(key=key, value=value, version=version + 1, expires=expires)
+            sealed = self.items.sealed(box, namespace, name, new)
+            wanted = version if expect is None else expect
+            try:
+                item = await self.below.put_item(tenant, namespace, name, sealed, expires=expires, expect=wanted)
+                break
+            except Conflict as fault:
+                if expect is not None and expect != version:
+                    raise Conflict(f"item {namespace}/{key}", fault.reason) from None
         await self._settle_items(tenant, box)
         return _replace(item, key=key, value=value)
 

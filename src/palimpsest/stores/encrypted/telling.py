@@ -81,7 +81,7 @@ def seal_record(record: Record, box: Box, session: str | None = None) -> Record:
 
 def open_record(stored: Record, open_text: Translate) -> Record:
     """The record that was stored."""
-    return _with(stored, _open_told(_told_by(stored), open_text))
+    return _replace(_with(stored, _open_told(_told_by(stored), open_text)), before=0, mac="")
 
 
 def _told_by(record: Record) -> Told:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from palimpsest.errors import Conflict
@@ -85,14 +85,23 @@ class Changes(SideFiles):
             first = before.first_seq  # conditions, which stand in heads, and details may be in any line
         if change.kind == "erase" and (change.silence or first < before.next_seq):
             return self._erase(at, key, log, change, before, first)
-        head, record = apply(before, change, self._clock())
+        head, made = self._applied(key, before, change, (), ())
         if change.kind == "clear" and log.header is not None:
-            self._clear(at, key, log, head, record)
+            self._clear(at, key, log, head, made[-1])
         else:
-            self._write_lines(at, log, key, _line(change, head, record))
+            self._write_lines(at, log, key, _line(change, head, made))
         return head
 
-    def _clear(self, at: Place, key: SessionKey, log: Log, head: Head, record: Record | None) -> None:
+    def _applied(
+        self, key: SessionKey, before: Head, change: Change, there: Sequence[Record], changed: Sequence[Record]
+    ) -> tuple[Head, list[Record]]:
+        """The head after a change, and the records to be stored: those that are changed, and its own, if it has one."""
+        head, record = apply(before, change, self._clock())
+        own = [record] if record is not None else []
+        head, made = self.witness.changed(key, before, head, change, there, [*changed, *own])
+        return self.witness.head(key, before, head), made
+
+    def _clear(self, at: Place, key: SessionKey, log: Log, head: Head, record: Record) -> None:
         gone = contents_of(log) if self._contents(at).exist else set()
         remove_counts(at)
         with self._rewriting(at, log, new_header(key, log.family)) as file:
@@ -101,13 +110,14 @@ class Changes(SideFiles):
 
     def _erase(self, at: Place, key: SessionKey, log: Log, change: Change, before: Head, first: int) -> Head:
         begin = log.start if change.silence else log.find(first)[0]  # what was made from an entry stands behind it
-        told = log.records(0, ENDLESS) if change.silence else log.compactions(begin)
+        told = list(log.records(0, ENDLESS) if change.silence else log.compactions(begin))
         change, changed = erasing(change, told, before)
-        head, record = apply(before, change, self._clock())
+        head, made = self._applied(key, before, change, told, changed)
         drop_counts(at, list(change.seqs))
         with self._rewriting(at, log, new_header(key, log.family)) as file:
-            gone = write_erased(log, file, begin, set(change.seqs), {one.revision: one for one in changed})
-            file.write(_line(change, head, record))
+            now = {one.revision: one for one in made[: len(changed)]}
+            gone = write_erased(log, file, begin, set(change.seqs), now, self.witness.grave)
+            file.write(_line(change, head, made[len(changed) :]))
         if gone:
             self._contents(at).drop(at.name, gone - self._reading(at, contents_of, set()))
         return head
@@ -206,6 +216,7 @@ class Changes(SideFiles):
             self._contents(at).share(target.name, contents_of(log, head.next_seq))
         remove_counts(target)
         copy_counts(self._disk, at, target, head.first_seq, head.next_seq)
+        head = self.witness.head(branch, None, head)
         with self._rewriting(target, there, new_header(branch, log.family)) as file:
             write_branch(log, file, head)
 
@@ -214,7 +225,7 @@ class Changes(SideFiles):
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         at = self._place(key)
         with self._holding(write=True), self._writing(at, create=True) as log:
-            head = loading(key, log.head, dump.head, replace)
+            head = self.witness.head(key, None, loading(key, log.head, dump.head, replace))
             contents = self._contents(at)
             gone = contents_of(log) if contents.exist else set()
             kept: set[str] = set()
@@ -234,6 +245,7 @@ class Changes(SideFiles):
         """Make a session that holds nothing but its head."""
         with self._writing(at, create=True) as log:
             branching(key, key.session, log.head)
+            head = self.witness.head(key, None, head)
             line = write_line("fork", head.revision, head.next_seq, head.updated, head=head)
             self._write_lines(at, log, key, line)
 
@@ -268,7 +280,8 @@ def identities(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
     return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if not at.erased}
 
 
-def _line(change: Change, head: Head, record: Record | None) -> bytes:
+def _line(change: Change, head: Head, own: Sequence[Record]) -> bytes:
+    record = own[-1] if own else None
     return write_line(change.kind, head.revision, head.next_seq, head.updated, record=record, head=head)
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from palimpsest.entries import Entry, pack
-from palimpsest.log import Head, Record, tombstone
+from palimpsest.log import Head, Record
 from palimpsest.stores import Dump
 from palimpsest.stores.file.lines import read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log
@@ -24,11 +24,19 @@ BATCH = 64
 """Entries of a dump that share a line."""
 
 
-def write_erased(log: Log, file: BinaryIO, begin: int, seqs: set[int], changed: Mapping[int, Record]) -> set[str]:
+def write_erased(
+    log: Log,
+    file: BinaryIO,
+    begin: int,
+    seqs: set[int],
+    changed: Mapping[int, Record],
+    grave: Callable[[Entry], Entry],
+) -> set[str]:
     """Write the log with tombstones for the entries at `seqs`; return the contents that these had.
 
-    `changed` are records, by revision, that come in the place of those that are there. Lines before the byte `begin`
-    are copied as they are. Raises StoreCorrupt where a later one is damaged: it may hold what is to be erased.
+    `changed` are records, by revision, that come in the place of those that are there; `grave` makes a tombstone. Lines
+    before the byte `begin` are copied as they are. Raises StoreCorrupt where a later one is damaged: it may hold what
+    is to be erased.
     """
     dropped: set[str] = set()
     last = max(seqs, default=0)
@@ -41,7 +49,7 @@ def write_erased(log: Log, file: BinaryIO, begin: int, seqs: set[int], changed: 
         for one, _ in found:
             if one.seq in seqs:
                 dropped |= set(one.contents)
-        entries = [_buried(one) if one[0].seq in seqs else bytes(one[1]) for one in found]
+        entries = [_buried(one, grave) if one[0].seq in seqs else bytes(one[1]) for one in found]
         if entries or record is not None:
             now = changed.get(line.revision, record) if record is not None else None
             file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=now))
@@ -130,8 +138,7 @@ def contents_of(log: Log, next_seq: int = ENDLESS) -> set[str]:
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
-def _buried(found: Found) -> bytes:
+def _buried(found: Found, grave: Callable[[Entry], Entry]) -> bytes:
     """The tombstone of an entry as it stands in a line."""
     at, raw = found
-    grave = tombstone(read_entry(raw, at, None, lambda _: b""))
-    return with_place(at.id, at.seq, pack(grave))
+    return with_place(at.id, at.seq, pack(grave(read_entry(raw, at, None, lambda _: b""))))

@@ -55,7 +55,7 @@ class Rewriting(Changes, RewritingStore):
     def _rewritten(
         self, at: Place, key: SessionKey, log: Log, how: Rewrite, before: Head, others: Sequence[Place] = ()
     ) -> int:
-        head = how.head(before)
+        head = self.witness.head(key, before, how.head(before))
         records, seqs = self._to_rewrite(at, log, how)
         ids = identities(log, tuple(seqs)) if others else {}
         for other in others if seqs else ():

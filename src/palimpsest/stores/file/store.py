@@ -58,6 +58,7 @@ class FileStore(Rewriting):
             if not fresh:
                 return Appended(before, tuple(known[entry.id] for entry in entries), 0)
             head, linked = link(before, fresh, self._clock())
+            head = self.witness.head(key, before, head)
             self._write_entries(at, log, key, head, linked)
             if len(linked) == len(entries):
                 return Appended(head, tuple(linked), len(linked))

@@ -6,6 +6,7 @@ Connections share what is remembered: it is compared with what is stored before 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -14,6 +15,7 @@ from palimpsest.log import Head, SessionKey
 from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.sqlite.branches import Branches, Shared, home, spans
 from palimpsest.stores.sqlite.rows import CHANGED, LAST, Span, checksum, place
+from palimpsest.stores.witness import Witness
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -27,22 +29,28 @@ class Known(msgspec.Struct, frozen=True):
     body: bytes
     shared: Shared
 
-    def spans(self, after: int, before: int | None) -> list[Span]:
-        """Return where the entries with `after` < seq < `before` lie; not those that were cleared and branches keep."""
+    def spans(self, after: int = 0, before: int | None = None) -> list[Span]:
+        """Where its entries between two places lie. Those that it has cleared are not its own, though branches may."""
         return spans(self.number, self.shared, max(after, self.head.first_seq - 1), before)
 
-    def place(self, seq: int) -> int | None:
-        """Return where the entry at `seq` lies; None where there can be none."""
-        if self.head.first_seq <= seq <= LAST:
-            return place(home(self.number, self.shared, seq), seq)
-        return None
+    def places(self, seqs: Iterable[int]) -> dict[int, int]:
+        """Where its entries of these lie, by seq."""
+        first = self.head.first_seq
+        return {seq: place(home(self.number, self.shared, seq), seq) for seq in seqs if first <= seq <= LAST}
 
 
 class Heads:
     """The table `session`, with a memory: what is remembered may be outdated, and `save` finds that out."""
 
-    def __init__(self, url: str, db: sqlite3.Connection, branches: Branches, known: dict[SessionKey, Known]) -> None:
-        self._url, self._db, self._branches, self._known = url, db, branches, known
+    def __init__(
+        self,
+        url: str,
+        db: sqlite3.Connection,
+        branches: Branches,
+        known: dict[SessionKey, Known],
+        witness: Callable[[], Witness],
+    ) -> None:
+        self._url, self._db, self._branches, self._known, self._witness = url, db, branches, known, witness
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not."""
@@ -96,6 +104,7 @@ class Heads:
 
     def save(self, key: SessionKey, known: Known, head: Head, shared: Shared | None = None) -> bool:
         """Put `head` in the place of the one known; return whether that was still there."""
+        head = self._witness().head(key, known.head, head)
         body = encoded(head)
         sql = "UPDATE session SET head = ?, sum = ? WHERE number = ? AND head = ?"
         if self._db.execute(sql, (body, checksum(body), known.number, known.body)).rowcount == 0:

@@ -19,6 +19,7 @@ from palimpsest.stores.sqlite.heads import Heads, Known
 from palimpsest.stores.sqlite.records import Records
 from palimpsest.stores.sqlite.rows import LAST, Rows, place
 from palimpsest.stores.sqlite.scrubbing import note
+from palimpsest.stores.witness import Witness
 
 
 class Logs:
@@ -31,11 +32,12 @@ class Logs:
         known: dict[SessionKey, Known],
         clock: Callable[[], int],
         large_bytes: int,
+        witness: Callable[[], Witness],
     ) -> None:
-        self._url, self._db, self._clock = url, connection, clock
-        self.rows, self.branches = Rows(url, connection, large_bytes), Branches(connection)
+        self._url, self._db, self._clock, self._witness = url, connection, clock, witness
+        self.rows, self.branches = Rows(url, connection, large_bytes, witness), Branches(connection)
         self.recorded = Records(url, connection)
-        self.heads = Heads(url, connection, self.branches, known)
+        self.heads = Heads(url, connection, self.branches, known, witness)
 
     # --- appending
 
@@ -95,16 +97,18 @@ class Logs:
         return entries
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
-        everywhere, entries = found.spans(0, None), list[Entry]()
-        for id in ids:
-            entries += self.rows.named(key.tenant, id, found.place(placed_at(id)), everywhere, counter)
+        everywhere, named = found.spans(), {id: placed_at(id) for id in ids}
+        places = found.places(named.values())
+        entries = []
+        for id, seq in named.items():
+            entries += self.rows.named(key.tenant, id, places.get(seq), everywhere, counter)
         return entries
 
     def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
         found = self.heads.find(key)
         if found is None:
             return []
-        places = [place for seq in seqs if (place := found.place(seq)) is not None]
+        places = found.places(seqs).values()
         entries = [*self.rows.at(key.tenant, places, counter), *self._by_ids(key, found, ids, counter)]
         by_seq = {entry.seq: entry for entry in entries}
         return [by_seq[seq] for seq in sorted(by_seq)]
@@ -165,15 +169,18 @@ class Logs:
 
     def _note(self, key: SessionKey, known: Known, change: Change) -> Head:
         """Put a change into the session's head and records."""
+        there: list[Record] = []
+        made: list[Record] = []
         if change.kind == "erase":
-            made = self.recorded.compactions(known.number, key.session, change.silence)
-            change, changed = erasing(change, made, known.head)
-            self.recorded.put(known.number, changed)
+            there = self.recorded.compactions(known.number, key.session, change.silence)
+            change, made = erasing(change, there, known.head)
         head, record = apply(known.head, change, self._clock())
+        if record is not None:
+            made.append(record)
+        head, made = self._witness().changed(key, known.head, head, change, there, made)
         if change.kind == "clear":
             self.recorded.remove(known.number)
-        if record is not None:
-            self.recorded.put(known.number, [record])
+        self.recorded.put(known.number, made)
         self.heads.save(key, known, head, () if change.kind == "clear" else None)
         if change.kind == "clear":
             self._trim(known.number, *self.branches.leave(known.number))
@@ -232,8 +239,7 @@ class Logs:
     def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         found = self.heads.find(key)
         if found is not None:
-            placed = [(place, n) for seq, n in counts.items() if (place := found.place(seq)) is not None]
-            self.rows.count(counter, placed)
+            self.rows.count(counter, [(pos, counts[seq]) for seq, pos in found.places(counts).items()])
 
     def tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
         found = self.heads.find(key)

@@ -27,9 +27,9 @@ def rewrite(
         return 0, None
     changed = _rewrite_records(logs, key, known, how) if after == 0 else 0
     if seqs is None:
-        entries = logs.rows.read(key.tenant, known.spans(after, None), None, STRETCH, newest=False, uncounted=False)
+        entries = logs.rows.read(key.tenant, known.spans(after), None, STRETCH, newest=False, uncounted=False)
     else:
-        places = [place for seq in sorted(seqs) if seq > after and (place := known.place(seq)) is not None]
+        places = known.places(seq for seq in sorted(seqs) if seq > after).values()
         entries = logs.rows.at(key.tenant, places, None)
     changed += _rewrite_entries(logs, key, known, how, entries)
     if changed or not how.keeps_texts:  # a head has texts, too

@@ -12,7 +12,7 @@ from zlib import adler32
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log import tombstone
+from palimpsest.stores.witness import Witness
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range."""
@@ -31,8 +31,8 @@ Span = tuple[int, int]
 class Rows:
     """Entries as rows. `limit` is how many bytes a string of an entry may have before it is kept apart."""
 
-    def __init__(self, url: str, db: sqlite3.Connection, limit: int) -> None:
-        self._url, self._db, self._limit = url, db, limit
+    def __init__(self, url: str, db: sqlite3.Connection, limit: int, witness: Callable[[], Witness]) -> None:
+        self._url, self._db, self._limit, self._witness = url, db, limit, witness
 
     # --- in
 
@@ -157,9 +157,10 @@ class Rows:
             pos = number << 32 | seq
             for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
                 try:
-                    tomb = pack(tombstone(unpack(body, _text(id), seq, None)))  # what it held apart is not needed
+                    entry = unpack(body, _text(id), seq, None)  # what it held apart is not needed
                 except (ValueError, TypeError) as fault:
                     raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
+                tomb = pack(self._witness().grave(entry))
                 sql = "UPDATE entry SET body = ?, sum = ?, expires = NULL WHERE pos = ?"
                 self._db.execute(sql, (tomb, checksum(tomb, pos, id), pos))
                 self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))

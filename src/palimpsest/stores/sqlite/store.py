@@ -67,7 +67,7 @@ class SQLiteStore(RewritingStore):
             raise
 
     def _bind(self, connection: sqlite3.Connection) -> Tables:
-        logs = Logs(self.url, connection, self._known, self._clock, self._large_bytes)
+        logs = Logs(self.url, connection, self._known, self._clock, self._large_bytes, lambda: self.witness)
         return Tables(connection, logs, Side(connection, self._clock))
 
     def check_open(self) -> None:
