@@ -12,6 +12,7 @@ import msgspec
 
 from palimpsest import spans, summary
 from palimpsest.entries import Entry
+from palimpsest.errors import Conflict
 from palimpsest.spans import Span
 from palimpsest.summary import Compaction, Spent
 
@@ -331,6 +332,9 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
 
 def _cut(head: Head, change: Change) -> Head:
     assert change.cut is not None, "a change of kind cut carries its cut"
+    if change.cut.compaction not in (0, head.compaction) or change.cut.start > head.next_seq:
+        # Numbers begin anew where a session was deleted: its revision may be the expected one again.
+        raise Conflict("the session", "is another one since the cut was made: read it again")
     cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
     return _begun(head, change.reason, views={**head.views, change.view: cut})
 
