@@ -230,7 +230,6 @@ class Database(Generic[B]):
 
     def prepare(self, body: Callable[[B], object]) -> None:
         """Call `body`, which begins transactions of its own and may be called again, until nobody is in its way."""
-
         until = self.until()
         while True:
             try:
@@ -270,7 +269,7 @@ class Database(Generic[B]):
 
     def _be_the_same(self) -> None:
         """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
-        self._looked = time.monotonic()
+        now = time.monotonic()
         try:
             there = os.stat(self.path)
         except OSError as fault:
@@ -279,6 +278,7 @@ class Database(Generic[B]):
             self._identity = (there.st_dev, there.st_ino)
         elif self._identity != (there.st_dev, there.st_ino):
             raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
+        self._looked = now
 
     # --- the end, and forks
 
