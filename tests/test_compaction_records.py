@@ -148,7 +148,7 @@ def test_an_erasure_that_fails_takes_no_words(
 
     def put(*args: Any) -> None:
         written.append(args)
-        if len(written) == 2:  # the words are gone by then, and the erasure's own record is not there
+        if len(written) == 1:  # the entry's words are gone by then, and no record of the erasure is there
             raise OSError(5, "Input/output error", "log.db")
         real(*args)
 
