@@ -158,6 +158,21 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
     assert all(own not in batch for batch in writer.commits)
 
 
+def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
+    """However many interrupted callers have left an append behind, the next one is written, and theirs are not."""
+    writer = Writer(*[interrupted] * (GROUP + 5))
+    commits = GroupCommit(allocate_lock(), writer)
+    for _ in range(GROUP + 5):
+        with pytest.raises(KeyboardInterrupt):
+            commits.run_now(new())
+    own = new()
+
+    commits.run_now(own)
+
+    assert writer.commits == [[own]]
+    assert not commits._waiting
+
+
 def test_who_is_cancelled_while_a_commit_is_under_way_hears_its_outcome() -> None:
     """A cancelled task returns when it is decided whether its append was written, and it was or never will be."""
 

@@ -156,16 +156,17 @@ class Interrupt:
     indirect=True,
 )
 @pytest.mark.parametrize(("error", "atomic"), [(KeyboardInterrupt, False), (Struck, True)])
+@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_interrupted_turn_gives_its_lease_back(
-    place: tuple[str, dict[str, Any]], error: type[BaseException], atomic: bool
+    place: tuple[str, dict[str, Any]], error: type[BaseException], atomic: bool, stride: int
 ) -> None:
     """Whatever a signal's handler raises at any moment of a synchronous turn: the next turn begins at once, and the
-    turn's entries are there whole or not at all."""
+    turn's entries are there whole or not at all. The quick test takes one moment of 31."""
     where, options = place
     with Memory.open(where, **options) as memory:
         waited = forbidden_to_wait(memory)
         interrupted(memory, Interrupt(sys.maxsize, error), atomic=atomic)  # what is imported is imported now
-        for step in itertools.count():
+        for step in itertools.count(0, stride):
             interrupt = Interrupt(step, error)
             session = interrupted(memory, interrupt, atomic=atomic)
             if not interrupt.struck:

@@ -135,12 +135,10 @@ class GroupCommit:
 
     def _claim(self, settled: list[bool], only: Append | None) -> Sequence[Append]:
         """Take what is to be written now; `settled` will tell that it was."""
+        self._drop()
         with self._queue:
-            batch = (
-                [only]
-                if only
-                else [one for one in islice(self._waiting, GROUP) if not one.settled and not one.withdrawn]
-            )
+            first = [only] if only else islice(self._waiting, GROUP)
+            batch = [append for append in first if not append.settled and not append.withdrawn]
             for append in batch:
                 append.settled, append.claimed = settled, True
                 append.result = append.error = None
