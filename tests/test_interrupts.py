@@ -96,6 +96,7 @@ def tried(sites: Sites, name: str, dice: random.Random, most: int) -> None:
         try_at(site, verb, at, states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verb"), BOTH)
 def test_an_interruption_leaves_all_or_nothing(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
     """Interrupted at some moment, a verb was done or was not, and everybody goes on at once."""
@@ -109,6 +110,7 @@ def test_no_moment_is_a_bad_one(sites: Sites, kind: str, verb: str, dice: random
     tried(sites, verb, dice, MOST)
 
 
+@pytest.mark.slow
 def test_other_processes_go_on_at_once(tmp_path: Path, dice: random.Random) -> None:
     """After each interruption another process writes to the same session, and finds nothing wrong with it."""
     address, options = STORES_TRIED["file"]
