@@ -117,16 +117,21 @@ def scrubbed(text: str) -> str:
     return "".join("\ufffd" if 0xD800 <= ord(character) < 0xE000 else character for character in text)
 
 
+def plain(text: str) -> str:
+    """The text, said or shown, without what may differ: `&lt;` stands for the `<` of what looks like a fence."""
+    return scrubbed(text).replace("&lt;", "<")
+
+
 def shows(messages: Sequence[Message], entry: Entry) -> bool:
     """Whether the messages hold this human message whole and unaltered."""
+    own = [message["content"] for message in messages if message["role"] == "user"]
     if isinstance(entry.content, str):
-        wanted: Any = scrubbed(entry.content)
-        return any(m["role"] == "user" and m["content"] == wanted for m in messages)
-    wanted = [scrubbed(part.text) for part in entry.content if hasattr(part, "text")]
-    for message in messages:
-        if message["role"] == "user" and isinstance(message["content"], list):
-            said = [part["text"] for part in message["content"] if part.get("type") == "text"]
-            if said == wanted and len(message["content"]) == len(entry.content):
+        return plain(entry.content) in [plain(content) for content in own if isinstance(content, str)]
+    wanted = [plain(part.text) for part in entry.content if hasattr(part, "text")]
+    for content in own:
+        if isinstance(content, list):
+            said = [plain(part["text"]) for part in content if part.get("type") == "text"]
+            if said == wanted and len(content) == len(entry.content):
                 return True
     return False
 

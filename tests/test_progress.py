@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from palimpsest.entries import moment
 from palimpsest.log import SessionKey
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.rotation import rotate_keys
-from processes import Process
+from processes import PATIENCE, Process
 from restless import Restless, adding, cutting
 from sealed import BOTH, FIRST, address, key_ids
 from writer import quarters
@@ -314,6 +315,9 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
             session.rewind(session.entry(2))
             gone = session.stats().rewound_entries
             assert memory.forget(user=USER).entries == 0
+            until = time.monotonic() + PATIENCE
+            while len(session.entries()) < 4:  # what was there is hidden or erased, what the other adds is not
+                assert time.monotonic() < until, "the other adds nothing"
             assert session.clear() >= 2
             other.kill()
 
