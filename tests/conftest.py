@@ -20,6 +20,15 @@ from processes import can_be_anybody
 from writer import quarters
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the processes that tests start one folder of compiled modules, even where Python is told to write none."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what was set here
+        folder = tempfile.mkdtemp()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """A clock that stands still until it is told to go on."""

@@ -328,23 +328,17 @@ def open_files() -> int:
 
 @contextlib.contextmanager
 def alarms() -> Iterator[Callable[[float], None]]:
-    """Give a function that has a signal come after so many seconds, whose handler raises Interruption.
-
-    The collector calls nobody meanwhile: what a handler raises in a callback of it ends nothing but that.
-    """
+    """Give a function that has a signal come after so many seconds, whose handler raises Interruption."""
 
     def handler(*_: object) -> None:
         raise Interruption
 
-    callbacks = gc.callbacks[:]
-    gc.callbacks.clear()
     before = signal.signal(signal.SIGALRM, handler)
     try:
         yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        gc.callbacks.extend(callbacks)
 
 
 # --- the other process

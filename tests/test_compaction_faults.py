@@ -15,7 +15,7 @@ from processes import Process, integrity, together
 from writer import SESSION, quarters, turn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
-KILLS = [10, pytest.param(100, marks=pytest.mark.slow)]
+KILLS = [3, pytest.param(100, marks=pytest.mark.slow)]
 SCRIPT = Path(__file__).with_name("compactor_process.py")
 
 

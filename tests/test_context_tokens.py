@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import rules
+import strategies
 from documented import JARGON, WEATHER_MESSAGES, weather
 from palimpsest import BudgetImpossible, ConfigError, Memory
-from palimpsest.entries import Entry
+from palimpsest.entries import Entry, Reasoning
 from palimpsest.notes import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
 from palimpsest.tokens import encoding
 
@@ -223,3 +225,17 @@ def test_an_unknown_model_warns_once_and_has_no_bound(memory: Memory) -> None:
 
     assert context.budget is None
     assert "no budget" in context.report.warnings[0]
+
+
+def test_thoughts_that_are_joined_to_one_message_are_counted(memory: Memory) -> None:
+    """Several thoughts before one call are one message; what stands in it is in the account."""
+    session = memory.session("one", counter=strategies.WORDS)
+    for _ in range(3):
+        session.add_assistant_message((Reasoning(text="hm"),))
+    session.add_tool_call("find", {"number": 2}, call_id="c1")
+    session.add_tool_result("find", "found", call_id="c1")
+
+    ctx = session.context()
+
+    assert [message["role"] for message in ctx.messages] == ["assistant", "tool"]
+    assert ctx.tokens >= rules.honest(ctx.messages, strategies.WORDS.count)

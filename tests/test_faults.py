@@ -15,7 +15,7 @@ from processes import Process, folder_of, integrity, remains, whole_turns
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
-KILLS = [10, pytest.param(200, marks=pytest.mark.slow)]
+KILLS = [4, pytest.param(200, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(params=["sqlite", "file"])

@@ -308,7 +308,7 @@ def test_a_kill_in_the_middle_is_made_good_by_repeating(
     where = place(kind, tmp_path)
     crowd(where)
     address = where if kind == "file" else f"sqlite:///{where}"
-    for _ in range(4):
+    for _ in range(2):
         with Process("forget", address, what, script=SCRIPT) as process:
             assert process.hear() == "ready"
             process.tell()

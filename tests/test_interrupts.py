@@ -26,7 +26,8 @@ from processes import Process
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning"),
+    # What a handler raises inside a finalizer or a callback of the collector ends nothing but that, and is told so.
+    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:the memory over .* was not closed:ResourceWarning"),
 ]
 

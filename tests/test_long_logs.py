@@ -13,7 +13,7 @@ import pytest
 import longlog
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="peak memory is read by POSIX means")
-LONG = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+LONG = [8_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
 SHORT = 1_000
 MEBIBYTE = 1 << 20
 

@@ -33,7 +33,7 @@ def recorded(session: Session, messages: list[dict[str, Any]]) -> dict[int, list
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("budget", [2_500, 8_000])
+@pytest.mark.parametrize("budget", [2_500, pytest.param(8_000, marks=pytest.mark.slow)])
 def test_a_past_context_is_what_was_recorded(
     tmp_path: Path, messages: list[dict[str, Any]], format: str, budget: int
 ) -> None:

@@ -22,7 +22,7 @@ from palimpsest.tokens import encoding
 from worlds import STORES, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 budgets = st.integers(0, 60) | st.integers(0, 400)
 
 

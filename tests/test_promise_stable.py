@@ -19,7 +19,7 @@ from palimpsest.facade import Session
 from worlds import STORES, World, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

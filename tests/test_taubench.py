@@ -79,7 +79,7 @@ def test_every_call_of_a_conversation_is_valid_and_fits(conversations: list[list
     assert cuts > len(conversations)
 
 
-@pytest.mark.parametrize("first", [0, 40, 80, 120, 160])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (40, 80, 120, 160))])
 def test_every_call_of_forty_conversations_in_a_row_is_valid_and_fits(
     conversations: list[list[dict[str, Any]]], first: int
 ) -> None:

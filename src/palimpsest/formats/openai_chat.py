@@ -210,9 +210,13 @@ def _has_counterpart(part: Part, entry: Entry, own: bool) -> bool:
 
 
 def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
-    if shown.text is not None or isinstance(shown.entry.content, str):
-        return shown.entry.text if shown.text is None else shown.text
-    return "\n".join(filter(None, (replaced_by_text(shown.entry, part, adapted) for part in shown.entry.content)))
+    """What an entry says, as one text: thoughts of this format bare, as `_encode_content` has them."""
+    entry = shown.entry
+    if shown.text is not None or isinstance(entry.content, str):
+        return entry.text if shown.text is None else shown.text
+    bare = (Text, Reasoning) if is_own(entry, NAME) else Text
+    texts = (part.text if isinstance(part, bare) else replaced_by_text(entry, part, adapted) for part in entry.content)
+    return "\n".join(filter(None, texts))
 
 
 def _encode_part(part: Part, *, keep: bool) -> Message:
