@@ -70,7 +70,7 @@ class EncryptedFilesToo(EncryptedToo):
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(20, 25), pytest.param(300, 80, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("examples", "steps"), [(12, 25), pytest.param(300, 80, marks=pytest.mark.slow)], ids=["short", "long"]
 )
 @pytest.mark.parametrize("machine", [EncryptedToo, EncryptedFilesToo], ids=["sqlite", "file"])
 def test_an_encrypted_store_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:

@@ -306,7 +306,7 @@ def answer(ask: Callable[[Store], Any], store: Store) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(25, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("examples", "steps"), [(15, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]
 )
 @pytest.mark.parametrize("machine", [TwoStores, TwoStoresOneOfFiles], ids=["sqlite", "file"])
 def test_a_store_of_files_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
