@@ -65,10 +65,9 @@ def unfit(text: str) -> str | None:
 
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
-    name, call_id = entry.name, entry.call_id
-    if not (entry.id or name or call_id or entry.metadata):
+    if not entry.metadata and f"{entry.id}{entry.name}{entry.call_id}".isascii():
         return  # as most are; every append comes by here
-    for field, text in (("id", entry.id), ("name", name), ("call_id", call_id)):
+    for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
         if text and not text.isascii() and (reason := unfit(text)) is not None:
             raise InvalidEntry(f"{where}.{field}", reason)
     if entry.metadata:

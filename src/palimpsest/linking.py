@@ -34,7 +34,8 @@ def link(
     Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
     """
     seqs = range(head.next_seq, head.next_seq + len(batch))
-    ids = new_ids(seqs, at // 1000) if not all(entry.id for entry in batch) else [entry.id for entry in batch]
+    given = [entry.id for entry in batch if entry.id]
+    ids = given if len(given) == len(batch) else new_ids(seqs, at // 1000)
     linker = _Linker(head)
     linked = [
         linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)

@@ -173,7 +173,7 @@ class Writer(Appender):
         `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
         malformed; then nothing of the batch is stored.
         """
-        batch = [messages] if isinstance(messages, Mapping) else messages
+        batch = [messages] if type(messages) is dict or isinstance(messages, Mapping) else messages
         entries = find_format(format or self._options.format).decode(batch, "messages")
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")

@@ -19,7 +19,9 @@ NAMELESS = "unknown"
 
 def mappings(messages: object, where: str, what: str = "message") -> Sequence[dict[str, Any]]:
     """Return what was handed in, checked to be a list of mappings. Raises InvalidEntry naming what is not."""
-    if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
+    if type(messages) is not list and (
+        isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence)
+    ):  # to ask what is a list for an abstract class costs as much as the rest
         raise InvalidEntry(where, f"a list of {what}s is needed, not {type(messages).__name__}")
     for i, message in enumerate(messages):
         if not isinstance(message, dict):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from palimpsest.entries import Entry
 from palimpsest.errors import Conflict, InvalidEntry, StoreCorrupt, StoreUnavailable
 from palimpsest.log import Change, Head, Record, SessionKey
-from palimpsest.runners import Runner
+from palimpsest.runners import Inline, Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.group_commit import Append, GroupCommit, Refused
@@ -45,7 +45,7 @@ class SQLiteStore(RewritingStore):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner, options.clock)
         self.url, self.path, self.writable = url, path, not options.readonly
-        self._large_bytes = options.large_bytes
+        self._large_bytes, self._inline = options.large_bytes, isinstance(runner, Inline)
         self._known: dict[SessionKey, Known] = {}
         self._database = Database(
             url,
@@ -78,6 +78,8 @@ class SQLiteStore(RewritingStore):
     # --- appending
 
     async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
+        if self._inline:  # an append goes through two coroutines less
+            return self._append_now(key, entries, check_ids, expect)
         return await self._commits.run(Append(key, entries, check_ids, expect), self._runner)
 
     def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
