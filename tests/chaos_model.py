@@ -30,7 +30,7 @@ Cells = list[tuple[Cell, bool]]
 
 class World:
     """The sessions of one writer. `may_be` says of each session what it may hold: one log, or, where something was cut
-    short, one of two; None for a session that is not there."""
+    short, one of several; None for a session that is not there."""
 
     def __init__(self) -> None:
         self.may_be: dict[str, list[Cells | None]] = {}
@@ -56,11 +56,11 @@ class World:
         if verb in ("fork", "import"):
             assert before is not None
             log: Cells | None = before if verb == "fork" else [(self._new(cell), hidden) for cell, hidden in before]
-            name, before = facts["into"], self.may_be.get(facts["into"], [None])[0]
+            name = facts["into"]
             after = log and list(log)
         else:
             after = self._after(verb, before or [], facts, sure=sure)
-        self.may_be[name] = [after] if sure else [before, after]
+        self.may_be[name] = [after] if sure else [*self.may_be.get(name, [None]), after]
         if name == facts.get("into"):
             self.pinned[name] = set(self.pinned[facts["session"]])
 

@@ -32,7 +32,7 @@ def run(*arguments: str, given: bytes | str | None = None) -> Result:
 
 def start(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
-    return subprocess.run([*START, *arguments], capture_output=True, text=True, check=False, timeout=120, **options)
+    return subprocess.run([*START, *arguments], capture_output=True, text=True, check=False, timeout=300, **options)
 
 
 def read(*arguments: str) -> Any:

@@ -6,12 +6,14 @@ import logging
 import os
 import random
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
@@ -21,12 +23,23 @@ from writer import quarters
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the processes that tests start one folder of compiled modules, even where Python is told to write none."""
+    """Make tests independent of how they are run.
+
+    Where SIGINT is ignored, as in a background job, it interrupts here all the same, and in the processes that tests
+    start. These have one folder of compiled modules, even where Python is told to write none.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what was set here
         folder = tempfile.mkdtemp()
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = folder
+
+
+# How long an example takes says more of the machine than of what is tested.
+settings.register_profile("palimpsest", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("palimpsest")
 
 
 @pytest.fixture

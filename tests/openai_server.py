@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 """Seconds after which a held answer is given up: a test that needs them has failed."""
 
 

@@ -22,7 +22,7 @@ from palimpsest import Entry, Memory
 from writer import SESSION, turn
 
 SCRIPT = Path(__file__).with_name("writer.py")
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a process that does not end is taken for hanging."""
 
 

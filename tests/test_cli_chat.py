@@ -21,7 +21,7 @@ from commands import START, read, run, texts
 from openai_server import OpenAIServer, Play, breaks_off, fails, says, sends, stalls
 from palimpsest import Memory
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 KEY = "sk-very-secret-0123456789"
 
 

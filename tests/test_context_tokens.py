@@ -73,7 +73,7 @@ with Memory.open(f"sqlite:///{sys.argv[1]}") as memory:
     assert context.tokens == 3 + 4 + 2 + 4 + 2
     assert encoding("o200k_base").loaded
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=True, timeout=300)
 
 
 def test_stored_counts_make_the_next_process_do_without_the_vocabulary(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ with Memory.open(f"sqlite:///{sys.argv[1]}") as memory:
     print(len(context.messages), "tiktoken" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s.db")], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", program, str(tmp_path / "s.db")], check=True, timeout=300, capture_output=True, text=True
     )
 
     assert done.stdout.split() == [str(len(before.messages)), "False"]

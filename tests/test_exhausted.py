@@ -29,7 +29,7 @@ def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[
     """What every verb came to, by what there was to spare; nothing that was there before is missing."""
     address = f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
     command = [sys.executable, "-W", "error", str(SCRIPT), what, address, str(encrypted)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["lost"] == 0

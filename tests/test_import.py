@@ -218,7 +218,7 @@ def test_memory_use_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert path.stat().st_size > 50_000_000
 
     command = [sys.executable, str(IMPORTER), "peak", str(tmp_path / "log.db"), str(path)]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
 
     assert (found["sessions"], found["added"]) == (count, count * 40)
     assert found["grown"] < 25_000_000

@@ -18,7 +18,7 @@ from palimpsest.runners import Inline, Runner, drive
 from palimpsest.threads import Suspended
 from runs import WORLDS, Complete, inline, threaded
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
 

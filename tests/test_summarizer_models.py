@@ -27,7 +27,7 @@ from runs import WORLDS, Complete, inline, threaded
 
 PROMPT = Prompt(text="The conversation. Sum it up.", stable=17, max_tokens=50)
 KEY = "sk-very-secret-0123456789"
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 @pytest.fixture(params=WORLDS)

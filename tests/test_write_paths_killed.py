@@ -21,7 +21,7 @@ from sealed import bytes_of
 from watched import PATTERN, found_in
 
 SCRIPT = Path(__file__).with_name("private_process.py")
-PATIENCE = 60.0
+PATIENCE = 300.0
 POINTS = [
     *(("append", f"{when} append {number}") for when in ("before", "after") for number in (1, 3)),
     *(("compact", f"in summarizer {number}") for number in (1, 4)),
