@@ -115,6 +115,14 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
+def test_who_reads_on_in_the_same_folder_is_not_stopped(tmp_path: Path) -> None:
+    """The first pages work one after the other, and once more: what an earlier example has left is in nobody's way."""
+    for page in ("README.md", "docs/quickstart.md", "README.md", "docs/quickstart.md"):
+        ran = run_apart(ROOT / page, tmp_path)
+
+        assert ran.returncode == 0, f"{page}: {ran.stdout}{ran.stderr}"
+
+
 def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
     """Blocks share a namespace, and a failure gives the file and the line."""
     page = tmp_path / "page.md"
