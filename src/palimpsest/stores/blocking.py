@@ -55,7 +55,7 @@ class BlockingStore(Store):
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
     ) -> Appended:
         self.check()
-        return await self._append(key, entries, check_ids, expect)
+        return await self._run(self._append_now, key, entries, check_ids, expect)
 
     async def read(
         self,
@@ -174,9 +174,6 @@ class BlockingStore(Store):
         return ()
 
     # --- what a backend implements
-
-    async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
-        return await self._run(self._append_now, key, entries, check_ids, expect)
 
     @abstractmethod
     def _head(self, key: SessionKey) -> Head | None: ...

@@ -77,8 +77,11 @@ class SQLiteStore(RewritingStore):
 
     # --- appending
 
-    async def _append(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
-        if self._inline:  # an append goes through two coroutines less
+    async def append(
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+    ) -> Appended:
+        self.check()
+        if self._inline:  # where nothing suspends, it is three coroutines less
             return self._append_now(key, entries, check_ids, expect)
         return await self._commits.run(Append(key, entries, check_ids, expect), self._runner)
 
