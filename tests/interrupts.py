@@ -297,9 +297,21 @@ def try_at(site: Site, verb: Verb, at: int, states: tuple[Any, Any] | None) -> N
         assert now in states if raised else now == states[1], f"left by an interruption at {at}"
     left_sound(site, name)
     raised = None
-    if open_files() != files:
+    if open_files() > files:
         gc.collect()
-        assert open_files() == files, f"files are left open by an interruption at {at}"
+    if open_files() > files:
+        # SQLite keeps a file that it may not close while another connection has locks on it, and opens that next: so
+        # a few are left for good, and however often this happens, they become no more.
+        counts = [_left_open(site, verb, name, at) for _ in range(2)]
+        assert counts[0] == counts[1], f"files are left open by an interruption at {at}"
+
+
+def _left_open(site: Site, verb: Verb, name: str, at: int) -> int:
+    """How many files are open when the verb was interrupted at this moment a few times more."""
+    for _ in range(4):
+        interrupted(lambda: verb.act(site, name), at)
+    gc.collect()
+    return open_files()
 
 
 def states_of(site: Site, verb: Verb) -> tuple[Any, Any]:
