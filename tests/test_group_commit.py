@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
+import interrupts
 from palimpsest import Conflict, InvalidEntry
 from palimpsest.log import Head, SessionKey
 from palimpsest.runners import Inline, drive
 from palimpsest.stores import Appended
 from palimpsest.stores.group_commit import GROUP, Append, GroupCommit, Refused
 from palimpsest.threaded import Threaded
+from palimpsest.threads import unbroken
 
 KEY = SessionKey("t", "s")
 
@@ -34,8 +37,7 @@ class Writer:
             raise fault
         for append in batch:
             append.result = Appended(Head(), (), len(append.entries))
-        self.commits.append(batch)
-        settle()
+        unbroken(partial(self.commits.append, batch), settle)
         if self._after:
             raise self._after.pop(0)
 
@@ -156,6 +158,32 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
 
     assert own.withdrawn
     assert all(own not in batch for batch in writer.commits)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool) -> None:
+    """At whatever moment the caller is interrupted, its append is written by then, or never."""
+
+    def hand_in(commits: GroupCommit, append: Append) -> object:
+        return drive(commits.run(append, Inline())) if asynchronous else commits.run_now(append)
+
+    def commits_and_writer() -> tuple[GroupCommit, Writer]:
+        writer = Writer()
+        return GroupCommit(allocate_lock(), writer), writer
+
+    first = commits_and_writer()[0]
+    for at in range(interrupts.points(lambda: hand_in(first, new()))):
+        commits, writer = commits_and_writer()
+        own, other = new(), new()
+
+        interrupts.interrupted(partial(hand_in, commits, own), at)
+
+        then = [*writer.commits]
+        hand_in(commits, other)
+        assert writer.commits == [*then, [other]], f"interrupted at {at}"
+        assert then in ([], [[own]])
+        assert not commits._waiting
 
 
 def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
