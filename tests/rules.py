@@ -68,11 +68,11 @@ def says_nothing(content: Any) -> bool:
     return all(text == "" for text in texts)
 
 
-def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0) -> int:
+def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0, per_call: int = 0) -> int:
     """Tokens of what the messages say: contents, names, calls; the least that any account of them may claim."""
     total = 0
     for message in messages:
-        total += per_message + sum(map(count, _texts(message)))
+        total += per_message + sum(map(count, _texts(message))) + per_call * len(message.get("tool_calls") or ())
     return total
 
 
@@ -144,3 +144,31 @@ def packed(messages: Sequence[Message]) -> list[bytes]:
 def is_prefix(earlier: Sequence[bytes], later: Sequence[bytes]) -> bool:
     """Whether the later messages begin with the earlier ones, byte for byte."""
     return list(later[: len(earlier)]) == list(earlier)
+
+
+_UNSAID = frozenset(
+    {
+        *(
+            "signature",
+            "data",
+            "encrypted_content",
+            "thought_signature",
+            "id",
+            "type",
+            "role",
+            "tool_use_id",
+            "call_id",
+        ),
+        *("media_type", "mime_type", "file_id", "status", "is_error", "cache_control", "url", "image_url", "file_data"),
+        *("file_uri", "detail"),
+    }
+)
+
+
+def least(request: Any, count: Callable[[str], int]) -> int:
+    """Tokens of every text in a request that a model reads, whatever the format; no ids, signatures or media."""
+    if isinstance(request, str):
+        return count(request)
+    if isinstance(request, dict):
+        return sum(least(value, count) for key, value in request.items() if key not in _UNSAID)
+    return sum(least(value, count) for value in request) if isinstance(request, list) else 0

@@ -277,9 +277,9 @@ def steps() -> st.SearchStrategy[list[Operation]]:
 
 
 @st.composite
-def logs(draw: st.DrawFn, most: int = 14) -> list[Operation]:
-    """A log of at most `most` steps, its human messages and calls numbered."""
-    found = [one for step in draw(st.lists(steps(), max_size=most)) for one in step]
+def logs(draw: st.DrawFn, most: int = 14, least: int = 0) -> list[Operation]:
+    """A log of at least `least` and at most `most` steps, its human messages and calls numbered."""
+    found = [one for step in draw(st.lists(steps(), min_size=least, max_size=most)) for one in step]
     return numbered(found)
 
 

@@ -188,7 +188,7 @@ class Assembly:
             start=start,
             mask=max(cut.mask, state.mask),
             anchors=(),
-            gone=tuple(span for span in cut.gone if span[1] >= start or span[0] in head.pinned),
+            gone=tuple(sorted(cut.still_gone(start, head.pinned))),
             compaction=head.compaction,
             skipped=tuple((max(low, start), high) for low, high in inactive if high >= start),
             summaries=await self.viewer.gatherer.standing(state.current, None),
@@ -206,8 +206,7 @@ class Assembly:
         """The cut with its summaries within their share of the budget, or of `limit`: interactions want the room."""
         budget = state.budget
         if budget is not None:
-            counted = int(budget.limit / budget.factor)
-            limit = counted if limit is None else min(limit, counted)
+            limit = budget.counted_limit if limit is None else min(limit, budget.counted_limit)
         if not cut.summaries or limit is None:
             return cut
         most = budget.max_messages if budget is not None else None
@@ -228,10 +227,10 @@ class Assembly:
             state = await self.viewer.view(state.head, cut, planning=True)
         if state.window.stale:
             cut = msgspec.structs.replace(state.cut, gone=state.gone)
-            state = await self.viewer.view(state.head, cut, state.entries, planning=True)
+            state = await self._again(state, cut)
         for strategy, rules in self.viewer.rules:
             cut = self._sifted(state, msgspec.structs.replace(state.cut, reason="an exact walk"), rules)
-            state = await self.viewer.view(state.head, cut, state.entries)
+            state = await self._again(state, cut)
             state, plan = await self._planned(state, None, strategy)
             state = await self.viewer.view(state.head, plan.cut, state.entries)
         return state, "an exact walk", plan
@@ -246,9 +245,15 @@ class Assembly:
             if not state.summaries:
                 raise
         cut = msgspec.structs.replace(state.cut, summaries=())  # what they cover stays in reach
-        known = state.entries if strategy is not None else None
-        state = await self.viewer.view(state.head, cut, known, planning=strategy is None)
+        if strategy is not None:
+            state = await self._again(state, cut)
+        else:
+            state = await self.viewer.view(state.head, cut, planning=True)
         return state, self._plan(state, target, strategy)
+
+    async def _again(self, state: View, cut: Cut) -> View:
+        """The same entries under another cut, to plan from: with all that is pinned before them, as it is sent, too."""
+        return await self.viewer.view(state.head, cut, state.entries, planning=True, more=state.more)
 
     def _sifted(self, state: View, cut: Cut, rules: list[Rule]) -> Cut:
         from palimpsest.compaction.max_tokens import sift
@@ -313,7 +318,8 @@ class Assembly:
             epoch = None
         over = plan.over if plan is not None else reason is None and not state.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
-        outcome = Outcome(state.cut, head, epoch, reason, rungs, before, over, notes)
+        margin = self.options.default_factor()
+        outcome = Outcome(state.cut, head, epoch, reason, rungs, before, over, notes, margin)
         meter = self.viewer.meter
         return Context(state.window, state.before, state.summaries, state.fixed, meter, state.budget, outcome)
 

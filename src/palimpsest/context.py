@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest import spans
-from palimpsest.budget import Budget, Fixed, measure
+from palimpsest.budget import Budget, Fixed, doubt, measure, scaled
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.fences import guarded
 from palimpsest.formats import Adapted, Format, Message
@@ -101,6 +101,7 @@ class Outcome(msgspec.Struct, frozen=True):
     before: int | None = None
     over: bool = False
     notes: tuple[str, ...] = ()
+    margin: float = 1.0
 
 
 class Context:
@@ -189,9 +190,7 @@ class Context:
 
         Asking may load the vocabulary; assembling the context did so only if bounds left the fit open.
         """
-        total = self.counted
-        factor = self.budget.factor if self.budget is not None else 1.0
-        return total if factor == 1.0 else -int(-total * factor // 1)
+        return scaled(self.counted, self.budget.factor if self.budget is not None else 1.0)
 
     @property
     def counted(self) -> int:
@@ -303,6 +302,8 @@ def _report(
         rendered(group, fmt, adapted)
     if context.budget is None:
         warnings.append("no budget: neither max_tokens nor a known model bounds this context")
+    elif (told := doubt(outcome.head.usage, outcome.margin)) is not None:
+        warnings.append(told)
     return Report(
         entries=sum(len(group.entries) for group in everything),
         messages=len(context.messages),

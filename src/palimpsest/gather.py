@@ -79,8 +79,7 @@ class Gatherer:
         tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
         entry = standing(summary, shown.characters, tokens)
         group = Group(0, 0, [entry])
-        group.items = [Item(entry, data=True, cost=self._meter.cost(entry), form="data")]
-        group.cost, group.messages = group.items[0].cost, 1
+        group.show([Item(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)
         return group
 
     async def standing(

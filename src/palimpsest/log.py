@@ -106,17 +106,26 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Those of these places that it does not show where they stand: what is pinned there comes first."""
         return {seq for seq in seqs if seq < self.start or spans.within(self.skipped, seq)}
 
+    def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
+        """What of `gone` a cut from another `start` has to know: of what lies before that only the pins."""
+        later = [span for span in self.gone if span[1] >= start]
+        earlier = spans.union(span for span in self.gone if span[1] < start)
+        return [*spans.common(earlier, spans.of(pinned)), *later]
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the provider reported for the last call, in tokens, and what was counted for the same call.
 
-    It is `stale` when the session was compacted since: then it says nothing of what the next call will be.
+    `input_tokens` is all of the input, of which `cached_tokens` came from a cache. `margin` is what one counted token
+    was taken for before anything was reported (1 where the tokenizer is public; 0: not known). It is `stale` when the
+    session was compacted since: then it says nothing of what the next call will be.
     """
 
     input_tokens: int
     output_tokens: int = 0
     cached_tokens: int = 0
     counted: int = 0
+    margin: float = 0.0
     epoch: int = 0
     stale: bool = False
     calls: int = 0

@@ -37,6 +37,9 @@ class TurnEnd(msgspec.Struct, frozen=True):
     compactions: tuple[CompactionResult, ...] = ()
 
 
+_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+
+
 @discreet
 class AsyncSession(Erasing):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
@@ -202,8 +205,10 @@ class AsyncSession(Erasing):
     ) -> Usage:
         """Note what the provider reported for a call, in tokens, and return the session's usage.
 
-        `context` is what was sent (default: the session's last). For a model without a public tokenizer the
-        ratio of reported to counted tokens scales the budget from the next cut on.
+        `input_tokens` is all of the input, what a cache served or stored included; `cached_tokens` is how much of it a
+        cache served. Raises ConfigError where that is more than all. `context` is what was sent (default: the session's
+        last). For a model without a public tokenizer the ratio of reported to counted tokens scales the budget from the
+        next cut on, within bounds: a report beyond them is named in the warnings of contexts.
         """
         for name, value in (
             ("input_tokens", input_tokens),
@@ -211,6 +216,8 @@ class AsyncSession(Erasing):
             ("cached_tokens", cached_tokens),
         ):
             check_whole(value, name)
+        if cached_tokens > input_tokens:
+            raise ConfigError("cached_tokens", cached_tokens, f"at most input_tokens ({input_tokens}). {_PART_OF}")
         if context is not None and not hasattr(context, "counted"):
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         self._may_write()
@@ -222,6 +229,7 @@ class AsyncSession(Erasing):
             output_tokens=output_tokens,
             cached_tokens=cached_tokens,
             counted=sent.counted if sent is not None else 0,
+            margin=self._options.default_factor(),
             epoch=head.epoch,
             stale=sent is not None and sent.revision < head.compaction,
             calls=before.calls + 1,

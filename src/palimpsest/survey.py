@@ -111,13 +111,12 @@ class Surveyor:
         return Survey(head, state, snapshot, archived, entries)
 
     def _limit(self) -> int | None:
-        from palimpsest.budget import limit_of
+        from palimpsest.budget import bounds_of
 
         if self._room is not None:
             return self._room
         options = self._options
-        limit, reserve = limit_of(options.limits, options.model, options.model_name)
-        return None if limit is None else int((limit - reserve) / options.default_factor())
+        return bounds_of(options.limits, options.model, options.model_name).log(options.default_factor())
 
     async def ancestors(self, summary: Summary, steps: int) -> list[Summary]:
         """Return the version that `summary` goes back to after so many steps; nothing where none has words."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest import spans
-from palimpsest.budget import Budget, Fixed, limit_of, measure, refuse_fixed, resolve
+from palimpsest.budget import Budget, Fixed, bounds_of, learned, measure, refuse_fixed, resolve
 from palimpsest.calls import Call, limits_of
 from palimpsest.context import ahead
 from palimpsest.entries import Entry
-from palimpsest.formats import find_format
+from palimpsest.formats import Format, find_format
 from palimpsest.gather import Gatherer
 from palimpsest.log import Cut, Head
 from palimpsest.options import Options
 from palimpsest.stores import Store
 from palimpsest.summary import Summary
-from palimpsest.window import Group, Meter, Window, look
+from palimpsest.window import Group, Meter, Window, look, opening
 
 if TYPE_CHECKING:
     from palimpsest.compaction.cutting import Room
@@ -40,6 +40,7 @@ class View(msgspec.Struct, frozen=True):
     """Whether entries older than those read may still be shown: the window is larger than its room."""
     before: list[Group]
     window: Window
+    format: Format
     summaries: list[tuple[Summary, Group]]
 
     @property
@@ -70,8 +71,9 @@ class View(msgspec.Struct, frozen=True):
             return True
         messages = self.budget.max_messages
         if messages is not None:
-            count = sum(group.messages for group in (*self.ahead, *self.window.groups))
-            if count > messages:
+            shown = [*self.ahead, *self.window.groups]
+            count = sum(group.messages for group in shown)
+            if count > messages or (shown and count + opening(shown[0], self.format) > messages):
                 return False
         return not self.more and self.tokens <= self.budget.room
 
@@ -83,7 +85,7 @@ class Viewer:
         self._options, self._call, self._now = options, call, now
         self.failures: dict[str, str] = {}
         self._limits = limits_of(options, call)
-        self._limit, self._reserve = limit_of(self._limits, options.model, options.model_name)
+        self._bounds = bounds_of(self._limits, options.model, options.model_name)
         self.meter = Meter(options.counter, find_format(call.format or options.format), options.model)
         self.rules: list[tuple[MaxTokens, list[Rule]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
@@ -94,11 +96,19 @@ class Viewer:
         )
         self.gatherer = Gatherer(store, options.key, self.meter, masks=options.mask)
 
-    async def view(self, head: Head, cut: Cut, known: Sequence[Entry] | None = None, *, planning: bool = False) -> View:
+    async def view(
+        self,
+        head: Head,
+        cut: Cut,
+        known: Sequence[Entry] | None = None,
+        *,
+        planning: bool = False,
+        more: bool = False,
+    ) -> View:
         """Read what the cut shows, newest first, until the room is full; `known` entries need no reading.
 
-        With `planning`, pinned entries and the open human message from before are read, too, whether or not
-        the present cut shows them.
+        `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
+        human message from before are read, too, whether or not the present cut shows them.
         """
         budget, fixed = self._budget(cut)
         if known is None:
@@ -107,7 +117,7 @@ class Viewer:
             room = None if budget is None or everything else budget.room
             entries, more = await self.gatherer.window(head, cut, room)
         else:
-            entries, more = [entry for entry in known if entry.seq >= cut.start], False
+            entries = [entry for entry in known if entry.seq >= cut.start]
         seqs = cut.passed((*cut.pins, *cut.anchors))
         if planning:
             first = entries[0] if entries else None
@@ -121,7 +131,7 @@ class Viewer:
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
         summaries = await self.gatherer.summaries(cut.summaries) if cut.summaries else []
-        return View(head, cut, budget, fixed, entries, more, before.groups, window, summaries)
+        return View(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
 
     def _static_rules(self, cut: Cut) -> list[Rule]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
@@ -132,15 +142,12 @@ class Viewer:
 
     def factor(self, head: Head) -> float:
         """The provider's tokens for one counted token, from reported usage where there is any."""
-        usage, default = head.usage, self._options.default_factor()
-        if default == 1.0 or usage is None or not usage.counted:
-            return default
-        return max(usage.input_tokens / usage.counted, 0.1)
+        return learned(head.usage, self._options.default_factor())
 
     def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
         fixed = measure(self._call.system, self._call.tools, self.meter, exact=self.meter.exact)
         factor = cut.factor or self._options.default_factor()
-        budget = resolve(self._limit, self._reserve, self._limits, fixed, factor, self._options.low_water)
+        budget = resolve(self._bounds, self._limits, fixed, factor, self._options.low_water)
         if budget is not None and self.meter.exact:
             refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed

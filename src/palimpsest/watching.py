@@ -19,7 +19,7 @@ from palimpsest.formats import find_format
 from palimpsest.log import Head
 from palimpsest.logs import log_failure
 from palimpsest.options import Options
-from palimpsest.window import Meter, most
+from palimpsest.window import Meter, most, most_messages
 
 if TYPE_CHECKING:
     from palimpsest.compactor import Compactor
@@ -107,9 +107,9 @@ class Watch:
             return False
         meter, entries = self._meter(), done.entries
         human = sum(entry.is_human for entry in entries)
-        calls = sum(entry.kind == "tool_call" for entry in entries)  # each may be shown with a stand-in for its result
+        messages = sum(map(most_messages, entries))
         tokens = sum(most(entry, meter) for entry in entries)
-        used = (tokens, len(entries), len(entries) + calls, human + completed)
+        used = (tokens, len(entries), messages, human + completed)
         margins = {name: one.spent(*used) for name, one in known.margins.items()}
         self._known = _Known(done.head.revision, done.head.updated, margins)
         idle = (done.head.updated - known.updated) / 1e6

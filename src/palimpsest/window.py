@@ -6,7 +6,7 @@ time, not of counts, not of what is in memory. That is what keeps the prefix of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -103,15 +103,29 @@ class Item(Shown, frozen=True, gc=False):
 class Group:
     """Entries that are shown or left out together, with their cost in tokens and in provider messages."""
 
-    __slots__ = ("cost", "entries", "items", "messages", "pending", "pinned", "seq", "turn")
+    __slots__ = ("_format", "_messages", "cost", "entries", "items", "pending", "pinned", "seq", "turn")
 
     def __init__(self, seq: int, turn: int, entries: list[Entry]) -> None:
         self.seq, self.turn, self.entries = seq, turn, entries
         self.items: list[Item] = []
         self.cost = 0
-        self.messages = 0
         self.pending = False
         self.pinned = False
+        self._messages: int | None = 0
+        self._format: Format | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many messages of the format it is, before neighbours of one role are merged; made out when asked for."""
+        if self._messages is None:
+            assert self._format is not None, "shown in a format"
+            self._messages = len(self._format.render(self.items)) if self.items else 0
+        return self._messages
+
+    def show(self, items: list[Item], fmt: Format, messages: int | None = None) -> None:
+        """Show these items in this format, as so many messages where that is known."""
+        self.items, self.cost = items, sum([item.cost for item in items])
+        self._format, self._messages = fmt, messages
 
 
 def by_group(entries: Iterable[Entry]) -> list[Group]:
@@ -246,10 +260,19 @@ def fill(
     for seq in sorted(calls - answered):
         call = next(entry for entry in members if entry.seq == seq)
         items.append(stand_in(call, meter))
-    group.items = items
-    group.cost = sum([item.cost for item in items])
-    spoken = bool(calls)
-    group.messages = spoken + sum([item.entry.kind not in ("tool_call", "message") or not spoken for item in items])
+    group.show(_begun(items, meter), meter.format)
+
+
+def _begun(items: list[Item], meter: Meter) -> list[Item]:
+    """The items, where what began their message is not shown: the first of it that is pays for the message."""
+    for i, item in enumerate(items):
+        entry = item.entry
+        if entry.kind in ("message", "tool_call") and not item.data:
+            if entry.continues:
+                more = meter.overhead(msgspec.structs.replace(entry, continues=False)) - meter.overhead(entry)
+                items[i] = msgspec.structs.replace(item, cost=item.cost + more)
+            break
+    return items
 
 
 def stand_in(call: Entry, meter: Meter) -> Item:
@@ -265,6 +288,18 @@ def most(entry: Entry, meter: Meter) -> int:
     return meter.cost(entry) + (stand_in(entry, meter).cost if entry.kind == "tool_call" else 0)
 
 
+def opening(group: Group, fmt: Format) -> int:
+    """How many messages the format puts before the group where it is the first."""
+    messages = fmt.render(group.items) if group.items else []
+    return max(len(fmt.join(None, messages).messages) - len(messages), 0)
+
+
+def most_messages(entry: Entry) -> int:
+    """How many messages an entry is at most in any format, with what stands in for the result of a call."""
+    parts = 1 if isinstance(entry.content, str) else max(len(entry.content), 1)
+    return parts + (entry.kind == "tool_call")
+
+
 def _is_plain(entry: Entry) -> bool:
     """Whether this is a message of text alone, as most are: by itself it is shown whole, whatever the time."""
     return entry.kind == "message" and type(entry.content) is str and entry.content != "" and entry.expires_at is None
@@ -273,7 +308,7 @@ def _is_plain(entry: Entry) -> bool:
 def _whole(group: Group, meter: Meter) -> Group:
     """Show the group's one entry as it is."""
     item = Item(group.entries[0], cost=meter.cost(group.entries[0]))
-    group.items, group.cost, group.messages = [item], item.cost, 1
+    group.show([item], meter.format, 1)
     return group
 
 
@@ -321,14 +356,25 @@ def _meeting(
 ) -> list[Entry]:
     """Drop entries that fail a condition, and what cannot stand without them."""
     failed = set()
+    exempt = spared(members, pins)
     for i, entry in enumerate(members):
-        if entry.seq in pins or entry.pinned or (entry.kind == "message" and entry.role in ("system", "user")):
+        if entry.seq in exempt or (entry.kind == "message" and entry.role in ("system", "user")):
             continue  # a human message may still be open: it is judged at cuts
         calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
         values = {"message": message_values(entry, meter, calls)}
         if not all(condition.holds(values) for condition in conditions):
             failed.add(entry.seq)
     return without(members, failed, left_out) if failed else members
+
+
+def spared(members: Sequence[Entry], pins: Container[int]) -> set[int]:
+    """The pinned ones of a group, which no condition takes, and what they cannot stand without."""
+    pinned = {entry.seq for entry in members if entry.pinned or entry.seq in pins}
+    if pinned:
+        results = [entry for entry in members if entry.kind == "tool_result" and entry.answers]
+        pinned |= {entry.answers for entry in results if entry.seq in pinned}
+        pinned |= {entry.seq for entry in results if entry.answers in pinned}
+    return pinned
 
 
 def without(

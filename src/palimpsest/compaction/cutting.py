@@ -17,7 +17,7 @@ from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.errors import BudgetImpossible
 from palimpsest.fences import guard
 from palimpsest.log import RENDERER, Clamp, Cut
-from palimpsest.window import Group, Meter, by_interaction, clamp_text, fill
+from palimpsest.window import Group, Meter, by_interaction, clamp_text, fill, opening
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
 OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
@@ -34,6 +34,15 @@ class Room(msgspec.Struct, frozen=True):
         if self.tokens is not None and tokens > self.tokens:
             return False
         return self.messages is None or messages <= self.messages
+
+    def less(self, messages: int) -> Room:
+        """The room for so many messages fewer."""
+        return Room(self.tokens, None if self.messages is None else self.messages - messages)
+
+    def within(self, other: Room) -> Room:
+        """This room with no more messages than the other."""
+        known = [room.messages for room in (self, other) if room.messages is not None]
+        return Room(self.tokens, min(known) if known else None)
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -66,7 +75,8 @@ class Sight(msgspec.Struct, frozen=True):
 class CutPlan(msgspec.Struct, frozen=True):
     """What to do: the next cut, the groups it shows (after its head), what it saves, and why.
 
-    `over` says that the plan exceeds the room on purpose (`oversize: keep_newest`).
+    `opening` is how many messages the format puts before the first of them. `over` says that the plan exceeds the
+    room on purpose (`oversize: keep_newest`).
     """
 
     cut: Cut
@@ -76,6 +86,7 @@ class CutPlan(msgspec.Struct, frozen=True):
     tokens_before: int
     tokens_after: int
     messages_after: int
+    opening: int
     over: bool
     rungs: tuple[str, ...]
 
@@ -90,7 +101,11 @@ HEAD_SHARE = 0.7
 
 def plan(sight: Sight) -> CutPlan:
     """Return the next cut for a window that does not fit its room. Raises BudgetImpossible where nothing does."""
-    return _Ladder(sight).climb()
+    found = _Ladder(sight).climb()
+    if found.over or sight.room.holds(found.tokens_after, found.messages_after + found.opening):
+        return found
+    room = sight.room.less(found.opening)
+    return _Ladder(msgspec.structs.replace(sight, room=room, target=sight.target.within(room))).climb()
 
 
 def nothing(sight: Sight) -> CutPlan:
@@ -98,7 +113,10 @@ def nothing(sight: Sight) -> CutPlan:
     empty = _Ladder(sight)
     empty.given = msgspec.structs.replace(sight, target=Room(-1, None))
     empty.rungs.append("evict")
-    return empty.finish(over=False)
+    found = empty.finish(over=False)
+    if not sight.room.holds(found.tokens_after, found.messages_after + found.opening):
+        empty.impossible(0, found.opening)
+    return found
 
 
 class _Ladder:
@@ -118,7 +136,7 @@ class _Ladder:
         self.moved = {group.seq for group in sight.head}
         self.groups = [group for group in shown if not group.pinned or group.seq not in self.moved]
         self.tokens = sum(group.cost for group in self.pins)
-        self.messages = sum(group.messages for group in self.pins)
+        self.messages = self.count(self.pins)
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
         self.end = sight.groups[-1].entries[-1].seq + 1 if sight.groups else sight.begins
@@ -132,7 +150,7 @@ class _Ladder:
         for group in groups:
             if not group.pinned:
                 self.tokens += group.cost
-                self.messages += group.messages
+                self.messages += self.count([group])
             self.kept[group.seq] = group
             if group.seq in self.moved:
                 self.anchors.append(group.seq)
@@ -147,8 +165,13 @@ class _Ladder:
     def fits(self, groups: Sequence[Group], room: Room) -> bool:
         """Whether these groups fit beside what is kept."""
         tokens = sum(group.cost for group in groups if not group.pinned)
-        messages = sum(group.messages for group in groups if not group.pinned)
+        messages = self.count([group for group in groups if not group.pinned])
         return room.holds(self.tokens + tokens, self.messages + messages)
+
+    def count(self, groups: Iterable[Group]) -> int:
+        """How many messages they are, where their number is limited: to make it out takes rendering them."""
+        limited = self.given.room.messages is not None or self.given.target.messages is not None
+        return sum(group.messages for group in groups) if limited else 0
 
     # --- the rungs
 
@@ -182,7 +205,7 @@ class _Ladder:
             return True
         if given.oversize == "error":
             more = [group for group in interaction if not group.pinned]
-            self.impossible(sum(group.cost for group in more), sum(group.messages for group in more))
+            self.impossible(sum(group.cost for group in more), self.count(more))
         if given.oversize == "drop":
             self.rungs.append("drop")
             return False
@@ -194,7 +217,7 @@ class _Ladder:
         given = self.given
         human = [group for group in interaction if group.seq == group.turn]
         if human and not self.fits(human, given.room):
-            self.impossible(human[0].cost, human[0].messages)
+            self.impossible(human[0].cost, self.count(human[:1]))
         rest = [group for group in interaction if group not in human and group.entries[0].seq == group.seq]
         self.take(human)
         target = given.target if self.fits((), given.target) else given.room
@@ -249,7 +272,7 @@ class _Ladder:
             self.start = min(cut.start, self.start)
         if not over and not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        gone = [span for span in cut.gone if span[1] >= self.start or span[0] in given.pinned]
+        gone = cut.still_gone(self.start, given.pinned)
         gone.extend((group.seq, group.entries[-1].seq) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
@@ -275,9 +298,21 @@ class _Ladder:
             tokens_before=self.before,
             tokens_after=self.tokens,
             messages_after=self.messages,
+            opening=self.opening(new),
             over=over,
             rungs=tuple(self.rungs),
         )
+
+    def opening(self, cut: Cut) -> int:
+        """How many messages the format puts before the first group that this cut shows."""
+        if self.given.room.messages is None:
+            return 0
+        shown = sorted({group.seq: group for group in (*self.pins, *self.kept.values())}.values(), key=lambda g: g.seq)
+        ahead = [group for group in shown if cut.passed([group.seq])]
+        pinned = [group for group in ahead if group.pinned]
+        if not pinned and cut.summaries:
+            return 0
+        return sum(opening(group, self.meter.format) for group in (pinned or ahead or shown)[:1])
 
     def open_humans(self) -> list[Group]:
         """Human messages of the trailing interactions without a final answer, newest first."""
@@ -298,7 +333,7 @@ class _Ladder:
             parts = {"pinned and system entries": pinned, "newest interaction": self.tokens - pinned + tokens}
             raise BudgetImpossible(self.tokens + tokens, room.tokens, parts)
         needed = self.messages + messages
-        parts = {"pinned and system entries": sum(group.messages for group in self.pins), "all": needed}
+        parts = {"pinned and system entries": self.count(self.pins), "all": needed}
         raise BudgetImpossible(needed, room.messages or 0, parts, "messages")
 
 

@@ -1,0 +1,86 @@
+"""`max_context_ratio`: the share of a model's window that the log takes, and what the window holds beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from palimpsest import Memory
+from palimpsest.facade import Session
+
+SMALL = "ft:gpt-3.5-turbo-0613"
+"""A model with a window of 4,096 tokens."""
+OVERHEAD = 4
+
+
+def words(session: Session, tokens: int) -> None:
+    """Add a message that costs so many tokens, its overhead included."""
+    session.add_user_message(" ".join(["a"] * (tokens - OVERHEAD)))
+
+
+@pytest.fixture
+def memory() -> Any:
+    with Memory.open("memory://") as memory:
+        yield memory
+
+
+def test_the_log_may_take_the_whole_share(memory: Memory) -> None:
+    """Half of a window is half of it for the log: answer, system text and tools come off the other half."""
+    chat = memory.session("s", model="gpt-4o", max_context_ratio=0.5)
+
+    budget = chat.context(system="be kind " * 50).budget
+
+    assert budget is not None
+    assert (budget.share, budget.room) == (64_000, 64_000)
+    assert (budget.limit, budget.reserve) == (128_000, 16_384)
+
+
+@pytest.mark.parametrize(("ratio", "reserve", "room"), [(1.0, None, 4096 - 2048), (0.9, 0, 3686), (0.9, 1000, 3096)])
+def test_answer_and_log_are_held_within_the_window(
+    memory: Memory, ratio: float, reserve: int | None, room: int
+) -> None:
+    """A share that leaves the answer no room gives way to it: with it, what is sent is no more than the window."""
+    chat = memory.session("s", model=SMALL, max_context_ratio=ratio, reserve=reserve)
+
+    budget = chat.context().budget
+
+    assert budget is not None
+    assert budget.room == (room if room == 3686 else room - 3)
+    assert budget.room + budget.fixed + budget.reserve <= 4096
+
+
+def test_the_smaller_of_share_and_max_tokens_holds(memory: Memory) -> None:
+    """Beside `max_tokens`, which bounds the whole request, the share bounds the log: whichever leaves less."""
+    narrow = memory.session("s", model="gpt-4o", max_context_ratio=0.5, max_tokens=1_000).context().budget
+    wide = memory.session("s", model="gpt-4o", max_context_ratio=0.01, max_tokens=100_000).context().budget
+
+    assert narrow is not None
+    assert wide is not None
+    assert (narrow.room, wide.room) == (997, 1_280)
+
+
+@pytest.mark.parametrize(("tokens", "fires"), [(31, False), (32, True)])
+def test_a_threshold_is_of_the_share(memory: Memory, tokens: int, fires: bool) -> None:
+    """A hundredth of 4,096 tokens is 40: a threshold of 0.8 is reached at 32 and not at 31."""
+    chat = memory.session("s", model=SMALL, max_context_ratio=0.01, auto_compact="off")
+    chat.add_user_message(" ".join(["a"] * 5))
+    chat.add_assistant_message(" ".join(["a"] * (tokens - 5 - 2 * OVERHEAD)))
+
+    result = chat.compact("simple_fifo", threshold=0.8, dry_run=True)
+
+    assert result.decision is not None
+    assert (result.decision.fired, result.decision.observed) == (fires, tokens)
+
+
+def test_a_context_takes_no_more_than_the_share(memory: Memory) -> None:
+    """However long the log, what is shown of it, summaries included, is within the share, system text beside it."""
+    chat = memory.session("s", model=SMALL, max_context_ratio=0.1, reserve=0)
+    for _ in range(40):
+        words(chat, 60)
+        chat.add_assistant_message("noted")
+
+        ctx = chat.context(system="be kind " * 200)
+
+        assert ctx.parts.log + ctx.parts.head + ctx.parts.summaries <= 409
+        assert ctx.tokens <= 4096

@@ -1,0 +1,176 @@
+"""Promise 1, fits: what a context shows from far back, or of what began a message, is counted like the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest import Memory
+from palimpsest.context import Context
+from palimpsest.errors import BudgetImpossible
+from palimpsest.facade import Session
+from palimpsest.tokens import encoding
+from worlds import STORES, world
+
+law = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+count = encoding("o200k_base").count
+
+FAR = [{"role": role, "content": str(n)} for n in range(131) for role in ("user", "assistant")]
+"""More entries than are read at once."""
+
+CONDITIONS = (
+    "message.role != 'assistant' or message.kind != 'message'",
+    "message.kind != 'tool_result' or message.content_length < 20",
+    "message.tool_name != 'book'",
+    "message.age < 3",
+    "interaction.age <= 1",
+    "interaction.has_tools == False",
+)
+
+places = st.lists(st.integers(0, 99), max_size=3)
+conditions = st.lists(st.sampled_from(CONDITIONS), max_size=2, unique=True)
+formats = st.sampled_from(["openai", "openai", "openai-responses", "anthropic", "gemini", "text"])
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> dict[str, Any]:
+    """What may come to a session: steps, perhaps many plain messages behind them, pins, erasures, a compaction."""
+    return {
+        "early": draw(strategies.logs(6, least=1)),
+        "far": draw(st.sampled_from([True, True, False])),
+        "late": draw(strategies.logs(4)),
+        "pins": draw(places),
+        "erased": draw(places),
+        "compacts": draw(st.sampled_from([False, False, True])),
+    }
+
+
+def played(session: Session, what: dict[str, Any], now: int) -> None:
+    """Do to the session what is to come to it."""
+    for operation in what["early"]:
+        strategies.perform(session, operation, now)
+    there = len(session.entries())
+    session.pin(*(place % there + 1 for place in what["pins"]))
+    if what["far"]:
+        session.add(FAR)
+    session.erase([place % there + 1 for place in what["erased"]])
+    if what["compacts"]:
+        session.compact({"strategy": "summarizer", "interaction_keep": 1})
+    for operation in what["late"]:
+        strategies.perform(session, operation, now)
+
+
+def attempt(session: Session, **call: Any) -> Context | None:
+    """The context, or None where it is impossible, which the figures of the refusal must show."""
+    try:
+        return session.context(**call)
+    except BudgetImpossible as error:
+        refusal = error
+    assert refusal.needed > refusal.available
+    return None
+
+
+def honest(ctx: Context) -> int:
+    """The least that the request costs: in chat completions by the cookbook, elsewhere its texts alone."""
+    if ctx.format == "openai":
+        return rules.honest(ctx.messages, count, per_message=4, per_call=3) + 3
+    return rules.least(ctx.request(), count)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("far")
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, exact=st.booleans())
+def test_whatever_a_context_shows_is_counted_and_fits(
+    kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, exact: bool
+) -> None:
+    """Whatever was pinned, erased, compacted or dropped, and however far back, no context costs more than it says."""
+    walk = {"short_term": {"memory_max_tokens": budget, "conditions": conditions}}
+    options: dict[str, Any] = {"max_tokens": budget, **(walk if exact else {"conditions": conditions})}
+    with world(kind, folder, model="gpt-4o", counter=None, **options) as w:
+        played(w.session, what, w.clock.now)
+        for system in (None, "be kind"):
+            ctx = attempt(w.session, system=system, format=format)
+
+            if ctx is not None:
+                assert honest(ctx) <= ctx.tokens <= budget
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(what=sessions(), most=st.integers(1, 12), format=formats, exact=st.booleans())
+def test_max_messages_holds_in_every_format(
+    kind: str, folder: Path, what: dict[str, Any], most: int, format: str, exact: bool
+) -> None:
+    """No context has more messages than `max_messages`, as its own format counts them."""
+    options: dict[str, Any] = {"max_tokens": 10**4, "short_term": {"memory_max_tokens": None}} if exact else {}
+    with world(kind, folder, max_messages=most, **options) as w:
+        played(w.session, what, w.clock.now)
+
+        ctx = attempt(w.session, format=format)
+
+        assert ctx is None or len(ctx.messages) <= most
+
+
+CALLING = [
+    {
+        "role": "assistant",
+        "content": "let me look",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": "ok"},
+]
+
+
+@pytest.mark.parametrize("how", ["condition", "erasure"])
+def test_a_call_without_the_text_before_it_pays_for_its_message(how: str) -> None:
+    """Where a call is shown without the text that began its message, the message's own tokens are counted with it."""
+    dropping = ["message.role != 'assistant' or message.kind != 'message'"] if how == "condition" else []
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", model="gpt-4o", conditions=dropping)
+        session.add_user_message("go")
+        for _ in range(60):
+            session.add(CALLING)
+        if how == "erasure":
+            session.erase([entry.seq for entry in session.entries() if entry.text == "let me look"])
+
+        ctx = session.context()
+
+        assert len(ctx.messages) == 121
+        assert ctx.tokens == rules.honest(ctx.messages, count, per_message=4, per_call=3) + 3
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("pinned", [2, 3])
+def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: bool) -> None:
+    """Whatever conditions drop around a pinned call or a pinned result, the two stay together and are counted."""
+    older = ["interaction.age <= 1"]
+    with Memory.open("memory://") as memory:
+        for budget in range(20, 260, 6):
+            walk = {"short_term": {"memory_max_tokens": budget, "conditions": older}}
+            options: dict[str, Any] = {"max_tokens": budget, **(walk if exact else {"conditions": older})}
+            session = memory.session(str(budget), counter=strategies.WORDS, **options)
+            session.add([{"role": "user", "content": "q"}, {**CALLING[0], "content": None}, CALLING[1]])
+            session.add_assistant_message("it is ok")
+            session.pin(pinned)
+            for _ in range(4):
+                session.add_user_message("more " * 20)
+                session.add_assistant_message("answer " * 10)
+            session.add_user_message("last")
+
+            ctx = attempt(session)
+
+            if ctx is not None:
+                assert ctx.tokens <= budget
+                place = next(i for i, message in enumerate(ctx.messages) if message.get("tool_calls"))
+                assert [message["role"] for message in ctx.messages[place : place + 2]] == ["assistant", "tool"]

@@ -1,0 +1,113 @@
+"""What a provider reports scales budgets within bounds, and only where it can be a report of the whole input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest import Memory
+from palimpsest.budget import LEAST_FACTOR, MOST_FACTOR, scaled, unscaled
+from palimpsest.context import Context
+from palimpsest.errors import ConfigError
+from palimpsest.facade import Session
+
+CLAUDE = "claude-sonnet-4-5"
+MARGIN = 1.15
+
+
+@pytest.fixture
+def chat() -> Any:
+    with Memory.open("memory://") as memory:
+        yield memory.session("s", model=CLAUDE, format="anthropic", max_tokens=1000)
+
+
+def cut_anew(chat: Session) -> Context:
+    """The first context of another epoch, which learns from what was reported."""
+    before = chat.stats().epoch
+    while True:
+        chat.add_user_message("question " * 30)
+        chat.add_assistant_message("answer " * 30)
+        ctx = chat.context()
+        if chat.stats().epoch > before:
+            return ctx
+
+
+def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
+    """More cached tokens than input is refused, since cached ones were left out of the input; nothing is recorded."""
+    with pytest.raises(ConfigError, match=r"cached_tokens: 3900 .* at most input_tokens") as refusal:
+        chat.record_usage(input_tokens=80, output_tokens=5, cached_tokens=3900)
+
+    assert "add all of its input up" in str(refusal.value)
+    assert chat.stats().usage is None
+    assert chat.record_usage(3980, 5, cached_tokens=3980).cached_tokens == 3980
+
+
+@pytest.mark.parametrize(
+    ("ratio", "factor", "told"),
+    [
+        (0.0, MARGIN, "budgets keep the margin of 1.15"),
+        (0.02, MARGIN, "cached tokens part of `input_tokens`"),
+        (0.7, MARGIN, "0.7 times what was counted"),
+        (0.9, 0.9, None),
+        (2, 2, None),
+        (40, MOST_FACTOR, "of which budgets heed 4"),
+    ],
+)
+def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:
+    """Of a report that no tokenizer explains nothing is learned, or no more than the bound; the report says so."""
+    sent = cut_anew(chat)
+    chat.record_usage(round(sent.counted * ratio), context=sent)
+
+    ctx = cut_anew(chat)
+
+    assert ctx.budget is not None
+    assert ctx.budget.factor == pytest.approx(factor, abs=0.01)
+    assert ctx.tokens <= 1000
+    assert ctx.counted <= 1000 / LEAST_FACTOR
+    assert [told in warning for warning in ctx.report.warnings] == ([True] if told else [])
+
+
+def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Session) -> None:
+    """Where only the fresh part of the input is reported, call after call, contexts are as small as without reports."""
+    for _ in range(30):
+        chat.add_user_message("question " * 30)
+        ctx = chat.context(system="You know the catalogue.")
+        chat.record_usage(input_tokens=max(ctx.tokens // 50, 1), context=ctx)
+        chat.add_assistant_message("answer " * 30)
+
+        assert ctx.counted * MARGIN <= 1000
+
+
+def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path: Path) -> None:
+    """What was learned with one model does not replace the margin of a model that was not asked."""
+    with Memory.open(tmp_path / "m.db") as memory:
+        exact = memory.session("s", model="gpt-4o", max_tokens=1000)
+        sent = cut_anew(exact)
+        exact.record_usage(sent.counted, context=sent)
+        other = memory.session("s", model=CLAUDE, max_tokens=1000, view="other")
+
+        ctx = cut_anew(other)
+
+        assert ctx.budget is not None
+        assert ctx.budget.factor == MARGIN
+        assert ctx.report.warnings == ()
+
+
+@given(tokens=st.integers(0, 300_000), reported=st.integers(1, 100_000), counted=st.integers(1, 50_000))
+def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: int, counted: int) -> None:
+    """The room for counted tokens, in the provider's scale again, is at most what was given: rounding adds nothing."""
+    factor = reported / counted
+
+    room = unscaled(tokens, factor)
+
+    assert scaled(room, factor) <= tokens
+    assert scaled(room + 2, factor) > tokens
+
+
+def test_a_factor_whose_division_rounds_up_is_no_token_over() -> None:
+    """28897 tokens at 407/780 are one token less than floating point division says."""
+    assert scaled(unscaled(28_897, 407 / 780), 407 / 780) <= 28_897
