@@ -139,7 +139,8 @@ class AsyncMemory:
         """Return the session of this id; nothing is read or written before its first verb.
 
         Options: `model` (its window, tokenizer and prices are taken from the table), `max_tokens` for the
-        whole request, `max_messages`, `max_context_ratio` of the model's window, `reserve` for the answer,
+        whole request, `max_messages` as the format counts them, `max_context_ratio` (the share of the model's window
+        that the log may take; answer, system text and tools come beside it), `reserve` for the answer,
         `format` (default "openai"), `view` (default "main"), `counter` (a function from text to tokens),
         `short_term` (strategies, see `MaxTokens`), or `conditions` and `oversize` for the default one, `mask`
         (False: old tool results are never replaced by a note), `low_water` (share of the budget that a cut

@@ -1,0 +1,82 @@
+"""`max_messages` counts as the format at hand makes its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import strategies
+from palimpsest import Memory
+from palimpsest.compaction.evict import SimpleFifo
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.entries import Reasoning, Text
+from palimpsest.errors import BudgetImpossible
+
+CALLS = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in range(3)]
+ANSWERS = [{"role": "tool", "tool_call_id": f"c{i}", "content": "r"} for i in range(3)]
+MESSAGES = {"openai": 5, "openai-responses": 8, "anthropic": 3, "gemini": 3, "text": 8}
+"""A question, and an answer of text and three calls with their results."""
+
+
+@pytest.fixture
+def memory() -> Any:
+    with Memory.open("memory://") as memory:
+        yield memory
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("format", "messages"), MESSAGES.items())
+def test_each_format_counts_its_own_messages(memory: Memory, format: str, messages: int, exact: bool) -> None:
+    """As many messages as a format makes of a log fit a limit of that number; of one less they do not."""
+    walk: dict[str, Any] = {"short_term": {"memory_max_tokens": None}} if exact else {}
+    session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
+    session.add([{"role": "user", "content": "q"}], format="openai")
+    session.add([{"role": "assistant", "content": "let me look", "tool_calls": CALLS}, *ANSWERS], format="openai")
+
+    whole = session.context(max_messages=messages)
+    less = session.context(max_messages=messages - 1)
+
+    assert len(whole.messages) == messages
+    assert whole.report.left_out == ()
+    assert len(less.messages) < messages
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("format", ["anthropic", "gemini"])
+def test_the_user_message_that_opens_a_conversation_counts(memory: Memory, format: str, exact: bool) -> None:
+    """Where the assistant speaks first, the message that the format puts before it is one of those that are limited."""
+    walk: dict[str, Any] = {"short_term": {"memory_max_tokens": None}} if exact else {}
+    session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
+    session.add_assistant_message("how may I help?")
+
+    opened = session.context(max_messages=2).messages
+    session.pin(1)
+
+    assert [message["role"] for message in opened] == ["user", "assistant" if format == "anthropic" else "model"]
+    with pytest.raises(BudgetImpossible):
+        session.context(max_messages=1)
+
+
+def test_thoughts_are_pieces_of_their_own_in_a_text(memory: Memory) -> None:
+    """A text labels what was thought apart from what was said, so an answer of both is two of its messages."""
+    session = memory.session("s", counter=strategies.WORDS, format="text", max_messages=2)
+    session.add_user_message("q")
+    session.add_assistant_message((Reasoning(text="hm"), Text(text="a")))
+    session.add_user_message("and now?")
+
+    assert len(session.context().messages) <= 2
+
+
+def test_a_trigger_on_messages_knows_of_pieces(memory: Memory) -> None:
+    """A threshold of messages is reached by the append that reaches it, where one entry is several of them."""
+    strategy = SimpleFifo(triggers=Triggers(message_count=9))
+    session = memory.session("s", counter=strategies.WORDS, format="text", long_term=strategy)
+    evicted: list[str] = []
+    memory.on("evicted", lambda id, facts: evicted.append(id))
+    for number in range(3):
+        assert not evicted
+        session.add_user_message(f"q{number}")
+        session.add_assistant_message((Reasoning(text="hm"), Text(text="a")))
+
+    assert evicted == ["s"]
