@@ -18,7 +18,7 @@ from palimpsest.facade import Session
 from palimpsest.tokens import encoding
 from worlds import STORES, world
 
-law = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 count = encoding("o200k_base").count
 
 FAR = [{"role": role, "content": str(n)} for n in range(131) for role in ("user", "assistant")]
@@ -35,6 +35,12 @@ CONDITIONS = (
 
 places = st.lists(st.integers(0, 99), max_size=3)
 conditions = st.lists(st.sampled_from(CONDITIONS), max_size=2, unique=True)
+walks = st.just([]) | st.lists(
+    st.fixed_dictionaries({"gap": st.sampled_from(["stop", "skip"]), "count_pinned": st.booleans()}),
+    min_size=1,
+    max_size=2,
+)
+"""The strategies of an exact walk; none: a window that is cut to low water."""
 formats = st.sampled_from(["openai", "openai", "openai-responses", "anthropic", "gemini", "text"])
 
 
@@ -90,13 +96,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", STORES)
 @law
-@given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, exact=st.booleans())
+@given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, walks=walks)
 def test_whatever_a_context_shows_is_counted_and_fits(
-    kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, exact: bool
+    kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, walks: list[Any]
 ) -> None:
     """Whatever was pinned, erased, compacted or dropped, and however far back, no context costs more than it says."""
-    walk = {"short_term": {"memory_max_tokens": budget, "conditions": conditions}}
-    options: dict[str, Any] = {"max_tokens": budget, **(walk if exact else {"conditions": conditions})}
+    walk = {"short_term": [{"memory_max_tokens": budget, "conditions": conditions, **one} for one in walks]}
+    options: dict[str, Any] = {"max_tokens": budget, **(walk if walks else {"conditions": conditions})}
     with world(kind, folder, model="gpt-4o", counter=None, **options) as w:
         played(w.session, what, w.clock.now)
         for system in (None, "be kind"):
