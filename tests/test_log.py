@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import strategies
 from palimpsest.entries import Entry, Reasoning, pack, same, unpack
+from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.linking import link
-from palimpsest.errors import InvalidEntry
 from palimpsest.log import (
     CONTEXT_NAMES,
     GROUP_NAMES,

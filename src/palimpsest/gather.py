@@ -16,6 +16,8 @@ from palimpsest.window import Group, Item, Meter, Window, look
 CHUNK = 256
 """Entries read at once: most windows are one read."""
 
+FEW = 8
+"""Entries read at first where a group is wanted: most groups are smaller."""
 
 _SENTENCE = re.compile(r"[.!?](?=\s)|\n")
 """Where a text may be cut: behind a sentence or a line."""
@@ -35,6 +37,7 @@ class Gatherer:
         entries: list[Entry] = []
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
         open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
+        waiting = head.group or head.next_seq  # what is held back, until its calls are answered, takes no room
         for first, last in reversed(open_spans):
             before = last + 1
             while before > first:
@@ -53,7 +56,7 @@ class Gatherer:
                 entries = chunk + entries if entries else chunk
                 if room is None or before <= open_spans[0][0]:
                     continue
-                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
+                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased and entry.seq < waiting)
                 if total > max(room, 0):
                     return entries, True
         return entries, False
@@ -140,9 +143,20 @@ class Gatherer:
         return self._meter.cost(entry)
 
     async def ahead(
-        self, head: Head, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int, newest: dict[str, int]
+        self,
+        head: Head,
+        seqs: Iterable[int],
+        cut: Cut,
+        known: Sequence[Entry],
+        now: int,
+        newest: dict[str, int],
+        *,
+        whole: bool,
     ) -> Window:
-        """Show pinned entries and open human messages from before the window; `newest` as in `look`."""
+        """Show pinned entries and open human messages from before the window; `newest` as in `look`.
+
+        With `whole` their groups are shown with them, else what the cut names.
+        """
         seqs = set(seqs)
         if not seqs:
             return Window([], [], [], [])
@@ -150,11 +164,12 @@ class Gatherer:
         missing = seqs - found.keys()
         if missing:
             fetched = await self._store.fetch(self._key, missing, counter=self._meter.counter.name)
-            for entry in fetched:
-                found[entry.seq] = entry
-                if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
-                    group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
-                    found.update({other.seq: other for other in group})
+            found.update({entry.seq: entry for entry in fetched})
+        if whole:
+            groups = {entry.group: entry for entry in found.values() if not entry.is_human and entry.role != "system"}
+            for entry in groups.values():
+                group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
+                found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
         waiting = head.group or (head.tail if head.reasoning else 0)
         return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
@@ -163,11 +178,15 @@ class Gatherer:
 async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
     """Return the group of this entry, whole, with counts; what was rewound is not in it."""
     members: list[Entry] = []
+    limit = FEW
     for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
-        near = await store.read(key, after=first - 1, before=last + 1, limit=CHUNK, counter=counter)
-        members += [other for other in near if other.group == entry.group]
-        if near and near[-1].group != entry.group:
-            break
+        after = first - 1
+        while after < last:
+            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
+            members += [other for other in near if other.group == entry.group]
+            if not near or near[-1].group != entry.group:
+                return members
+            after, limit = near[-1].seq, CHUNK
     return members
 
 
