@@ -342,7 +342,8 @@ def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | Non
                 assert rules.faults(ctx.messages) == []
                 assert rules.parted(ctx, entries) == []
                 assert rules.unshown_pins(ctx, entries) == []
-            assert w.session.verify().problems == ()
+            proof = w.session.verify()
+            assert proof.ok, proof.problems
 
 
 @pytest.fixture(scope="module")

@@ -118,6 +118,7 @@ class Assembly:
             # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
             self.viewer.meter.exact = True
             state = await self.viewer.view(head, state.cut, None if state.more else state.entries)
+            reason = reason or self._due(head, state)  # more may have been read
             if reason is None and state.fits:
                 return state, None, None
             return await self._recut(state, reason)
@@ -183,7 +184,7 @@ class Assembly:
         pinned = (await self.viewer.view(head, empty, (), planning=True)).before
         ahead = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
         visible = spans.visible(spans.union(inactive, ahead), head.first_seq - 1, head.next_seq)
-        start = visible[0][0] if visible else head.next_seq
+        start = await self.viewer.gatherer.first(visible) or head.next_seq
         cut = msgspec.structs.replace(
             cut,
             start=start,
@@ -330,9 +331,13 @@ class Assembly:
 def _unshown(head: Head, state: View) -> bool:
     """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
     condition, or the cut, leaves it out."""
-    left_out = {entry.seq for entry, why in state.window.left_out if why in (BY_CUT, BY_CONDITION)}
-    unshown = state.cut.passed(head.pinned) | left_out.intersection(head.pinned)
-    return not unshown <= set(state.cut.pins)
+    window, unknown = state.window, set(head.pinned).difference(state.cut.pins)
+    if not unknown or state.cut.passed(unknown):
+        return bool(unknown)
+    left_out = [entry for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)]
+    groups = {entry.group for entry in left_out}
+    members = [entry for group in window.groups if group.seq in groups for entry in group.entries]
+    return any(entry.seq in unknown for entry in (*left_out, *members))
 
 
 def _beginning(state: View) -> int:

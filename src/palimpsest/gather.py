@@ -9,6 +9,7 @@ from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.log import Cut, Head, SessionKey, Standing
 from palimpsest.notes import counted_texts, is_maskable, standing
+from palimpsest.spans import Span
 from palimpsest.stores import Store, compaction_of
 from palimpsest.summary import Compaction, Summary
 from palimpsest.window import Group, Item, Meter, Window, look
@@ -60,6 +61,20 @@ class Gatherer:
                 if total > max(room, 0):
                     return entries, True
         return entries, False
+
+    async def first(self, where: Iterable[Span]) -> int | None:
+        """Return the first place there that is no tombstone, which may be of a group that is not there; None: none."""
+        for low, high in where:
+            after, limit = low - 1, FEW
+            while after < high:
+                found = await self._store.read(self._key, after=after, before=high + 1, limit=limit)
+                living = next((entry.seq for entry in found if not entry.erased), None)
+                if living is not None:
+                    return living
+                if not found:
+                    break
+                after, limit = found[-1].seq, CHUNK
+        return None
 
     async def compaction(self, head: Head) -> Compaction:
         """Return what is covered and evicted, and what stands for it."""

@@ -82,7 +82,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             seen = entry.seq
             what = _state(entry, head, state.covered, evicted, now)
             counts[what] += 1
-            if what != "rewound":
+            if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too
                 links.follow(entry)
             gone = what in ("erased", "rewound") or (what != "covered" and expired(entry, now))
             if not gone:  # a plan covers what of a group is still there
