@@ -26,13 +26,25 @@ SUMMARIZER = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 
 HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 60}
 
 
-@pytest.fixture(params=[*STORES, *(f"encrypted {kind}" for kind in STORES)])
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
-    """An empty store of each kind, as it is and with all that it holds encrypted."""
-    guard, _, kind = request.param.rpartition(" ")
-    addresses = {"memory": "memory://", "file": f"file://{tmp_path}/logs", "sqlite": f"sqlite:///{tmp_path}/log.db"}
+def opened(kind: str, folder: Path, *, sealed: bool = False) -> Memory:
+    """An empty store of this kind, with all that it holds encrypted or not."""
+    addresses = {"memory": "memory://", "file": f"file://{folder}/logs", "sqlite": f"sqlite:///{folder}/log.db"}
     durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
-    with Memory.open(addresses[kind], encryption=KEYS if guard else None, **durability) as memory:
+    return Memory.open(addresses[kind], encryption=KEYS if sealed else None, **durability)
+
+
+@pytest.fixture(params=STORES)
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each kind."""
+    with opened(request.param, tmp_path) as memory:
+        yield memory
+
+
+@pytest.fixture(params=[(kind, sealed) for kind in STORES for sealed in (False, True)], ids=str)
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each kind, as it is and with all that it holds encrypted."""
+    kind, sealed = request.param
+    with opened(kind, tmp_path, sealed=sealed) as memory:
         yield memory
 
 
@@ -62,9 +74,9 @@ def results(ctx: Context) -> list[str]:
 
 
 @pytest.mark.parametrize(("calls", "characters"), [(300, 0), (150, 400)])
-def test_every_call_gets_its_result_however_many_are_open(memory: Memory, calls: int, characters: int) -> None:
+def test_every_call_gets_its_result_however_many_are_open(guarded: Memory, calls: int, characters: int) -> None:
     """Parallel calls, many or with long ids, are held back until all are answered, then shown, each with its result."""
-    session = memory.session("s", counter=strategies.WORDS)
+    session = guarded.session("s", counter=strategies.WORDS)
     ids = [f"c{i}" + "x" * characters for i in range(calls)]
     session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
     session.add([telling(id, f"result {i}") for i, id in enumerate(ids[:3])])
@@ -80,9 +92,9 @@ def test_every_call_gets_its_result_however_many_are_open(memory: Memory, calls:
     assert session.verify().problems == ()
 
 
-def test_a_call_too_many_is_refused_and_nothing_is_lost(memory: Memory) -> None:
+def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None:
     """Where a session could not remember one more open call it says so, stores nothing, and goes on."""
-    session = memory.session("s", counter=strategies.WORDS)
+    session = guarded.session("s", counter=strategies.WORDS)
     ids = [f"c{i}" for i in range(OPEN_GROUP)]
     session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
 
@@ -243,9 +255,9 @@ def test_no_cut_after_a_compaction_begins_inside_a_pinned_group(memory: Memory, 
 def test_a_group_that_waits_for_results_takes_no_room_and_makes_no_cut(memory: Memory) -> None:
     """While many calls wait, contexts stay in their epoch, and no cut begins inside the group that is held back."""
     session = memory.session("s", counter=strategies.WORDS, max_tokens=100)
-    session.add([*turns(5), {"role": "user", "content": "check all"}, asking(*(f"c{i}" for i in range(60)))])
+    session.add([*turns(5), {"role": "user", "content": "check all"}, asking(*(f"c{i}" for i in range(40)))])
     epochs = set()
-    for i in range(59):
+    for i in range(39):
         session.add_tool_result(None, "as good as it was said to be", call_id=f"c{i}")
         ctx = session.context()
         assert rules.parted(ctx, session.entries()) == []
