@@ -338,12 +338,15 @@ def _meeting(
 def without(
     members: list[Entry], failed: set[int], left_out: list[tuple[Entry, str]], reason: str = BY_CONDITION
 ) -> list[Entry]:
-    """Return the group without `failed`: dropping a result drops its call, dropping a call its results."""
+    """Return the group without `failed`: dropping a result drops its call, dropping a call its results.
+
+    A late result is of another group than its call: neither takes the other along.
+    """
     for entry in members:
-        if entry.kind == "tool_result" and (entry.seq in failed or entry.answers in failed):
+        if entry.kind == "tool_result" and not entry.late and (entry.seq in failed or entry.answers in failed):
             failed |= {entry.seq, entry.answers}
     for entry in members:
-        if entry.kind == "tool_result" and entry.answers in failed:
+        if entry.kind == "tool_result" and not entry.late and entry.answers in failed:
             failed.add(entry.seq)
     calls = [entry for entry in members if entry.kind == "tool_call"]
     if calls and all(entry.seq in failed for entry in calls):
