@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from palimpsest.context import Context
 from palimpsest.entries import Entry
+from palimpsest.window import Item
 
 Message = dict[str, Any]
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
@@ -110,6 +112,49 @@ def half_groups(messages: Sequence[Message], entries: Sequence[Entry]) -> list[s
         if entry.kind == "tool_call" and not entry.erased:
             groups.setdefault(entry.group, set()).add(entry.seq)
     return [seqs for seqs in groups.values() if seqs & shown and seqs - shown]
+
+
+def parted(ctx: Context, entries: Sequence[Entry]) -> list[str]:
+    """How a context parts groups: its cut begins inside one, or it denies a result that was recorded.
+
+    Late results are shown at their own place, beside a stand-in.
+    """
+    found = []
+    cut, rewound = ctx._outcome.cut, ctx._outcome.head.rewound
+    visible = [entry for entry in entries if not any(first <= entry.seq <= last for first, last in rewound)]
+    sides: dict[int, set[bool]] = {}
+    for entry in visible:
+        if not entry.erased:
+            sides.setdefault(entry.group, set()).add(entry.seq < cut.start)
+    found += [f"the cut begins at {cut.start}, in group {group}" for group, both in sides.items() if len(both) > 1]
+    answered = {entry.answers: entry.seq for entry in visible if not entry.erased and not entry.late}
+    for item in shown_items(ctx):
+        if item.form == "placeholder" and item.entry.answers in answered:
+            result = answered[item.entry.answers]
+            found.append(f"call {item.entry.answers} is shown without its result, which is entry {result}")
+    return found
+
+
+def unshown_pins(ctx: Context, entries: Sequence[Entry]) -> list[int]:
+    """What of groups with a pinned entry is not shown, though it says something, still holds and waits for nothing."""
+    head = ctx._outcome.head
+    alive = {entry.seq: entry for entry in entries if not entry.erased}
+    groups = {alive[seq].group for seq in head.pinned} - {group.seq for group in ctx._window.pending}
+    shown = {item.entry.seq for item in shown_items(ctx)}
+    passing = {entry.group for entry in alive.values() if entry.expires_at is not None or entry.kind == "context"}
+    return [
+        entry.seq
+        for entry in alive.values()
+        if entry.group in groups - passing
+        and entry.seq not in shown
+        and not says_nothing(entry.content)
+        and not (entry.kind == "tool_result" and entry.answers and entry.answers not in alive)
+    ]
+
+
+def shown_items(ctx: Context) -> list[Item]:
+    """What the context was made of, item by item."""
+    return [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
 
 
 def scrubbed(text: str) -> str:

@@ -170,6 +170,7 @@ def _goes_on(
     if ctx is None:
         return before
     check(ctx, format, budget)
+    assert rules.parted(ctx, session.entries()) == []
     again = session.context(system=system)
     assert (again.epoch, again.messages) == (ctx.epoch, ctx.messages)
     if ctx.revision:

@@ -10,9 +10,21 @@ from hypothesis import strategies as st
 
 import strategies
 from palimpsest.entries import Entry, Reasoning, pack, same, unpack
+from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.linking import link
-from palimpsest.log import CONTEXT_NAMES, OPEN_CALLS, Change, Cut, Head, apply, tombstone
+from palimpsest.log import (
+    CONTEXT_NAMES,
+    GROUP_NAMES,
+    NAMES,
+    OPEN_CALLS,
+    OPEN_GROUP,
+    Change,
+    Cut,
+    Head,
+    apply,
+    tombstone,
+)
 
 
 def said(role: Any = "user", text: str = "hello", **fields: Any) -> Entry:
@@ -170,15 +182,48 @@ def test_the_head_knows_the_newest_version_of_a_context() -> None:
     assert "4.py" not in head.contexts
 
 
-def test_the_head_remembers_a_bounded_number_of_open_calls() -> None:
-    """The result of a call older than that is an orphan."""
-    batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 1)]
+def test_the_head_names_every_call_of_the_open_group() -> None:
+    """However many calls wait for their results, each result finds its own, and the last one closes the group."""
+    batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 50)]
     head, _ = link(Head(), batch, 1)
+    found = []
+    for i in range(len(batch)):
+        head, (result,) = link(head, [answered(f"c{i}")], 1)
+        found.append((result.answers, result.group, result.late))
+
+    assert found == [(i + 1, 1, False) for i in range(len(batch))]
+    assert (head.group, head.calls) == (0, ())
+
+
+def test_names_of_any_length_lose_no_result_of_the_open_group() -> None:
+    """Ids that are longer together than a head keeps of closed groups are kept while their group is open."""
+    ids = [f"{i}" + "x" * (NAMES // 4) for i in range(6)]
+    head, _ = link(Head(), [asked(id) for id in ids], 1)
+
+    assert [link(head, [answered(id)], 1)[1][0].answers for id in ids] == [1, 2, 3, 4, 5, 6]
+
+
+def test_of_closed_groups_the_head_names_a_bounded_number_of_calls() -> None:
+    """Once a message has overtaken them, the result of a call older than that is an orphan."""
+    batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 1)]
+    head, _ = link(Head(), [*batch, said()], 1)
     _, (first,) = link(head, [answered("c0")], 1)
     _, (second,) = link(head, [answered("c1")], 1)
 
     assert len(head.calls) == OPEN_CALLS
     assert (first.answers, second.answers) == (0, 2)
+
+
+@pytest.mark.parametrize(("calls", "characters"), [(OPEN_GROUP + 1, 1), (3, GROUP_NAMES // 2 - 99)])
+def test_more_open_calls_than_a_head_may_name_are_refused(calls: int, characters: int) -> None:
+    """The head stays small: what it could not name is refused, with what to do, and not forgotten."""
+    batch = [asked(f"{i}" + "x" * characters) for i in range(calls)]
+    head, _ = link(Head(), batch[:-1], 1)
+
+    with pytest.raises(InvalidEntry, match=r"tool calls: .* may be without results at once; add the results of some"):
+        link(head, batch[-1:], 1)
+    results = [answered(one.call_id) for one in batch]
+    assert link(Head(), [*batch, *results], 1)[0].calls == ()
 
 
 def test_an_entry_keeps_a_time_of_its_own() -> None:

@@ -180,3 +180,20 @@ def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: 
                 assert ctx.tokens <= budget
                 place = next(i for i, message in enumerate(ctx.messages) if message.get("tool_calls"))
                 assert [message["role"] for message in ctx.messages[place : place + 2]] == ["assistant", "tool"]
+
+
+def test_a_pin_that_a_condition_would_drop_is_counted_before_it_is_shown() -> None:
+    """What a condition on messages alone would drop, and a pin keeps, takes room where the cut is planned."""
+    with Memory.open("memory://") as memory:
+        for budget in range(1, 60):
+            session = memory.session(
+                str(budget), counter=strategies.WORDS, max_tokens=budget, conditions=["message.role != 'assistant'"]
+            )
+            session.add_assistant_message("gamma " * 9)
+            session.pin(1)
+            session.add(FAR)
+
+            ctx = attempt(session)
+
+            if ctx is not None:
+                assert rules.honest(ctx.messages, strategies.WORDS.count) <= ctx.tokens <= budget

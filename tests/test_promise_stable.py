@@ -71,12 +71,17 @@ def test_contexts_of_one_epoch_begin_alike(
 
 
 @law
-@given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
+@given(
+    data=st.data(),
+    log=strategies.logs(most=20),
+    budget=st.integers(15, 200),
+    conditions=st.sampled_from([(), ("message.role != 'assistant'",), ("not message.has_tool_calls",)]),
+)
 def test_pins_and_usage_between_calls_leave_the_prefix(
-    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
+    kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
     """Pinning, unpinning and reported usage change nothing that was sent until a cut, which says so."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
         contexts = []
         for operation in log:
             w.play([operation])

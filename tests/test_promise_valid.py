@@ -44,6 +44,7 @@ def test_a_context_breaks_no_rule_of_chat_completions(
             if ctx is not None:
                 assert rules.faults(ctx.messages) == []
                 assert rules.half_groups(ctx.messages, entries) == []
+                assert rules.parted(ctx, entries) == []
 
 
 def rules_free(entry: Any) -> dict[str, Any]:
@@ -121,6 +122,8 @@ def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], d
             entries = w.session.entries()
             assert rules.faults(ctx.messages) == []
             assert rules.half_groups(ctx.messages, entries) == []
+            assert rules.parted(ctx, entries) == []
+            assert rules.unshown_pins(ctx, entries) == []
             w.play(strategies.numbered(log, start=1000))
 
 

@@ -22,6 +22,7 @@ from palimpsest.log import RENDERER, Change, Cut, Head
 from palimpsest.options import Options, check_id
 from palimpsest.stores import Store, keep_counts
 from palimpsest.view import View, Viewer
+from palimpsest.window import BY_CONDITION, BY_CUT
 
 if TYPE_CHECKING:
     from palimpsest.compaction.cutting import CutPlan, Room
@@ -117,6 +118,7 @@ class Assembly:
             # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
             self.viewer.meter.exact = True
             state = await self.viewer.view(head, state.cut, None if state.more else state.entries)
+            reason = reason or self._due(head, state)  # more may have been read
             if reason is None and state.fits:
                 return state, None, None
             return await self._recut(state, reason)
@@ -135,7 +137,7 @@ class Assembly:
             return "changed configuration"
         if state.cut.compaction != head.compaction:
             return COMPACTED
-        if _unshown(head, state.cut):
+        if _unshown(head, state):
             return PINNED
         return state.window.stale[0][1] if state.window.stale else None
 
@@ -154,7 +156,7 @@ class Assembly:
         target: Room | None = Room(state.budget.low_water, None) if state.budget else Room(None, None)
         if reason == COMPACTED:
             cut, target = await self._after_compaction(state.head, cut), None
-        elif reason == PINNED:
+        elif reason is not None:
             cut = await self._with_pins(state.head, cut)
         if reason is not None:
             state = await self.viewer.view(state.head, cut)
@@ -180,9 +182,9 @@ class Assembly:
         inactive = state.inactive
         empty = msgspec.structs.replace(cut, start=head.next_seq, pins=(), anchors=(), skipped=(), summaries=())
         pinned = (await self.viewer.view(head, empty, (), planning=True)).before
-        ahead = spans.of(entry.seq for group in pinned for entry in group.entries)  # whole groups
+        ahead = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
         visible = spans.visible(spans.union(inactive, ahead), head.first_seq - 1, head.next_seq)
-        start = visible[0][0] if visible else head.next_seq
+        start = await self.viewer.gatherer.first(visible) or head.next_seq
         cut = msgspec.structs.replace(
             cut,
             start=start,
@@ -196,11 +198,19 @@ class Assembly:
         return await self._with_pins(head, cut)
 
     async def _with_pins(self, head: Head, cut: Cut) -> Cut:
-        """The cut with all that is pinned, whole groups, but for what has expired or was superseded."""
-        seen = await self.viewer.view(head, cut, (), planning=True)
-        groups = [group for group in seen.before if any(entry.seq in head.pinned for entry in group.entries)]
-        pins = {entry.seq for group in groups for entry in group.entries} | cut.passed(head.pinned)
-        return msgspec.structs.replace(cut, gone=seen.gone, pins=tuple(sorted(pins)))
+        """The cut with all that is pinned, whole groups, but for what has expired or was superseded.
+
+        What conditions or cuts had left out comes back, in its place where the cut has not passed that.
+        """
+        pinned = set(head.pinned)
+        everywhere = msgspec.structs.replace(cut, start=head.next_seq, pins=(), anchors=(), gone=())
+        seen = await self.viewer.view(head, everywhere, (), planning=True)
+        groups = [group for group in seen.before if any(entry.seq in pinned for entry in group.entries)]
+        pins = pinned.union(entry.seq for group in groups for entry in group.entries)
+        back = [(group.seq, group.last) for group in groups]
+        gone = [piece for span in cut.gone for piece in spans.minus([span], back)]
+        stale = [(seq, seq) for seq, _ in seen.window.stale]
+        return msgspec.structs.replace(cut, gone=tuple(sorted({*gone, *stale})), pins=tuple(sorted(pins)))
 
     async def _with_short_summaries(self, state: View, cut: Cut, limit: int | None = None) -> Cut:
         """The cut with its summaries within their share of the budget, or of `limit`: interactions want the room."""
@@ -285,7 +295,7 @@ class Assembly:
         sight = Sight(
             groups=state.window.groups,
             head=state.before,
-            begins=first.seq if state.more and first is not None else state.cut.start,
+            begins=_beginning(state) if state.more else state.cut.start,
             partial=state.more and first is not None and first.turn != first.seq,
             more=state.more,
             pinned=frozenset(state.head.pinned),
@@ -324,9 +334,21 @@ class Assembly:
         return Context(state.window, state.before, state.summaries, state.fixed, meter, state.budget, outcome)
 
 
-def _unshown(head: Head, cut: Cut) -> bool:
-    """Whether something is pinned that the cut does not show: it was pinned when the cut had passed it."""
-    return not cut.passed(head.pinned) <= set(cut.pins)
+def _unshown(head: Head, state: View) -> bool:
+    """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
+    condition, or the cut, leaves it out."""
+    window, unknown = state.window, set(head.pinned).difference(state.cut.pins)
+    if not unknown or state.cut.passed(unknown):
+        return bool(unknown)
+    left_out = [entry for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)]
+    groups = {entry.group for entry in left_out}
+    members = [entry for group in window.groups if group.seq in groups for entry in group.entries]
+    return any(entry.seq in unknown for entry in (*left_out, *members))
+
+
+def _beginning(state: View) -> int:
+    """Where the first group begins whose beginning was read; behind the log where none was."""
+    return next((entry.seq for entry in state.entries if entry.seq == entry.group), state.head.next_seq)
 
 
 def _change(view: str, state: View, reason: str, plan: CutPlan | None) -> Change:

@@ -9,6 +9,7 @@ from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.log import Cut, Head, SessionKey, Standing
 from palimpsest.notes import counted_texts, is_maskable, standing
+from palimpsest.spans import Span
 from palimpsest.stores import Store, compaction_of
 from palimpsest.summary import Compaction, Summary
 from palimpsest.window import Group, Item, Meter, Window, look
@@ -16,6 +17,8 @@ from palimpsest.window import Group, Item, Meter, Window, look
 CHUNK = 256
 """Entries read at once: most windows are one read."""
 
+FEW = 8
+"""Entries read at first where a group is wanted: most groups are smaller."""
 
 _SENTENCE = re.compile(r"[.!?](?=\s)|\n")
 """Where a text may be cut: behind a sentence or a line."""
@@ -35,6 +38,7 @@ class Gatherer:
         entries: list[Entry] = []
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
         open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
+        waiting = head.group or head.next_seq  # what is held back, until its calls are answered, takes no room
         for first, last in reversed(open_spans):
             before = last + 1
             while before > first:
@@ -53,10 +57,24 @@ class Gatherer:
                 entries = chunk + entries if entries else chunk
                 if room is None or before <= open_spans[0][0]:
                     continue
-                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased)
+                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased and entry.seq < waiting)
                 if total > max(room, 0):
                     return entries, True
         return entries, False
+
+    async def first(self, where: Iterable[Span]) -> int | None:
+        """Return the first place there that is no tombstone, which may be of a group that is not there; None: none."""
+        for low, high in where:
+            after, limit = low - 1, FEW
+            while after < high:
+                found = await self._store.read(self._key, after=after, before=high + 1, limit=limit)
+                living = next((entry.seq for entry in found if not entry.erased), None)
+                if living is not None:
+                    return living
+                if not found:
+                    break
+                after, limit = found[-1].seq, CHUNK
+        return None
 
     async def compaction(self, head: Head) -> Compaction:
         """Return what is covered and evicted, and what stands for it."""
@@ -139,9 +157,20 @@ class Gatherer:
         return self._meter.cost(entry)
 
     async def ahead(
-        self, head: Head, seqs: Iterable[int], cut: Cut, known: Sequence[Entry], now: int, newest: dict[str, int]
+        self,
+        head: Head,
+        seqs: Iterable[int],
+        cut: Cut,
+        known: Sequence[Entry],
+        now: int,
+        newest: dict[str, int],
+        *,
+        whole: bool,
     ) -> Window:
-        """Show pinned entries and open human messages from before the window; `newest` as in `look`."""
+        """Show pinned entries and open human messages from before the window; `newest` as in `look`.
+
+        With `whole` their groups are shown with them, else what the cut names.
+        """
         seqs = set(seqs)
         if not seqs:
             return Window([], [], [], [])
@@ -149,11 +178,12 @@ class Gatherer:
         missing = seqs - found.keys()
         if missing:
             fetched = await self._store.fetch(self._key, missing, counter=self._meter.counter.name)
-            for entry in fetched:
-                found[entry.seq] = entry
-                if entry.seq not in cut.pins and not entry.is_human and entry.role != "system":
-                    group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
-                    found.update({other.seq: other for other in group})
+            found.update({entry.seq: entry for entry in fetched})
+        if whole:
+            groups = {entry.group: entry for entry in found.values() if not entry.is_human and entry.role != "system"}
+            for entry in groups.values():
+                group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
+                found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
         waiting = head.group or (head.tail if head.reasoning else 0)
         return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
@@ -162,11 +192,15 @@ class Gatherer:
 async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
     """Return the group of this entry, whole, with counts; what was rewound is not in it."""
     members: list[Entry] = []
+    limit = FEW
     for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
-        near = await store.read(key, after=first - 1, before=last + 1, limit=CHUNK, counter=counter)
-        members += [other for other in near if other.group == entry.group]
-        if near and near[-1].group != entry.group:
-            break
+        after = first - 1
+        while after < last:
+            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
+            members += [other for other in near if other.group == entry.group]
+            if not near or near[-1].group != entry.group:
+                return members
+            after, limit = near[-1].seq, CHUNK
     return members
 
 

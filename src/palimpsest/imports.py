@@ -250,7 +250,7 @@ def _relink(entries: Sequence[Entry], first: int, rewound: Sequence[Span]) -> tu
                 head if hidden else follow(head, [entry]), revision=entry.revision, next_seq=entry.seq + 1
             )
             continue
-        head, (again,) = link(head, [entry], entry.at)
+        head, (again,) = link(head, [entry], entry.at, bounded=False)
         if (
             entry.answers
             and again.answers != entry.answers

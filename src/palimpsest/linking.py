@@ -9,7 +9,8 @@ By what the head says is open:
     reasoning    opens a group that the next assistant entry joins
     anything else closes the open group and is its own group; a human message starts an interaction
 
-The open group closes when its last call is answered.
+The open group closes when its last call is answered. Until then the head names all of its calls, so that none loses its
+result; of calls of closed groups it names the newest.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.entries import Entry, placed_ids
-from palimpsest.log import CONTEXT_NAMES, NAMES, OPEN_CALLS, Call, Head, digest
+from palimpsest.errors import InvalidEntry
+from palimpsest.log import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Call, Head, digest
 
 T = TypeVar("T")
 
@@ -28,10 +30,14 @@ def link(
     batch: Sequence[Entry],
     at: int,
     new_ids: Callable[[Iterable[int], int], list[str]] = placed_ids,
+    *,
+    bounded: bool = True,
 ) -> tuple[Head, list[Entry]]:
     """Return the head after `batch` is appended and the batch's entries with place and links.
 
-    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise.
+    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise. Raises
+    InvalidEntry where more calls would wait for their results at once than a head may name; not where the batch is a
+    part of what was one (`bounded` is False).
     """
     seqs = range(head.next_seq, head.next_seq + len(batch))
     given = [entry.id for entry in batch if entry.id]
@@ -40,7 +46,10 @@ def link(
     linked = [
         linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)
     ]
-    return linker.head_after(seqs.stop, at), linked
+    after = linker.head_after(seqs.stop, at)
+    if bounded and after.calls:
+        _refuse_more(after)
+    return after, linked
 
 
 class _Linker:
@@ -129,7 +138,8 @@ class _Linker:
         """The head that says what is open now."""
         calls, contexts = self.calls, self.contexts
         if calls:
-            calls = _newest(calls, OPEN_CALLS, lambda call: len(call.call_id or "") + len(call.name or ""))
+            closed = sum(call.group != self.group for call in calls)  # they come before those of the open group
+            calls = [*_newest(calls[:closed], OPEN_CALLS, _length), *calls[closed:]]
         if contexts is not self.head.contexts:
             by_place = sorted(contexts.items(), key=lambda item: item[1][0])
             kept = _newest(by_place, CONTEXT_NAMES, lambda item: len(item[0]))
@@ -149,6 +159,25 @@ class _Linker:
             created=self.head.created or at,
             updated=at,
         )
+
+
+def _refuse_more(head: Head) -> None:
+    """Raise InvalidEntry where the open group of a head has more calls, or longer names of these, than it may."""
+    waiting = [call for call in head.calls if call.group == head.group]
+    if len(waiting) > OPEN_GROUP:
+        found = f"{len(waiting)} calls, where {OPEN_GROUP} may be"
+    elif (characters := sum(map(_length, waiting))) > GROUP_NAMES:
+        found = f"calls with {characters} characters of names and ids, where {GROUP_NAMES} may be"
+    else:
+        return
+    raise InvalidEntry(
+        "tool calls",
+        f"{found} without results at once; add the results of some first, or calls and results as one batch",
+    )
+
+
+def _length(call: Call) -> int:
+    return len(call.call_id or "") + len(call.name or "")
 
 
 def _newest(items: list[T], most: int, length: Callable[[T], int]) -> list[T]:

@@ -16,15 +16,22 @@ from palimpsest.errors import Conflict
 from palimpsest.spans import Span
 from palimpsest.summary import Compaction, Spent
 
+OPEN_GROUP = 4096
+"""Unanswered calls of the open group, all of which a head names: with more at once an append is refused."""
+
 OPEN_CALLS = 256
-"""Unanswered calls that a head remembers; a result that comes later than that is an orphan. Bounds the head."""
+"""Unanswered calls of closed groups that a head names, the newest. They bound the head, which is written with every
+append: the result of an older one is an orphan."""
 
 CONTEXT_NAMES = 256
 """Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
 
 NAMES = 64 * 1024
-"""Characters of names and ids that a head remembers, of calls and of contexts each: the newest. A head is written with
-every append, and names are as long as those who give them like."""
+"""Characters of names and ids that a head remembers, of calls of closed groups and of contexts each: the newest. Names
+are as long as those who give them like."""
+
+GROUP_NAMES = 1024 * 1024
+"""Characters of names and ids of the calls of the open group: with more at once an append is refused."""
 
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""

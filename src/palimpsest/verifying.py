@@ -70,6 +70,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     evicted = spans.union(state.evicted, await surveyor.evicted(head, state))
     counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
+    links = _Links()
     while seen < head.next_seq - 1:
         batch = await store.read(options.key, after=seen, before=head.next_seq, limit=BATCH)
         if not batch:
@@ -81,11 +82,14 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             seen = entry.seq
             what = _state(entry, head, state.covered, evicted, now)
             counts[what] += 1
+            if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too
+                links.follow(entry)
             gone = what in ("erased", "rewound") or (what != "covered" and expired(entry, now))
             if not gone:  # a plan covers what of a group is still there
                 covered_groups.setdefault(entry.group, set()).add(what == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
     _split(covered_groups, None, problems)
+    problems += links.broken(head)
     if counts["erased"] != head.erased:
         problems.append(f"{counts['erased']} entries are erased where the head knows of {head.erased}")
     if counts["rewound"] != head.hidden:
@@ -113,6 +117,55 @@ def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[
     if expired(entry, now):
         return "expired"
     return "active"
+
+
+class _Links:
+    """What the links of a log say, followed entry by entry, oldest first; what was rewound is left out.
+
+    Links stay with a tombstone. A call that was erased waits for no result: one that came after that answers nothing.
+    """
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+        self._unanswered: dict[int, Entry] = {}
+        self._group = 0
+
+    def follow(self, entry: Entry) -> None:
+        """Go on to the next entry."""
+        if entry.group not in (entry.seq, self._group):
+            self._problems.append(f"entry {entry.seq} is of the group of entry {entry.group}, and apart from it")
+        self._group = entry.group
+        if entry.kind == "tool_call":
+            self._unanswered[entry.seq] = entry
+        elif entry.kind == "tool_result" and entry.answers:
+            self._answered(entry)
+        elif entry.kind == "tool_result" and (call := self._meant(entry)) is not None:
+            reason = f"is linked to no call, though that of entry {call.seq} waits for it"
+            self._problems.append(f"entry {entry.seq}, a result, {reason}")
+
+    def _answered(self, result: Entry) -> None:
+        what = f"entry {result.seq} answers entry {result.answers}, which"
+        call = self._unanswered.pop(result.answers, None)
+        if call is None:
+            self._problems.append(f"{what} is no call before it, or has a result already")
+        elif not result.late and result.group != call.group:
+            self._problems.append(f"{what} is of another group")
+
+    def _meant(self, result: Entry) -> Entry | None:
+        """The call that a result without one is meant for; a tombstone does not say."""
+        field = "name" if result.call_id is None else "call_id"
+        asked = getattr(result, field)
+        waiting = (call for call in self._unanswered.values() if not call.erased and getattr(call, field) == asked)
+        return None if asked is None or result.erased else next(waiting, None)
+
+    def broken(self, head: Head) -> list[str]:
+        """Return what does not hold together, the open calls of the head included."""
+        told = {call.seq for call in head.calls}
+        waiting = {seq: call.group for seq, call in self._unanswered.items() if not call.erased}
+        known = [f"the head waits for a result of entry {seq}, which waits for none" for seq in told - waiting.keys()]
+        of_group = {seq for seq, group in waiting.items() if group == head.group}
+        unknown = [f"entry {seq} waits for a result, and the head knows nothing of it" for seq in of_group - told]
+        return [*self._problems, *sorted(known), *sorted(unknown)]
 
 
 def _split(groups: dict[int, set[bool]], still: int | None, problems: list[str]) -> dict[int, set[bool]]:

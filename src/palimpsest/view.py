@@ -126,7 +126,10 @@ class Viewer:
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
-        before = await self.gatherer.ahead(head, seqs, cut, known or (), self._now, newest)
+        before = await self.gatherer.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
+        if planning and before.groups:  # reading may have stopped within a group that comes first, whole
+            ahead = {group.seq for group in before.groups}
+            entries = [entry for entry in entries if entry.group not in ahead]
         rules = [] if self._options.exact else self._static_rules(cut)
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])

@@ -6,7 +6,7 @@ time, not of counts, not of what is in memory. That is what keeps the prefix of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -31,6 +31,9 @@ from palimpsest.tokens import Encoding, TokenCounter
 
 if TYPE_CHECKING:
     from palimpsest.models import Model
+
+BY_CUT, BY_CONDITION = "left out by the cut", "a condition"
+"""Why a window leaves out what might be shown."""
 
 
 class Rule(Protocol):
@@ -103,10 +106,11 @@ class Item(Shown, frozen=True, gc=False):
 class Group:
     """Entries that are shown or left out together, with their cost in tokens and in provider messages."""
 
-    __slots__ = ("_format", "_messages", "cost", "entries", "items", "pending", "pinned", "seq", "turn")
+    __slots__ = ("_format", "_messages", "cost", "entries", "items", "last", "pending", "pinned", "seq", "turn")
 
     def __init__(self, seq: int, turn: int, entries: list[Entry]) -> None:
         self.seq, self.turn, self.entries = seq, turn, entries
+        self.last = entries[-1].seq
         self.items: list[Item] = []
         self.cost = 0
         self.pending = False
@@ -199,13 +203,14 @@ def look(
             continue
         kept = [member for member in members if not member.erased]
         if gone and not gone.isdisjoint(member.seq for member in kept):
-            kept = without(kept, gone & {member.seq for member in kept}, left_out, "left out by the cut")
-        if conditions:
-            kept = _meeting(kept, conditions, pins, meter, left_out)
+            kept = without(kept, gone & {member.seq for member in kept}, left_out, BY_CUT)
+        if conditions and not any(member.pinned or member.seq in pins for member in kept):
+            kept = _meeting(kept, conditions, meter, left_out)
         if not kept:
             continue
         _outdate(kept, newest, now, stale)
         group = Group(seq, entry.turn, kept)
+        group.last = members[-1].seq
         group.pinned = bool(pins) and any(member.seq in pins for member in kept)
         if seq == last and _is_open(kept):
             group.pending = True
@@ -350,15 +355,13 @@ def _members(ranges: Sequence[tuple[int, int]]) -> set[int]:
 def _meeting(
     members: list[Entry],
     conditions: Sequence[Rule],
-    pins: frozenset[int],
     meter: Meter,
     left_out: list[tuple[Entry, str]],
 ) -> list[Entry]:
-    """Drop entries that fail a condition, and what cannot stand without them."""
+    """Drop entries that fail a condition, and what cannot stand without them. A group with a pinned entry is exempt."""
     failed = set()
-    exempt = spared(members, pins)
     for i, entry in enumerate(members):
-        if entry.seq in exempt or (entry.kind == "message" and entry.role in ("system", "user")):
+        if entry.kind == "message" and entry.role in ("system", "user"):
             continue  # a human message may still be open: it is judged at cuts
         calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
         values = {"message": message_values(entry, meter, calls)}
@@ -367,25 +370,18 @@ def _meeting(
     return without(members, failed, left_out) if failed else members
 
 
-def spared(members: Sequence[Entry], pins: Container[int]) -> set[int]:
-    """The pinned ones of a group, which no condition takes, and what they cannot stand without."""
-    pinned = {entry.seq for entry in members if entry.pinned or entry.seq in pins}
-    if pinned:
-        results = [entry for entry in members if entry.kind == "tool_result" and entry.answers]
-        pinned |= {entry.answers for entry in results if entry.seq in pinned}
-        pinned |= {entry.seq for entry in results if entry.answers in pinned}
-    return pinned
-
-
 def without(
-    members: list[Entry], failed: set[int], left_out: list[tuple[Entry, str]], reason: str = "a condition"
+    members: list[Entry], failed: set[int], left_out: list[tuple[Entry, str]], reason: str = BY_CONDITION
 ) -> list[Entry]:
-    """Return the group without `failed`: dropping a result drops its call, dropping a call its results."""
+    """Return the group without `failed`: dropping a result drops its call, dropping a call its results.
+
+    A late result is of another group than its call: neither takes the other along.
+    """
     for entry in members:
-        if entry.kind == "tool_result" and (entry.seq in failed or entry.answers in failed):
+        if entry.kind == "tool_result" and not entry.late and (entry.seq in failed or entry.answers in failed):
             failed |= {entry.seq, entry.answers}
     for entry in members:
-        if entry.kind == "tool_result" and entry.answers in failed:
+        if entry.kind == "tool_result" and not entry.late and entry.answers in failed:
             failed.add(entry.seq)
     calls = [entry for entry in members if entry.kind == "tool_call"]
     if calls and all(entry.seq in failed for entry in calls):

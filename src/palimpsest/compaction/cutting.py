@@ -56,7 +56,7 @@ class Sight(msgspec.Struct, frozen=True):
     groups: Sequence[Group]
     head: Sequence[Group]
     begins: int
-    """The first entry that was read; where nothing of it is shown, the window begins there all the same."""
+    """Where the first group begins that was read from its beginning: where nothing is shown, the window does, too."""
     partial: bool
     more: bool
     """Whether older entries were not read, because the room was full before."""
@@ -153,7 +153,7 @@ class _Ladder:
                 self.messages += self.count([group])
             self.kept[group.seq] = group
             if group.seq in self.moved:
-                self.anchors.append(group.seq)
+                self.anchors.extend(entry.seq for entry in group.entries)
 
     def take_from(self, groups: Sequence[Group]) -> None:
         """Keep these groups as the beginning of the window."""
@@ -279,12 +279,12 @@ class _Ladder:
         for happened, rung in ((evicted, "evict"), (clamps, "clamp")):
             if happened and rung not in self.rungs:
                 self.rungs.append(rung)
-        passed = msgspec.structs.replace(cut, start=self.start).passed(given.pinned)  # even where they say nothing
         new = msgspec.structs.replace(
             cut,
             start=self.start,
             mask=self.mask,
-            pins=tuple(sorted({*passed, *(entry.seq for group in self.pins for entry in group.entries)})),
+            # Even where they say nothing, or are left out: then this cut knows of it.
+            pins=tuple(sorted({*given.pinned, *(entry.seq for group in self.pins for entry in group.entries)})),
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
             gone=tuple(sorted(gone)),

@@ -13,7 +13,7 @@ from palimpsest.conditions import Condition, ConditionFailed, parse
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import Head
-from palimpsest.window import Group, Meter, by_interaction, message_values, spared, without
+from palimpsest.window import Group, Meter, by_interaction, message_values, without
 
 CUTS = ("exact", "low_water")
 GAPS = ("stop", "skip")
@@ -104,8 +104,8 @@ def sift(
 ) -> list[tuple[int, int]]:
     """Return what the conditions drop from these groups, as ranges of seqs.
 
-    Those that name a message are asked of each message, the others of whole interactions. System and
-    pinned entries are exempt, with what these cannot stand without, and so is the human message of an open interaction.
+    Those that name a message are asked of each message, the others of whole interactions. System messages are exempt,
+    groups with a pinned entry, and the human message of an open interaction.
     """
     rules = list(rules)
     if not rules:
@@ -125,10 +125,10 @@ def sift(
         members = [entry for group in interaction for entry in group.entries]
         last = members[-1]
         is_open = not (last.kind == "message" and last.role == "assistant")
+        pinned = {group.seq for group in interaction if any(_is_pinned(entry, head) for entry in group.entries)}
         whole = all(rule.holds(values) for rule in rules if not rule.condition.per_message)
-        exempt = {seq for group in interaction for seq in spared(group.entries, head.pinned)}
         for i, entry in enumerate(members):
-            if entry.seq in exempt or _is_system(entry) or (entry.is_human and is_open):
+            if entry.group in pinned or (entry.is_human and is_open):
                 continue
             calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
             values["message"] = message_values(entry, meter, calls, entry.seq - 1, age)
@@ -142,8 +142,8 @@ def sift(
     return list(spans.of(failed))
 
 
-def _is_system(entry: Entry) -> bool:
-    return entry.kind == "message" and entry.role == "system"
+def _is_pinned(entry: Entry, head: Head) -> bool:
+    return entry.pinned or entry.seq in head.pinned or (entry.kind == "message" and entry.role == "system")
 
 
 def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[str, object]:

@@ -76,7 +76,9 @@ class EncryptedStore(SealingStore):
         self.reader.note_digests(key, done.head, linked)
         new = {entry.id: entry for entry in linked}
         given = linked if len(linked) == len(entries) else [new.get(e.id) or known[e.id] for e in entries]
-        after = _replace(after, created=done.head.created, updated=done.head.updated)
+        named = {call.seq for call in done.head.calls}  # perhaps not all: tokens are longer than names
+        calls = tuple(call for call in after.calls if call.seq in named)
+        after = _replace(after, calls=calls, created=done.head.created, updated=done.head.updated)
         return Appended(await self.reader.took(key, done.head, after), tuple(given), len(linked))
 
     async def compact(

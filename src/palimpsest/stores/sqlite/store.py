@@ -99,6 +99,8 @@ class SQLiteStore(RewritingStore):
                         append.result = tables.logs.append(append.key, append.entries)
                 except (Conflict, StoreCorrupt) as fault:  # found before any of this append was written
                     append.error = fault
+                except InvalidEntry as fault:
+                    raise Refused(append, fault) from None
                 except UNFIT as fault:
                     why = f"SQLite cannot store a value of it ({type(fault).__name__})"
                     raise Refused(append, InvalidEntry(f"session {append.key.session!r}", why)) from None

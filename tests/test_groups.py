@@ -1,0 +1,384 @@
+"""What belongs together stays together: calls with their results, pinned entries with their group, at any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Session
+from palimpsest.log import OPEN_GROUP, Call, SessionKey
+from palimpsest.runners import drive
+from palimpsest.stores import Dump
+from talks import Scripted
+from worlds import STORES, world
+
+KEYS = {"k": "11" * 32}
+SUMMARIZER = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0}
+HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 60}
+
+
+def opened(kind: str, folder: Path, *, sealed: bool = False) -> Memory:
+    """An empty store of this kind, with all that it holds encrypted or not."""
+    addresses = {"memory": "memory://", "file": f"file://{folder}/logs", "sqlite": f"sqlite:///{folder}/log.db"}
+    durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
+    return Memory.open(addresses[kind], encryption=KEYS if sealed else None, **durability)
+
+
+@pytest.fixture(params=STORES)
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each kind."""
+    with opened(request.param, tmp_path) as memory:
+        yield memory
+
+
+@pytest.fixture(params=[(kind, sealed) for kind in STORES for sealed in (False, True)], ids=str)
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each kind, as it is and with all that it holds encrypted."""
+    kind, sealed = request.param
+    with opened(kind, tmp_path, sealed=sealed) as memory:
+        yield memory
+
+
+def asking(*ids: str, said: str | None = None) -> dict[str, Any]:
+    """A provider's message with these calls."""
+    calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in ids]
+    return {"role": "assistant", "content": said, "tool_calls": calls}
+
+
+def telling(id: str, text: str) -> dict[str, Any]:
+    """A provider's message with the result of a call."""
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+def turns(number: int) -> list[dict[str, Any]]:
+    """So many short questions, each with its answer."""
+    question, answer = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "so many words here"}
+    return [message for _ in range(number) for message in (question, answer)]
+
+
+def results(ctx: Context) -> list[str]:
+    """What the context shows as results of calls."""
+    return [message["content"] for message in ctx.messages if message["role"] == "tool"]
+
+
+# --- any number of open calls
+
+
+@pytest.mark.parametrize(("calls", "characters"), [(300, 0), (150, 400)])
+def test_every_call_gets_its_result_however_many_are_open(guarded: Memory, calls: int, characters: int) -> None:
+    """Parallel calls, many or with long ids, are held back until all are answered, then shown, each with its result."""
+    session = guarded.session("s", counter=strategies.WORDS)
+    ids = [f"c{i}" + "x" * characters for i in range(calls)]
+    session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
+    session.add([telling(id, f"result {i}") for i, id in enumerate(ids[:3])])
+    before = session.context()
+    session.add_tool_result(None, "result 3", call_id=ids[3])
+    session.add([telling(id, f"result {i}") for i, id in enumerate(ids[4:], 4)])
+
+    ctx = session.context()
+
+    assert set(before.pending) == set(ids[3:])
+    assert ctx.pending == ()
+    assert results(ctx) == [f"result {i}" for i in range(calls)]
+    assert session.verify().problems == ()
+
+
+def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None:
+    """Where a session could not remember one more open call it says so, stores nothing, and goes on."""
+    session = guarded.session("s", counter=strategies.WORDS)
+    ids = [f"c{i}" for i in range(OPEN_GROUP)]
+    session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
+
+    with pytest.raises(InvalidEntry, match="4097 calls, where 4096 may be without results at once"):
+        session.add_tool_call("f", {}, call_id="more")
+
+    assert len(session.entries()) == OPEN_GROUP + 1
+    session.add_tool_result(None, "first", call_id="c0")
+    session.add_tool_call("f", {}, call_id="more")
+    assert session.verify().problems == ()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@given(
+    calls=st.integers(1, 400),
+    random=st.randoms(use_true_random=False),
+    at_once=st.integers(20, 300),
+    length=st.sampled_from([1, 300]),
+)
+@pytest.mark.parametrize("guard", ["plain", "encrypted"])
+def test_results_in_any_order_and_number_find_their_calls(
+    guard: str, calls: int, random: Random, at_once: int, length: int
+) -> None:
+    """Of however many open calls, answered in whatever order and portions, every one has its own result."""
+    with Memory.open("memory://", encryption=KEYS if guard == "encrypted" else None) as memory:
+        session = memory.session("s")
+        ids = [f"c{i}".ljust(length, "x") for i in range(calls)]
+        asked = {entry.call_id: entry.seq for entry in session.add([asking(*ids)]) if entry.kind == "tool_call"}
+        random.shuffle(ids)
+
+        for first in range(0, calls, at_once):
+            told = session.add([telling(id, "done") for id in ids[first : first + at_once]])
+            assert [entry.answers for entry in told] == [asked[id] for id in ids[first : first + at_once]]
+
+        assert session.stats().open_calls == ()
+        assert session.verify().problems == ()
+
+
+def load(memory: Memory, at: int = 0, head: dict[str, Any] | None = None, **links: Any) -> None:
+    """Put the session "s" back with other links of the entry at this place, or with another head."""
+    key = SessionKey(memory.tenant, "s")
+    found, entries = drive(memory.store.head(key)), drive(memory.store.read(key))
+    assert found is not None
+    if at:
+        entries[at - 1] = msgspec.structs.replace(entries[at - 1], **links)
+    found = msgspec.structs.replace(found, **(head or {}))
+    drive(memory.store.load(key, Dump(head=found, entries=tuple(entries), records=()), replace=True))
+
+
+@pytest.mark.parametrize(
+    ("at", "links", "problem"),
+    [
+        (3, {"answers": 0}, "entry 3, a result, is linked to no call, though that of entry 1 waits for it"),
+        (4, {"answers": 1}, "entry 4 answers entry 1, which is no call before it, or has a result already"),
+        (4, {"answers": 3}, "entry 4 answers entry 3, which is no call before it, or has a result already"),
+        (4, {"group": 4}, "entry 4 answers entry 2, which is of another group"),
+        (4, {"group": 2}, "entry 4 is of the group of entry 2, and apart from it"),
+    ],
+)
+def test_verify_tells_of_links_that_do_not_hold(memory: Memory, at: int, links: dict[str, Any], problem: str) -> None:
+    """A result that answers nothing, something else or twice, and a group that is apart, are named."""
+    session = memory.session("s")
+    session.add([asking("a", "b"), telling("a", "one"), telling("b", "two")])
+    assert session.verify().problems == ()
+
+    load(memory, at, **links)
+
+    assert problem in session.verify().problems
+
+
+def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) -> None:
+    """A head that has forgotten an open call, or waits for a result that is there, is named with the call."""
+    session = memory.session("s")
+    session.add([asking("a", "b"), telling("a", "one")])
+    waits = session.stats().open_calls
+
+    load(memory, head={"calls": (Call(1, "a", "f", 1),)})
+
+    assert waits == ("b",)
+    assert session.verify().problems == (
+        "the head waits for a result of entry 1, which waits for none",
+        "entry 2 waits for a result, and the head knows nothing of it",
+    )
+
+
+def test_verify_has_nothing_to_say_of_erased_calls_and_late_results(memory: Memory) -> None:
+    """A result of a call that was erased before it came, or that a message has overtaken, breaks nothing."""
+    session = memory.session("s")
+    asked = session.add([asking("a", "b", "c")])
+    session.erase([asked[0].seq])
+    session.add([telling("a", "one"), {"role": "user", "content": "well?"}, telling("b", "two")])
+    session.erase([asked[1].seq])
+
+    assert session.verify().problems == ()
+
+
+# --- pinned entries and their groups
+
+
+@pytest.mark.parametrize("which", [1, 2, 3])
+def test_a_pinned_entry_keeps_its_group_however_far_cuts_have_passed_it(memory: Memory, which: int) -> None:
+    """The text beside a call, the call or its result: whichever is pinned, every later cut shows all three."""
+    session = memory.session("s", counter=strategies.WORDS, max_tokens=1500)
+    session.add(turns(150))
+    group = [asking("c0", said="let me look"), telling("c0", "the code is 4417")]
+    added = session.add([{"role": "user", "content": "q"}, *group, {"role": "assistant", "content": "ok"}])
+    session.pin(added[which].seq)
+    session.context()
+    session.add(turns(300))
+
+    after = session.context()
+
+    assert after.report.new_cut
+    assert after.head_messages == [asking("c0", said="let me look"), telling("c0", "the code is 4417")]
+    session.compact({"strategy": "summarizer", "interaction_keep": 2})
+    assert session.verify().problems == ()
+    assert results(session.context()) == ["the code is 4417"]
+
+
+def test_a_pinned_group_of_any_size_is_shown_whole(memory: Memory) -> None:
+    """A group of more entries than are read at once keeps all of its results."""
+    session = memory.session("s", counter=strategies.WORDS, max_tokens=3000)
+    ids = [f"c{i}" for i in range(150)]
+    told = [telling(id, f"code {id}") for id in ids]
+    added = session.add(
+        [{"role": "user", "content": "go"}, asking(*ids), *told, {"role": "assistant", "content": "ok"}]
+    )
+    session.pin(added[3].seq)
+    session.add(turns(450))
+
+    ctx = session.context()
+
+    assert results(ctx) == [message["content"] for message in told]
+    assert rules.parted(ctx, session.entries()) == []
+
+
+@pytest.mark.parametrize(("pinned", "erased"), [(5, 3), (2, 3), (5, 4), (2, 6), (4, 6)])
+def test_no_cut_after_a_compaction_begins_inside_a_pinned_group(memory: Memory, pinned: int, erased: int) -> None:
+    """Where something of a pinned group was erased, the rest of it is shown all the same, and nothing is covered."""
+    session = memory.session("s", counter=strategies.WORDS, max_tokens=400, summarizer=Scripted("They talked."))
+    session.add(turns(3))
+    told = [telling(f"c{i}", f"the code is 441{i}") for i in range(3)]
+    ask = asking("c0", "c1", "c2", said="let me look")
+    added = session.add([{"role": "user", "content": "q"}, ask, *told, {"role": "assistant", "content": "ok"}])
+    session.pin(added[pinned].seq)
+    session.erase([added[erased].seq])
+    session.add(turns(20))
+
+    for strategy in (SUMMARIZER, HYBRID, SUMMARIZER):
+        assert session.compact(strategy).done
+        ctx = session.context()
+        assert rules.parted(ctx, session.entries()) == []
+        assert rules.unshown_pins(ctx, session.entries()) == []
+        assert session.verify().problems == ()
+        session.add(turns(20))
+
+
+def test_a_group_that_waits_for_results_takes_no_room_and_makes_no_cut(memory: Memory) -> None:
+    """While many calls wait, contexts stay in their epoch, and no cut begins inside the group that is held back."""
+    session = memory.session("s", counter=strategies.WORDS, max_tokens=100)
+    session.add([*turns(5), {"role": "user", "content": "check all"}, asking(*(f"c{i}" for i in range(40)))])
+    epochs = set()
+    for i in range(39):
+        session.add_tool_result(None, "as good as it was said to be", call_id=f"c{i}")
+        ctx = session.context()
+        assert rules.parted(ctx, session.entries()) == []
+        epochs.add(ctx.epoch)
+
+    assert len(epochs) == 1
+    assert len(ctx.messages) == 11
+
+
+# --- pins and conditions
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "condition", ["message.role != 'assistant'", "interaction.age < 1", "message.kind == 'message'"]
+)
+@pytest.mark.parametrize("short_term", [False, True])
+def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, condition: str, at_once: bool) -> None:
+    """A pinned result is shown with its call, whatever conditions say, and from the next context on where it was left
+    out before; unpinned it is judged again at the next cut."""
+    options: dict[str, Any] = {"max_tokens": 60, "conditions": [condition]}
+    if short_term:
+        options = {"short_term": [{"memory_max_tokens": 60, "conditions": [condition]}]}
+    session = memory.session("s", counter=strategies.WORDS, **options)
+    added = session.add([{"role": "user", "content": "q"}, asking("c"), telling("c", "4417"), *turns(2)])
+    session.add_user_message("now")
+    before = [] if at_once else results(session.context())
+    session.pin(added[2].seq)
+
+    ctx = session.context()
+
+    assert before in ([], ["4417"])  # an age is judged at cuts
+    assert results(ctx) == ["4417"]
+    assert session.context().messages == ctx.messages
+    session.add(turns(30))
+    assert results(session.context()) == ["4417"]
+    session.unpin(added[2].seq)
+    session.add(turns(30))
+    assert results(session.context()) == []
+
+
+# --- whatever happens
+
+
+def happen(session: Session, what: str, number: int) -> None:
+    """Do something to one entry of the session, or to all of it."""
+    alive = [entry.seq for entry in session.entries() if not entry.erased]
+    if what == "compact":
+        session.compact((SUMMARIZER, HYBRID, {"strategy": "simple_fifo"}, {"strategy": "mask_results"})[number % 4])
+    elif what == "rewind":
+        session.rewind(session.stats().revision * (number % 8) // 7)
+    elif what != "nothing" and alive:
+        seq = alive[number % len(alive)]
+        {"pin": session.pin, "unpin": session.unpin}.get(what, lambda seq: session.erase([seq]))(seq)
+
+
+parts = st.lists(
+    st.tuples(
+        strategies.logs(4),
+        st.sampled_from([0, 0, 2, 20, 140]),
+        st.sampled_from(["nothing", "pin", "pin", "pin", "unpin", "erase", "compact", "rewind"]),
+        st.integers(0, 10_000),
+    ),
+    min_size=2,
+    max_size=7,
+)
+conditions = st.sampled_from(
+    [
+        (),
+        (),
+        ("message.role != 'assistant'",),
+        ("message.kind != 'tool_result' or message.content_length < 40",),
+        ("interaction.age < 3",),
+        ("not message.has_tool_calls", "interaction.age < 20"),
+    ]
+)
+
+
+def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | None, options: dict[str, Any]) -> None:
+    """Play the parts and judge the context after each."""
+    with world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as w:
+        start = 0
+        for log, fill, what, number in parts:
+            w.play(strategies.numbered(log, start))
+            start += len(log)
+            w.session.add(turns(fill))
+            for event in ("nothing", what):
+                happen(w.session, event, number)
+                try:
+                    ctx = w.session.context()
+                except BudgetImpossible:
+                    continue
+                entries = w.session.entries()
+                assert rules.faults(ctx.messages) == []
+                assert rules.parted(ctx, entries) == []
+                assert rules.unshown_pins(ctx, entries) == []
+            proof = w.session.verify()
+            assert proof.ok, proof.problems
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("groups")
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(parts=parts, budget=st.none() | st.integers(30, 700), conditions=conditions)
+@pytest.mark.parametrize("kind", STORES)
+def test_no_cut_parts_a_group_and_no_pin_is_left_out(
+    kind: str, folder: Path, parts: list[Any], budget: int | None, conditions: tuple[str, ...]
+) -> None:
+    """Whatever is pinned, erased, compacted and left out by conditions in a long log, a cut begins between groups, no
+    recorded result is denied, and what is pinned is shown with its group."""
+    check_world(kind, folder, parts, budget, {"conditions": conditions} if conditions else {})
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@given(parts=parts, budget=st.integers(30, 700), conditions=conditions)
+def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
+    folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]
+) -> None:
+    """The same where every context walks the log anew."""
+    block = {"memory_max_tokens": budget, "conditions": conditions}
+    check_world("memory", folder, parts, None, {"short_term": [block]})
