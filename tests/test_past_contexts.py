@@ -109,7 +109,7 @@ def refused(session: Session, why: str, **call: Any) -> None:
 
 
 def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
-    """Where a session's own budget does not hold what was there then, either of two things was given: an error says so."""
+    """Where a session's own budget does not hold what was there, either of two was given: an error says so."""
     session = session_of(memory, max_tokens=60)
     talk(session)
     given = session.context(dry_run=True)
@@ -121,7 +121,7 @@ def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
 
 
 def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> None:
-    """How much fitted then depended on what was erased since; an erasure of what was never looked at changes nothing."""
+    """How much fitted depended on what was erased since; an erasure of what was never looked at changes nothing."""
     session = session_of(memory, max_tokens=600, mask=False)
     session.add([{"role": "user", "content": f"number {number}"} for number in range(400)])
     given = session.context(max_tokens=60)
