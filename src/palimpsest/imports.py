@@ -1,4 +1,4 @@
-"""An export taken back: every reference checked, every link that it has, every total made anew. Reads nothing but what it is given."""
+"""An export taken back: every reference and link checked, every total made anew. Reads nothing but what it is given."""
 
 from __future__ import annotations
 
