@@ -5,8 +5,8 @@ By what the head says is open:
     tool_call    joins the open group, or the provider message it continues; else it opens a group
     tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
                  id the oldest open call of its tool's name; that whose place it names, where it names one.
-                 In the open group it joins it; a result of a
-                 call whose group is closed is `late`, one without a call is an orphan (`answers` 0)
+                 In the open group it joins it; a result of a call whose group is closed is `late`, one
+                 without a call is an orphan (`answers` 0)
     reasoning    opens a group that the next assistant entry joins
     anything else closes the open group and is its own group; a human message starts an interaction
 
