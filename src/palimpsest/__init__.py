@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import InvalidEntry as InvalidEntry
     from palimpsest.errors import MissingExtra as MissingExtra
     from palimpsest.errors import PalimpsestError as PalimpsestError
+    from palimpsest.errors import PastUnknown as PastUnknown
     from palimpsest.errors import PrivacyRefused as PrivacyRefused
     from palimpsest.errors import SessionNotFound as SessionNotFound
     from palimpsest.errors import StoreCorrupt as StoreCorrupt
@@ -122,6 +123,7 @@ _HOMES = {
     "PalimpsestError": "errors",
     "PalimpsestWarning": "options",
     "Parts": "context",
+    "PastUnknown": "errors",
     "Policy": "privacy.policy",
     "Prefix": "context",
     "PrivacyRefused": "errors",

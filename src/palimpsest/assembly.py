@@ -52,7 +52,7 @@ class Assembly:
                 raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
             check_depth(tool, f"tools[{i}]")
         self.view = call.view or options.view
-        self.viewer = Viewer(store, options, call, 0 if call.at is not None else now)
+        self.viewer = Viewer(store, options, call, now)
         self.unstored = why_unstored(options, call, limits_of(options, call), store)
         self.changed: Change | None = None
         self._yields = yields
@@ -95,22 +95,15 @@ class Assembly:
     # --- from what is stored to what is shown
 
     async def _head(self) -> Head:
-        head = await self.store.head(self.options.key) or Head()
-        if self.call.at is None:
-            return head
-        from palimpsest.past import Past
-
-        return await Past(self.store, self.options.key).view(head, self.view, self.call.at)
+        return await self.store.head(self.options.key) or Head()
 
     async def _is_over(self, head: Head) -> bool:
         """Whether the epoch in which everything was read is over: what was read then may have changed meanwhile."""
-        return self.call.at is None and (await self.store.head(self.options.key) or Head()).epoch != head.epoch
+        return (await self._head()).epoch != head.epoch
 
     async def _settle(self, head: Head) -> tuple[View, str | None, CutPlan | None]:
         """Return what is shown, why that is a new cut (None: it is not), and how the cut was planned."""
         state = await self.viewer.view(head, self._present_cut(head))
-        if self.call.at is not None:
-            return state, None, None
         if not self.options.exact:
             reason = self._due(head, state)
             if reason is None and state.fits:
@@ -137,7 +130,7 @@ class Assembly:
             return "changed configuration"
         if state.cut.compaction != head.compaction:
             return COMPACTED
-        if _unshown(head, state):
+        if is_unshown(head, state):
             return PINNED
         return state.window.stale[0][1] if state.window.stale else None
 
@@ -313,7 +306,7 @@ class Assembly:
 
     async def _store_counts(self) -> tuple[str, ...]:
         """Store what was counted; where that fails say so, for a count can be made again."""
-        stores = self.store.writable and not (self.options.readonly or self.call.dry_run or self.call.at is not None)
+        stores = self.store.writable and not (self.options.readonly or self.call.dry_run)
         if stores and self.viewer.meter.counted:
             meter = self.viewer.meter
             fault = await keep_counts(self.store, self.options.key, meter.counter.name, meter.counted)
@@ -324,8 +317,6 @@ class Assembly:
     def _context(
         self, state: View, reason: str | None, plan: CutPlan | None, head: Head, epoch: int | None, *notes: str
     ) -> Context:
-        if self.call.at is not None:
-            epoch = None
         over = plan.over if plan is not None else reason is None and not state.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
         margin = self.options.default_factor()
@@ -334,7 +325,7 @@ class Assembly:
         return Context(state.window, state.before, state.summaries, state.fixed, meter, state.budget, outcome)
 
 
-def _unshown(head: Head, state: View) -> bool:
+def is_unshown(head: Head, state: View) -> bool:
     """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
     condition, or the cut, leaves it out."""
     window, unknown = state.window, set(head.pinned).difference(state.cut.pins)

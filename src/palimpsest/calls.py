@@ -44,15 +44,16 @@ def limits_of(options: Options, call: Call) -> Limits:
 
 def why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> str | None:
     """Why this call may not commit a cut, or None."""
-    if call.at is not None:
-        return "a past revision"
     if call.dry_run:
         return "a dry run"
     if options.exact:
         return "an exact walk"
     if options.readonly or not store.writable:
         return "read-only"
+    return "another budget than the view's" if is_another(options, limits) else None
+
+
+def is_another(options: Options, limits: Limits) -> bool:
+    """Whether these limits are not those of the session's view."""
     configured = limits_of(options, Call())
-    if (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages):
-        return "another budget than the view's"
-    return None
+    return (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages)

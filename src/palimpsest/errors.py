@@ -7,6 +7,7 @@ PalimpsestError
 ├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
 ├── EntryNotFound          (LookupError)     no such entry in this session
 ├── SessionNotFound        (LookupError)     no such session in this store
+├── PastUnknown            (LookupError)     what was given at a revision cannot be known any more
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
 ├── Closed                                   used after `close`
@@ -93,6 +94,14 @@ class SessionNotFound(PalimpsestError, LookupError):
     def __init__(self, session: str) -> None:
         self.session = session
         super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that there are")
+
+
+class PastUnknown(PalimpsestError, LookupError):
+    """What a model was given at a revision cannot be found out any more. `reason` says why, and what can be had."""
+
+    def __init__(self, session: str, revision: int, reason: str) -> None:
+        self.session, self.revision, self.reason = session, revision, reason
+        super().__init__(f"what was given at revision {revision} of session {session!r} cannot be known: {reason}")
 
 
 class BudgetImpossible(PalimpsestError, ValueError):

@@ -1,4 +1,4 @@
-"""An export taken back: every reference checked, every total and link made anew. Reads nothing but what it is given."""
+"""An export taken back: every reference and link checked, every total made anew. Reads nothing but what it is given."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from palimpsest.checks import MOST, check, check_json, check_names, unfit
 from palimpsest.entries import LAST_MOMENT, Entry, microseconds_of
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
-from palimpsest.linking import follow, link
 from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
+from palimpsest.relinking import head_of, relinked
 from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
@@ -31,7 +31,7 @@ _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
 
 def imported(data: object, where: str = "data", admission: Admission | None = None) -> tuple[str, Dump]:
-    """Return the session id and what a store is to hold, every reference checked and every link made anew.
+    """Return the session id and what a store is to hold, every reference and every link checked.
 
     With `admission` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
     together, and PrivacyRefused where something could not be checked.
@@ -46,26 +46,27 @@ def imported(data: object, where: str = "data", admission: Admission | None = No
     _check_places(entries, outline, where)
     records = _records(data, where)
     given = _given_head(outline, entries, records, where)
+    entries = relinked(entries, given.first_seq, given.rewound, where)
     if admission is not None:
         before = entries, records
         entries, records, pseudonyms = admission.session(entries, records, given)
         given = msgspec.structs.replace(admission.head(given), pseudonyms=pseudonyms)
         if (entries, records) != before:  # views were reckoned of other texts, and begin anew
             given = msgspec.structs.replace(given, views={})
-    linked, relinked = _relink(entries, given.first_seq, given.rewound)
+    linked = head_of(entries, given.first_seq, given.rewound)
     head = msgspec.structs.replace(
         linked,
         **{name: getattr(given, name) for name in _AS_GIVEN},
-        revision=max([given.revision, *(e.revision for e in relinked), *(r.revision for r in records)]),
+        revision=max([given.revision, *(e.revision for e in entries), *(r.revision for r in records)]),
         turns=outline.get("turns", linked.turns),
         pinned=tuple(seq for seq in given.pinned if given.first_seq <= seq < linked.next_seq),
-        erased=sum(entry.erased for entry in relinked),
-        hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in relinked),
+        erased=sum(entry.erased for entry in entries),
+        hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in entries),
         usage=_converted(data.get("usage"), Usage | None, f"{where}.usage"),
         created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
         updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
     )
-    return session, Dump(head=head, entries=tuple(relinked), records=tuple(records))
+    return session, Dump(head=head, entries=tuple(entries), records=tuple(records))
 
 
 _AS_GIVEN = (
@@ -233,32 +234,6 @@ def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str
     for i, shown in enumerate(cut.summaries):
         if shown.revision not in states or states[shown.revision].summary is None:
             raise ImportFailed(f"{where}.summaries[{i}]", f"{shown.revision} is no compaction that made a summary")
-
-
-def _relink(entries: Sequence[Entry], first: int, rewound: Sequence[Span]) -> tuple[Head, list[Entry]]:
-    """Link the entries as appending them one revision at a time does.
-
-    Tombstones and what a rewind has hidden keep the links that they have.
-    """
-    head, linked = Head(first_seq=first, next_seq=first), []
-    for entry in entries:
-        head = msgspec.structs.replace(head, revision=entry.revision - 1)
-        hidden = spans.within(rewound, entry.seq)
-        if entry.erased or hidden:
-            linked.append(entry)
-            head = msgspec.structs.replace(
-                head if hidden else follow(head, [entry]), revision=entry.revision, next_seq=entry.seq + 1
-            )
-            continue
-        head, (again,) = link(head, [entry], entry.at, bounded=False)
-        if (
-            entry.answers
-            and again.answers != entry.answers
-            and any(e.seq == entry.answers and e.erased for e in linked)
-        ):
-            again = msgspec.structs.replace(again, answers=entry.answers, group=entry.group, late=entry.late)
-        linked.append(again)
-    return head, linked
 
 
 def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:

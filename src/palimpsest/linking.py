@@ -4,8 +4,9 @@ By what the head says is open:
 
     tool_call    joins the open group, or the provider message it continues; else it opens a group
     tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
-                 id the oldest open call of its tool's name. In the open group it joins it; a result of a
-                 call whose group is closed is `late`, one without a call is an orphan (`answers` 0)
+                 id the oldest open call of its tool's name; that whose place it names, where it names one.
+                 In the open group it joins it; a result of a call whose group is closed is `late`, one
+                 without a call is an orphan (`answers` 0)
     reasoning    opens a group that the next assistant entry joins
     anything else closes the open group and is its own group; a human message starts an interaction
 
@@ -55,10 +56,11 @@ def link(
 class _Linker:
     """What a head says is open, moved on entry by entry."""
 
-    __slots__ = ("calls", "contexts", "group", "head", "pinned", "reasoning", "tail", "turn", "turns")
+    __slots__ = ("calls", "contexts", "group", "head", "moved", "pinned", "reasoning", "tail", "turn", "turns")
 
     def __init__(self, head: Head) -> None:
         self.head = head
+        self.moved: dict[int, int] = {}
         self.turn, self.group, self.tail, self.reasoning = head.turn, head.group, head.tail, head.reasoning
         self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
 
@@ -69,6 +71,8 @@ class _Linker:
         if kind == "tool_call":
             if self.group or entry.continues or self.reasoning:
                 group = self.group or self.tail
+            if entry.seq:
+                self.moved[entry.seq] = seq
         elif kind == "tool_result":
             call = self.answered(entry)
             group = self.group or seq
@@ -117,7 +121,16 @@ class _Linker:
             self.pinned = (*self.pinned, seq)
 
     def answered(self, result: Entry) -> Call | None:
-        """The call that a result answers, or None for an orphan."""
+        """The call that a result answers, or None for an orphan.
+
+        One that says which call it answers, by its place here, or, with a place of its own, by that in the log that
+        both are from, answers that one while it is open.
+        """
+        if result.answers:
+            place = self.moved.get(result.answers) if result.seq else result.answers
+            for call in self.calls:
+                if call.seq == place:
+                    return call
         if result.call_id is None:
             named = (call for call in self.calls if call.name == result.name and result.name is not None)
             return next(named, None)

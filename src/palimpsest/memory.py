@@ -191,12 +191,14 @@ class AsyncMemory:
     ) -> str:
         """Store a session that `export()` gave, under its own id or another, and return that id.
 
-        Every reference is checked and every total made anew; ids and times are kept. Where the session
+        Every reference is checked and every total made anew; ids, times and links are kept. Where the session
         exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
-        appends those of its entries that are not there. Raises ImportFailed, and stores nothing, for an
+        appends those of its entries that are not there, but for what was taken back, and results whose call was
+        erased. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
         from palimpsest.imports import imported
+        from palimpsest.relinking import joining
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
@@ -204,7 +206,9 @@ class AsyncMemory:
         key = SessionKey(self.tenant, session_id or found)
         check_id(key.session, "session")
         if on_conflict == "merge" and await self.store.head(key) is not None:
-            living = [entry for entry in dump.entries if not entry.erased]
+            ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
+            there = {entry.id: entry for entry in await self.store.fetch(key, ids=ids)}
+            living = joining(dump.entries, dump.head.rewound, there)
             slots = await self.privacy.entries(self.store, key, living) if living else []
             await self.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
         else:

@@ -50,11 +50,15 @@ class Past:
             return Point(found[0].revision, found[0].seq + 1)
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
             raise ConfigError(where, when, f"a revision from 0 to {head.revision}, or an entry")
-        later = await self._store.records(self._key, after=when)
+        return await self._there(head, when, where)
+
+    async def _there(self, head: Head, revision: int, where: str) -> Point:
+        """Return the time of a revision. Raises ConfigError for one before the session was cleared."""
+        later = await self._store.records(self._key, after=revision)
         cleared = [record.revision for record in later if record.kind == "clear"]
         if cleared:
-            raise ConfigError(where, when, f"a revision from {cleared[-1]} on: what was before was cleared")
-        return Point(when, await self.end(head, when))
+            raise ConfigError(where, revision, f"a revision from {cleared[-1]} on: what was before was cleared")
+        return Point(revision, await self.end(head, revision))
 
     async def end(self, head: Head, revision: int) -> int:
         """Return the `next_seq` that the session had at this revision."""
@@ -69,22 +73,62 @@ class Past:
         return low
 
     async def view(self, head: Head, view: str, at: int) -> Head:
-        """Return the head as far as a context of this view needs it, as it was at revision `at`."""
+        """Return the head as it was at revision `at`, as far as that takes no walk over the log.
+
+        That is what shows what the newest cut of then shows, and whether another one was due: the cut, what was hidden,
+        compacted, pinned by a change of its own, and still open. Figures are not in it.
+        """
         if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
             raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
+        point = await self._there(head, at, "at")
+        if at == head.revision:
+            return head
         records = _standing(await self._store.records(self._key, before=at + 1))
-        cut = _cuts(records).get(view)
         reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
-        return Head(
+        cut, rewound = _cuts(records).get(view), _rewound(records)
+        then = await self._open(head.first_seq, point.next_seq, rewound)
+        return msgspec.structs.replace(
+            then,
             revision=at,
             epoch_reason=reasons[-1] if reasons else "",
-            first_seq=head.first_seq,
-            next_seq=await self.end(head, at),
             views={view: cut} if cut else {},
-            rewound=_rewound(records),
-            compaction=cut.compaction if cut else 0,  # what the cut was made for: none is due
+            rewound=rewound,
+            pinned=await self._pinned(msgspec.structs.replace(then, pinned=()), records),
+            compaction=_compaction(records),
             created=head.created,
         )
+
+    async def _open(self, first_seq: int, next_seq: int, rewound: Sequence[spans.Span]) -> Head:
+        """Return a head that knows what was open behind the newest entry of then: its group, with calls or thoughts."""
+        then = Head(first_seq=first_seq, next_seq=first_seq)
+        visible = spans.visible(rewound, first_seq - 1, next_seq)
+        newest = await self._store.read(self._key, after=visible[-1][1] - 1, limit=1) if visible else ()
+        for entry in newest:
+            then = await self._followed(then, entry.group - 1, next_seq, rewound)
+        return msgspec.structs.replace(then, next_seq=next_seq)
+
+    async def _followed(self, then: Head, after: int, before: int, rewound: Sequence[spans.Span]) -> Head:
+        """Return the head after the entries between two places that no rewind had hidden."""
+        async for batch in self._batches(after, before):
+            then = follow(then, [entry for entry in batch if not spans.within(rewound, entry.seq)])
+        return msgspec.structs.replace(then, group=_open_group(then))
+
+    async def between(self, head: Head, at: int) -> tuple[int, int | None]:
+        """Return when the writes before and after a revision were (None: nothing was written since)."""
+        end = await self.end(head, at)
+        near = await self._store.read(self._key, after=end - 2, before=end + 1)
+        records = await self._store.records(self._key)
+        before = [entry.at for entry in near if entry.seq < end] + [one.at for one in records if one.revision <= at]
+        after = [entry.at for entry in near if entry.seq >= end] + [one.at for one in records if one.revision > at]
+        late = min(after, default=None)
+        early = max(before, default=head.created)
+        return (early if late is None else min(early, late)), late
+
+    async def changed(self, at: int) -> tuple[frozenset[int], bool]:
+        """Return which entries were erased after a revision, and whether any texts were redacted."""
+        later = await self._store.records(self._key, after=at)
+        erased = frozenset(seq for record in later if record.kind == "erase" for seq in record.seqs)
+        return erased, any(record.kind == "redact" for record in later)
 
     async def head(self, head: Head, point: Point) -> Head:
         """Return the whole head as it was then, by walking the log up to there; now, that is the head itself.
@@ -108,14 +152,14 @@ class Past:
             epoch=head.epoch,
             epoch_reason=head.epoch_reason,
             next_seq=point.next_seq,
-            group=then.group if any(call.group == then.group for call in then.calls) else 0,
+            group=_open_group(then),
             pinned=await self._pinned(then, records),
             erased=erased,
             views=_cuts(records),
             usage=head.usage,
             rewound=rewound,
             hidden=hidden,
-            compaction=next((one.revision for one in reversed(records) if one.compaction is not None), 0),
+            compaction=_compaction(records),
             attempts=_attempts(head.attempts, point.next_seq),
             pseudonyms=head.pseudonyms,
             forked_from=head.forked_from,
@@ -196,6 +240,16 @@ def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
 def _cuts(records: Sequence[Record]) -> dict[str, Cut]:
     """The newest cut of each view among these records."""
     return {record.view: record.cut for record in records if record.cut is not None}
+
+
+def _compaction(records: Sequence[Record]) -> int:
+    """The revision of the newest among these records that says what is compacted; 0: nothing is."""
+    return next((record.revision for record in reversed(records) if record.compaction is not None), 0)
+
+
+def _open_group(head: Head) -> int:
+    """The open group, if a call in it still waits: one that was erased waits for nothing."""
+    return head.group if any(call.group == head.group for call in head.calls) else 0
 
 
 def _attempts(attempts: Attempts | None, next_seq: int) -> Attempts | None:

@@ -118,10 +118,11 @@ class AsyncSession(Erasing):
         `system` and `tools` (schemas as the provider takes them) are counted and sent, not stored. `reserve`
         are tokens kept for the answer. `max_tokens` or `max_messages` other than the session's give a
         context of another budget, which stores no cut; callers with budgets of their own use a `view` each.
-        `at` rebuilds what was given at a revision (`ctx.revision`), with the system text and tools of this call;
-        what was erased since is left out. `dry_run` stores nothing.
+        `at` rebuilds what the same call was given at a revision (`ctx.revision`); what was erased since is left out.
+        `dry_run` stores nothing.
 
-        Raises BudgetImpossible, with the figures, where what may not be left out does not fit.
+        Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown where
+        nothing tells any more what was given.
         """
         from palimpsest.assembly import Assembly
         from palimpsest.calls import Call
@@ -139,13 +140,13 @@ class AsyncSession(Erasing):
             await self._watch.turn_ended()
         whole, revision = await self._with_withheld() if at is None else (None, 0)
         compacts = compacts and whole is None
-        assembly = Assembly(
-            whole or self._store,
-            self._options,
-            call,
-            self._memory.clock(),
-            yields=compacts and self._options.auto_compact == "inline",
-        )
+        if at is not None:
+            from palimpsest.retracing import Retracing  # few sessions look back
+
+            assembly: Assembly = Retracing(self._store, self._options, call, self._memory.clock())
+        else:
+            yields = compacts and self._options.auto_compact == "inline"
+            assembly = Assembly(whole or self._store, self._options, call, self._memory.clock(), yields=yields)
         context = await self._memory.runner.whole(assembly.context, reads=True)
         if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
             self._room = context.budget.room

@@ -186,10 +186,10 @@ class Writer(Appender):
     async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
 
-        Place and links are made anew; the time of an entry (`at`) is kept where it has one. With `key` the batch is
-        idempotent as in `add`. Without it an entry keeps an id of its own: one that is there and says the same adds
-        nothing, one that says something else raises Conflict. Raises InvalidEntry, and stores nothing, for an entry
-        with a field that is not allowed.
+        Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
+        has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
+        there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
+        stores nothing, for an entry with a field that is not allowed.
         """
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "a list of entries is needed")

@@ -66,6 +66,7 @@ class EncryptedStore(SealingStore):
         names = Names(box, forms.known_names(seen.stored, head) if seen is not None else ())
         together = zip(fresh, linked, nonces(len(linked)), strict=True)
         sealed = [names.on(given, forms.seal_entry(entry, box, log, "", nonce)) for given, entry, nonce in together]
+        sealed = [_replace(entry, seq=0) for entry in sealed]  # a result names its call by its place here
         try:
             done = await self.below.append(key, sealed, expect=head.revision)
         except Conflict:

@@ -1,0 +1,344 @@
+"""Which call a result answers, and what is one group, is in an export, and comes back as it was, on every store."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import strategies
+from palimpsest import ImportFailed, Memory, Session
+from palimpsest.entries import Entry
+from palimpsest.errors import BudgetImpossible
+from test_import_identity import STORES, opened
+
+law = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("links")
+
+
+_numbers = itertools.count()
+
+
+def fresh(kind: str, folder: Path) -> Memory:
+    """A new and empty store of this kind, which need not survive a loss of power."""
+    options: dict[str, Any] = {} if kind.startswith("memory") else {"synchronous": "NORMAL"}
+    return opened(kind, folder / str(next(_numbers)), **options)
+
+
+def exported(session: Session) -> dict[str, Any]:
+    """What an export says, its time apart."""
+    return {name: value for name, value in json.loads(json.dumps(session.export())).items() if name != "exported_at"}
+
+
+def answered(session: Session) -> list[tuple[str, str]]:
+    """The results that answer a call, with what that was."""
+    calls = {entry.seq: entry.text for entry in session.entries()}
+    return [(calls[entry.answers], entry.text) for entry in session.entries() if entry.answers]
+
+
+def twice(session: Session) -> None:
+    """Two calls of one id, whose results come by the tool's name."""
+    session.add_user_message("Weather in Oslo and Rome?")
+    for city in ("Oslo", "Rome"):
+        session.add_tool_call("weather", city, call_id="c")
+    for weather in ("snow", "sun"):
+        session.add_tool_result("weather", weather)
+
+
+# --- kept
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "replace", "merge"])
+def test_results_stay_with_their_calls(memory: Memory, on_conflict: Any) -> None:
+    """Where two calls have one id, each keeps its result, however the export is taken back."""
+    session = memory.session("s")
+    twice(session)
+    if on_conflict == "replace":
+        memory.session("t").add_user_message("gone soon")
+    elif on_conflict == "merge":
+        memory.session("t").add_user_message("here before")
+
+    memory.import_session(session.export(), session_id="t", on_conflict=on_conflict)
+
+    assert answered(session) == [("Oslo", "snow"), ("Rome", "sun")]
+    assert answered(memory.session("t")) == answered(session)
+    if on_conflict != "merge":  # there the calls stand elsewhere, by which one of two equal ids is told apart
+        assert memory.session("t").context().messages == session.context().messages
+
+
+def test_a_merge_gives_results_to_the_calls_that_are_there(memory: Memory) -> None:
+    """A result that comes later than its call, in another export, is given to that call and to none of its id."""
+    session = memory.session("s")
+    for city in ("Oslo", "Rome"):
+        session.add_tool_call("weather", city, call_id="c")
+    memory.import_session(session.export(), session_id="t")
+    for weather in ("snow", "sun"):
+        session.add_tool_result("weather", weather)
+
+    memory.import_session(session.export(), session_id="t", on_conflict="merge")
+
+    assert answered(memory.session("t")) == [("Oslo", "snow"), ("Rome", "sun")]
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "merge"])
+def test_what_an_erased_call_left_alone_stays_out(memory: Memory, on_conflict: Any) -> None:
+    """A result whose call was erased comes into no context by an import, and the other call keeps its own."""
+    session = memory.session("s")
+    session.add_user_message("q")
+    session.add_tool_call("f", "one", call_id="c")
+    second = session.add_tool_call("f", "two", call_id="c")
+    session.add_tool_result("f", "of two", call_id="c")
+    session.add_tool_result("f", "of one", call_id="c")
+    session.erase([second.seq])
+    if on_conflict == "merge":
+        memory.session("t").add_user_message("here before")
+
+    memory.import_session(session.export(), session_id="t", on_conflict=on_conflict)
+
+    assert "of two" not in str(session.context().messages)
+    assert memory.session("t").context().messages[-2:] == session.context().messages[-2:]
+    assert "of two" not in str(memory.session("t").context().messages)
+
+
+def test_a_merge_takes_over_nothing_that_was_taken_back(memory: Memory) -> None:
+    """What a rewind has hidden in an export is not added to a session that never had it."""
+    session, other = memory.session("s"), memory.session("t")
+    session.add_user_message("kept")
+    session.add_user_message("taken back")
+    session.rewind(1)
+    other.add_user_message("here before")
+
+    memory.import_session(session.export(), session_id="t", on_conflict="merge")
+
+    assert [entry.text for entry in other.entries(rewound=True)] == ["here before", "kept"]
+
+
+def test_an_entry_without_links_is_linked_as_if_it_were_added(memory: Memory) -> None:
+    """An export that was written by hand needs none; then ids and names decide, and revisions go on."""
+    session = memory.session("s")
+    twice(session)
+    data = session.export()
+    for entry in data["entries"]:
+        entry.pop("links")
+
+    memory.import_session(data, session_id="t")
+
+    copied = memory.session("t")
+    assert answered(copied) == [("Rome", "snow"), ("Oslo", "sun")]
+    assert [entry.group for entry in copied.entries()] == [1, 2, 2, 2, 2]
+
+
+# --- believed only where they can be
+
+
+def links(seq: int, **changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        (entry,) = (entry for entry in data["entries"] if entry["seq"] == seq)
+        entry["links"].update(changes)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (links(4, answers=5), "answers 5, which is no call before it"),
+        (links(4, answers=1), "answers 1, which is no call before it"),
+        (links(4, answers=99), "answers 99, which is no call before it"),
+        (links(5, answers=2), "entry 5 answers 2, which is answered already"),
+        (links(4, answers=7), "answers 7, which is no call before it"),
+        (links(8, answers=3), "answers 3, which is answered already"),
+        (links(6, answers=2), "entry 6 answers 2, which"),
+        (links(3, group=1), "entry 3 is in group 1"),
+        (links(3, group=5), "entry 3 is in group 5"),
+        (links(6, group=2), "entry 6 is in group 2"),
+        (links(7, group=2), "entry 7 is in group 2"),
+        (links(5, revision=1), "entry 5 is of revision 1, which does not come after 4"),
+        (links(9, group=3), "entry 9 is in group 3, which is none"),
+        (links(9, group=99), "entry 9 is in group 99, which is none"),
+        (links(9, turn=2), "entry 9 is of the interaction 2, which no human message began"),
+    ],
+)
+def test_links_that_no_log_has_are_refused(memory: Memory, damage: Any, why: str) -> None:
+    """Links forwards, to no call, to one that is answered, to another group, or backwards in time name their entry."""
+    session = memory.session("s")
+    twice(session)
+    session.add_user_message("again")
+    session.add_tool_call("weather", "Bonn", call_id="d")
+    session.add_tool_result("weather", "rain", call_id="d")
+    session.add_assistant_message("all told")
+    session.rewind(8)
+    data = session.export()
+    memory.import_session(data, session_id="sound")
+
+    damage(data)
+
+    with pytest.raises(ImportFailed, match=why):
+        memory.import_session(data, session_id="t")
+    assert [one.session for one in memory.sessions()] == ["s", "sound"]
+
+
+def test_a_result_of_another_call_is_refused(memory: Memory) -> None:
+    """A link between a call and a result of different ids was never made."""
+    session = memory.session("s")
+    session.add_tool_call("f", "one", call_id="a")
+    session.add_tool_call("f", "two", call_id="b")
+    session.add_tool_result("f", "of one", call_id="a")
+    data = session.export()
+
+    links(3, answers=2)(data)
+
+    with pytest.raises(ImportFailed, match="entry 3 answers 2, which is a call of another id"):
+        memory.import_session(data, session_id="t")
+
+
+def test_what_follows_from_other_links_is_made_anew(memory: Memory) -> None:
+    """Whose interaction an entry is of, and whether a result came late, is not taken from a file."""
+    session = memory.session("s")
+    twice(session)
+    data, sound = session.export(), session.entries()
+
+    links(4, late=True, turn=3)(data)
+    memory.import_session(data, session_id="t")
+
+    assert memory.session("t").entries() == sound
+
+
+# --- the laws
+
+
+def grown(session: Session, log: list[Any], data: st.DataObject) -> None:
+    """Add to the session, with rewinds, pins, erasures and compactions in between."""
+    revisions = [session.stats().revision]
+    for operation in log:
+        strategies.perform(session, operation)
+        revisions.append(session.stats().revision)
+        entries = [entry.seq for entry in session.entries() if not entry.erased]
+        what = data.draw(st.sampled_from(["add"] * 4 + ["erase", "erase", "rewind", "pin", "compact"]), label="what")
+        if what == "rewind":
+            session.rewind(data.draw(st.sampled_from(revisions), label="to"))
+        elif what == "compact":
+            session.compact(strategy="simple_fifo")
+        elif entries and what != "add":
+            seq = data.draw(st.sampled_from(entries), label="entry")
+            getattr(session, what)(*([[seq]] if what == "erase" else [seq]))
+
+
+def shown(session: Session) -> Any:
+    try:
+        return session.context(dry_run=True, max_tokens=60).messages, session.context(view="all", dry_run=True).messages
+    except BudgetImpossible:
+        return None
+
+
+def options_of() -> dict[str, Any]:
+    return {"counter": strategies.WORDS, "max_tokens": 200}
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(log=strategies.logs(most=8), more=strategies.logs(most=3), data=st.data())
+def test_a_session_comes_back_as_it_was(
+    kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
+) -> None:
+    """Entries, links, head and contexts are equal, new or in the place of another; and both go on alike."""
+    with Memory.open("memory://") as source, fresh(kind, folder) as target:
+        session = source.session("s", **options_of())
+        grown(session, log, data)
+        if not log:
+            return
+        was = exported(session)
+
+        target.import_session(was)
+        copied = target.session("s", **options_of())
+
+        assert exported(copied) == was
+        assert shown(copied) == shown(session)
+        target.session("other").add_user_message("in the way")
+        target.import_session(was, session_id="other", on_conflict="replace")
+        other = target.session("other", **options_of())
+        assert other.entries(rewound=True) == copied.entries(rewound=True)
+        assert shown(other) == shown(session)
+        for operation in strategies.numbered(more, start=1000):
+            for one in (session, copied):
+                strategies.perform(one, operation)
+        assert bare(copied) == bare(session)
+        assert shown(copied) == shown(session)
+
+
+def bare(session: Session) -> list[Entry]:
+    """The entries without what depends on when and where they were added."""
+    return [replace(entry, id="", at=0, revision=0, tokens=None, call_id=_kept(entry)) for entry in session.entries()]
+
+
+def _kept(entry: Entry) -> str | None:
+    """The call id, unless it was made up for a call that came without."""
+    return None if entry.call_id and "-" in entry.call_id else entry.call_id
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(log=strategies.logs(most=8), more=strategies.logs(most=5), data=st.data())
+def test_a_merge_adds_what_is_new_with_its_links(
+    kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
+) -> None:
+    """A copy that gets what its original has added since is as if it had been added there, links and contexts."""
+    with Memory.open("memory://") as source, fresh(kind, folder) as target:
+        session = source.session("s", **options_of())
+        grown(session, log, data)
+        if not log:
+            return
+        target.import_session(session.export())
+        for operation in strategies.numbered(more, start=1000):
+            strategies.perform(session, operation)
+
+        target.import_session(session.export(), on_conflict="merge")
+        copied = target.session("s", **options_of())
+        again = copied.entries()
+        target.import_session(session.export(), on_conflict="merge")
+
+        assert bare(copied) == bare(session)
+        assert shown(copied) == shown(session)
+        assert copied.entries() == again
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(log=strategies.logs(most=8), data=st.data())
+def test_any_links_are_taken_or_refused(log: list[Any], data: st.DataObject) -> None:
+    """Whatever an export says of links: it is refused as such, or contexts of what came of it are valid."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", **options_of())
+        grown(session, log, data)
+        if not log:
+            return
+        damaged = copy.deepcopy(session.export())
+        for _ in range(data.draw(st.integers(1, 4), label="how many")):
+            entry = data.draw(st.sampled_from([*damaged["entries"], *damaged["tombstones"]]), label="entry")
+            name = data.draw(st.sampled_from(["turn", "group", "answers", "revision", "late"]), label="link")
+            entry["links"][name] = (
+                data.draw(st.booleans()) if name == "late" else data.draw(st.integers(0, len(log) * 2), label="value")
+            )
+        try:
+            memory.import_session(damaged, session_id="t")
+        except ImportFailed:
+            return
+        taken = memory.session("t", **options_of())
+        for revision in (None, 1):
+            shown(taken)
+            taken.entries(at=revision)
+        taken.interactions()
+        taken.rewind(1)
+        taken.rewind(taken.stats().revision - 1)
+        shown(taken)

@@ -1,0 +1,255 @@
+"""`context(at=revision)` is what the same call was given then, or an error that says why nobody knows it any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import strategies
+from palimpsest import ConfigError, Memory, PastUnknown, Session
+from palimpsest.entries import Reasoning
+from palimpsest.errors import BudgetImpossible
+from palimpsest.testing import FakeClock
+from worlds import STORES, World, world
+
+law = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+EXACT = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("past")
+
+
+def talk(session: Session, turns: int = 20) -> None:
+    for number in range(turns):
+        session.add_user_message(f"question {number} " + "more " * 5)
+        session.add_assistant_message(f"answer {number} " + "words " * 8)
+
+
+def session_of(memory: Memory, **options: Any) -> Session:
+    return memory.session("s", counter=strategies.WORDS, **options)
+
+
+# --- what is known
+
+
+def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> None:
+    """What waited for its answer then waits in the context of then, though a rewind and a pin lie between."""
+    session = session_of(memory, max_tokens=20)
+    session.add_assistant_message([Reasoning(text="hm")])
+    session.add_user_message("x")
+    session.rewind(1)
+    session.add_assistant_message([Reasoning(text="alpha " * 40)])
+    session.pin(1)
+
+    given = session.context(system="be kind")
+    session.add_user_message("later")
+
+    assert session.context(system="be kind", at=given.revision).messages == given.messages
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"max_tokens": 100, "short_term": EXACT}, {}),
+        ({"max_tokens": 100, "short_term": [{**EXACT, "gap": "skip"}]}, {}),
+        ({"max_tokens": 300}, {"max_tokens": 60}),
+        ({"max_tokens": 300}, {"max_messages": 5}),
+        ({"max_tokens": 60}, {"dry_run": True}),
+        ({}, {"max_tokens": 60, "view": "small"}),
+    ],
+    ids=["exact", "exact with gaps", "other tokens", "other messages", "dry run", "small view"],
+)
+def test_what_stored_no_cut_is_computed_anew(memory: Memory, options: Any, call: Any) -> None:
+    """An exact walk, another budget and a dry run, asked for again at their revision, give what they gave then."""
+    session = session_of(memory, **options)
+    talk(session)
+    given = session.context(**call)
+    assert given.epoch is None
+    talk(session)
+    session.context()
+
+    again = session.context(**call, at=given.revision)
+
+    assert again.messages == given.messages
+    assert (again.tokens, again.problems, again.epoch) == (given.tokens, (), None)
+
+
+def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: Memory) -> None:
+    """A cut that was made for a call is shown for it whatever today's budget; a smaller one is told, never applied."""
+    session = session_of(memory, max_tokens=300)
+    talk(session)
+    cut = session.context()
+    assert cut.report.new_cut
+    session.add_user_message("one more")
+    after = session.context()
+    assert after.epoch == cut.epoch
+
+    smaller = session_of(memory, max_tokens=40)
+
+    assert smaller.context(at=cut.revision).messages == cut.messages
+    assert smaller.context(at=cut.revision).problems == ("over_budget",)
+    with pytest.raises(PastUnknown, match="bring the budget of then"):
+        smaller.context(at=after.revision)
+    assert smaller.context(at=after.revision, max_tokens=300).messages == after.messages
+
+
+# --- what nobody knows any more
+
+
+def refused(session: Session, why: str, **call: Any) -> None:
+    with pytest.raises(PastUnknown, match=why) as told:
+        session.context(**call)
+    assert (told.value.session, told.value.revision) == ("s", call["at"])
+
+
+def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
+    """Where a session's own budget does not hold what was there, either of two was given: an error says so."""
+    session = session_of(memory, max_tokens=60)
+    talk(session)
+    given = session.context(dry_run=True)
+    session.add_user_message("later")
+
+    refused(session, "dry_run=True", at=given.revision)
+
+    assert session.context(at=given.revision, dry_run=True).messages == given.messages
+
+
+def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> None:
+    """How much fitted depended on what was erased since; an erasure of what was never looked at changes nothing."""
+    session = session_of(memory, max_tokens=600, mask=False)
+    session.add([{"role": "user", "content": f"number {number}"} for number in range(400)])
+    given = session.context(max_tokens=60)
+    newest = session.entries()[-1]
+
+    session.erase([1])
+
+    assert session.context(max_tokens=60, at=given.revision).messages == given.messages
+    session.erase([newest.id])
+    refused(session, "erased since", max_tokens=60, at=given.revision)
+
+
+def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock: FakeClock) -> None:
+    """What expired between a revision and the next was given or was not: nothing tells when the call came."""
+    from datetime import timedelta
+
+    from palimpsest.entries import moment
+
+    session = session_of(memory, max_tokens=100, short_term=EXACT)
+    for seconds in (50, 600):
+        session.add_assistant_message(f"for {seconds}", expires_at=moment(clock.now) + timedelta(seconds=seconds))
+    revision = session.stats().revision
+    clock.advance(60)
+
+    refused(session, "expired", at=revision)
+
+    session.add_user_message("now it is certain")
+    certain = session.context()
+    clock.advance(1)
+    assert session.context(at=certain.revision).messages == certain.messages
+    assert "for 50" not in str(certain.messages)
+
+
+def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None:
+    """Texts that were redacted, and a factor that reports have moved, are not what a context was computed with."""
+    session = memory.session("s", model="claude-sonnet-4-5", max_tokens=400)
+    talk(session)
+    given = session.context(max_tokens=300)
+    session.record_usage(1_000, context=given)
+
+    refused(session, "reported", max_tokens=300, at=given.revision)
+
+    other = memory.session("s", counter=strategies.WORDS, max_tokens=600)
+    assert other.context(max_tokens=60, at=given.revision).messages
+    memory.scan({"redact_patterns": [("question 19", "X")]}, apply=True)
+    refused(other, "redacted", max_tokens=60, at=given.revision)
+
+
+def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
+    """Contexts and entries of a revision before a clear are refused, and the error says from when they are there."""
+    session = session_of(memory, max_tokens=300)
+    session.add_user_message("a")
+    session.clear()
+    session.add_user_message("b")
+
+    for look in (session.context, session.entries):
+        with pytest.raises(ConfigError, match="from 2 on: what was before was cleared"):
+            look(at=1)
+    assert [entry.text for entry in session.entries(at=3)] == ["b"]
+
+
+# --- the law
+
+
+def change(w: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
+    """Do something to the session that is no append; return whether something was erased."""
+    session, what = w.session, data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what")
+    entries = [entry.seq for entry in session.entries() if not entry.erased]
+    if what == "rewind" and seen:
+        session.rewind(data.draw(st.sampled_from(sorted(seen)), label="to"))
+    elif what == "compact":
+        name = data.draw(st.sampled_from(["simple_fifo", "mask_results", "summarizer"]), label="strategy")
+        session.compact(strategy=name)
+    elif entries and what in ("pin", "unpin", "erase"):
+        seq = data.draw(st.sampled_from(entries), label="entry")
+        getattr(session, what)(*([[seq]] if what == "erase" else [seq]))
+        return what == "erase"
+    return False
+
+
+CALLS: list[dict[str, Any]] = [{}, {"dry_run": True}, {"max_tokens": 15}, {"max_messages": 3}, {"max_tokens": 1_000}]
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(
+    log=strategies.logs(most=12),
+    data=st.data(),
+    budget=st.integers(20, 120),
+    exact=st.sampled_from([False, False, True]),
+)
+def test_whatever_was_given_is_given_again(
+    kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int, exact: bool
+) -> None:
+    """By any call, between additions, pins, rewinds, compactions and erasures, and in a branch.
+
+    An erasure may only make an earlier one unknown, or take what it erased.
+    """
+    options: dict[str, Any] = (
+        {"short_term": {**EXACT, "memory_max_tokens": budget}} if exact else {"max_tokens": budget}
+    )
+    with world(kind, folder, **options) as w:
+        seen: dict[int, list[tuple[dict[str, Any], Any]]] = {}
+        before: dict[int, Any] = {}
+        for operation in log:
+            w.play([operation])
+            if data.draw(st.integers(0, 2), label="change") == 0 and change(w, data, seen):
+                before, seen = {**before, **seen}, {}
+            call = data.draw(st.sampled_from(CALLS), label="call")
+            try:
+                ctx = w.session.context(system="be kind", **call)
+            except BudgetImpossible:
+                continue
+            seen.setdefault(ctx.revision, []).append((call, ctx.messages))
+        sessions = [w.session, w.session.fork()] if log else []
+
+        for session in sessions:
+            for revision, given in seen.items():
+                for call, messages in given:
+                    assert session.context(system="be kind", at=revision, **call).messages == messages
+            for revision, given in before.items():
+                for call, _ in given:
+                    look(session, revision, call)
+
+
+def look(session: Session, revision: int, call: dict[str, Any]) -> None:
+    """A context of before an erasure comes out, or an error says why not."""
+    try:
+        session.context(system="be kind", at=revision, **call)
+    except (PastUnknown, BudgetImpossible):
+        return
