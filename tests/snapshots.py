@@ -116,13 +116,11 @@ def _interactions(linked: Sequence[Entry], head: Head, mask: int) -> list[Intera
             group.pinned = any(entry.seq in head.pinned for entry in group.entries)
             fill(group, mask, {}, meter())
     found: list[Interaction] = []
-    still_open = True
-    for turn, groups in reversed(by_turn.items()):
+    for turn, groups in by_turn.items():
         last = groups[-1].entries[-1]
         ended = last.kind == "message" and last.role == "assistant" and not any(group.pending for group in groups)
-        still_open = still_open and turn > 0 and not ended
-        found.append(Interaction(turn, tuple(groups), still_open))
-    return found[::-1]
+        found.append(Interaction(turn, tuple(groups), 0 < turn == head.turn and not ended))
+    return found
 
 
 def _only(interaction: Interaction, groups: Iterable[Group]) -> Interaction:

@@ -38,7 +38,10 @@ def moved(before: Head, now: Head) -> bool:
 
 
 class Interaction(msgspec.Struct, frozen=True):
-    """A human message and everything until the next one. `index` is -1 for the preamble; `open` has no answer yet."""
+    """A human message and everything until the next one. `index` is -1 for the preamble.
+
+    `open` is the newest of the log, while it has no final answer, or an unanswered call.
+    """
 
     index: int
     entries: tuple[Entry, ...]
@@ -179,7 +182,7 @@ class Reader:
                 found.append(_interaction(members, found))
                 members = []
             members.append(entry)
-        return [*found, _interaction(members, found)] if members else found
+        return [*found, _interaction(members, found, newest=True)] if members else found
 
     async def count(self, *, stores: bool = True) -> tuple[int, int]:
         """Count every entry without a stored count and store that.
@@ -250,11 +253,13 @@ def _place(id: int | str) -> tuple[int, ...]:
     return (place,) if place < END else ()
 
 
-def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:
+def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:
     preamble = members[0].turn == 0
     index = -1 if preamble else before[-1].index + 1 if before else 0
+    if preamble or not newest:
+        return Interaction(index, tuple(members), open=False)
     unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
     unanswered -= {entry.answers for entry in members}
     last = members[-1]
     is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
-    return Interaction(index, tuple(members), is_open and not preamble)
+    return Interaction(index, tuple(members), is_open)

@@ -135,7 +135,7 @@ class AsyncSession(Erasing):
         if compacts and self._options.before_turn:
             await self._watch.turn_ended()
         whole, revision = await self._with_withheld() if at is None else (None, 0)
-        compacts = compacts and whole is None
+        noted, compacts = compacts, compacts and whole is None
         assembly = Assembly(
             whole or self._store,
             self._options,
@@ -156,6 +156,8 @@ class AsyncSession(Erasing):
         await self._tell(assembly, context)
         if at is None:
             self._last = context if whole is None else Sent.of(context)
+        if noted:
+            await self._note_prompt(context)
         if compacts and self._options.auto_compact == "background":
             await self._evicted(assembly, context)
         return context
@@ -223,6 +225,7 @@ class AsyncSession(Erasing):
             cached_tokens=cached_tokens,
             counted=sent.counted if sent is not None else 0,
             epoch=head.epoch,
+            revision=sent.revision if sent is not None else head.revision,
             stale=sent is not None and sent.revision < head.compaction,
             calls=before.calls + 1,
             total_input=before.total_input + input_tokens,

@@ -77,8 +77,11 @@ class Surveyor:
                 shown.update(other.seq for other in group)
         return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 
-    async def survey(self, head: Head, now: int, *, archive: bool, strategy: str = "", stores: bool = True) -> Survey:
-        """Return the session as it is; `archive` says that what cuts have evicted is read, too.
+    async def survey(
+        self, head: Head, now: int, *, archive: bool, passed: bool = False, strategy: str = "", stores: bool = True
+    ) -> Survey:
+        """Return the session as it is; `archive` says that what is evicted is read, too, `passed` that what cuts have
+        evicted since the last compaction is.
 
         `strategy` is the one whose last run the snapshot knows of. With `stores` counts made on the way are kept.
         """
@@ -88,7 +91,7 @@ class Surveyor:
         meter.exact = True
         hidden = [*state.inactive, *head.rewound, *archived]
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
-        loose = spans.union(archived, state.evicted) if archive else ()
+        loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
         old = await self.read(spans.minus(loose, head.rewound))
         accessed, clock = await self._accesses(head, active)
         snapshot = Snapshot(
@@ -161,12 +164,11 @@ class Surveyor:
             if not found or found[-1][0] != group.turn:
                 found.append((group.turn, []))
             found[-1][1].append(group)
-        still_open = not ended
-        interactions: list[Interaction] = []
-        for turn, members in reversed(found):
-            still_open = still_open and turn > 0 and not _is_complete(members)
-            interactions.append(Interaction(turn, tuple(members), still_open))
-        return tuple(reversed(interactions))
+        newest = 0 if ended else head.turn
+        return tuple(
+            Interaction(turn, tuple(members), 0 < turn == newest and not is_complete(members))
+            for turn, members in found
+        )
 
     async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
         """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
@@ -233,7 +235,7 @@ def expired(entry: Entry, now: int) -> bool:
     return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
 
 
-def _is_complete(groups: Sequence[Group]) -> bool:
+def is_complete(groups: Sequence[Group]) -> bool:
     """Whether an interaction has its final answer and no unanswered call."""
     last = groups[-1].entries[-1]
     answered = last.kind == "message" and last.role == "assistant" and not last.is_reasoning

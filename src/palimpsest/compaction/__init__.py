@@ -38,7 +38,8 @@ Reason = Literal[
 class Interaction(msgspec.Struct, frozen=True):
     """A human message (`turn`, its `seq`; 0: the preamble) and the groups until the next one, without what is inactive.
 
-    `open` says that it has no final answer yet, or an unanswered call; such are the open interactions at the log's end.
+    `open` says that it is the newest of the log, and has no final answer yet, or an unanswered call. Every other one is
+    completed, answered or not.
     """
 
     turn: int
@@ -65,11 +66,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A session as triggers and strategies see it.
 
     `interactions` are what is active, oldest first; a preamble, where there is one, comes first. `archived` are those
-    of the archive that no summary covers (what cuts and other strategies have evicted); pinned groups are never
-    there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context keeps, system
-    messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted tokens.
-    `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an entry
-    that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
+    of the archive that no summary covers (what cuts and other strategies have evicted; for a strategy that may take
+    nothing from there what cuts have evicted since the last compaction, where its triggers count interactions); pinned
+    groups are never there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context
+    keeps, system messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted
+    tokens. `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an
+    entry that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
     session's `next_seq` of when the strategy that looks ran last (0: it never did), `tried` that of when a compaction
     has failed since (0: none has).
     """
@@ -179,7 +181,7 @@ class Strategy(Protocol):
     """When to compact, and what. `name` is how results and events call it.
 
     `summarizes` says that its plans may cover entries: the session's summarizer makes the summaries. `erases` says that
-    they may erase some. Either is shown the archive, too.
+    they may erase some. Either is shown the whole archive, too.
     """
 
     @property
