@@ -97,6 +97,7 @@ def summary(covers: Iterable[int], tokens: int, *, revision: int = 1, source: in
         covers=spans.of(covers),
         revision=revision,
         tokens=tokens,
+        shown_tokens=tokens,
         source_tokens=source,
     )
 
@@ -190,6 +191,7 @@ def _summaries(before: Snapshot, plan: Plan) -> tuple[Summary, ...]:
         parents=plan.fold,
         revision=1 + max((made.revision for made in before.summaries), default=0),
         tokens=plan.summary_tokens,
+        shown_tokens=plan.summary_tokens + before.fence,
         source_tokens=sum(group.cost for group in everything if _lies(group, plan.cover))
         + sum(made.source_tokens for made in folded),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palimpsest import Memory, Session
@@ -104,7 +104,7 @@ def test_what_a_strategy_has_evicted_keeps_no_evicting_strategy_busy(memory: Mem
     assert 1 < len(fired) <= 4
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     costs=st.lists(st.integers(2, 30), min_size=1, max_size=10),
     keep=st.integers(0, 3),

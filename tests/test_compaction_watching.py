@@ -37,7 +37,10 @@ def test_the_first_that_fires_runs_and_all_run_on_request(memory: Memory) -> Non
         heard = Listener().to(memory, "compressed")
         session = memory.session(run, counter=words, long_term=both, long_term_run=run)
         for _ in range(3):
-            use_tool(session, "look", "success", filler(100) + " " + "x" * 200)
+            session.add_user_message(filler(40))
+            session.add_tool_call("look", {}, call_id="c")
+            session.add_tool_result("look", filler(100) + " " + "x" * 200, call_id="c")
+            session.add_assistant_message("it is done")
         assert heard.names() == events
         assert "old result left out" in texts(session) or run == "all"
         assert session.verify().ok

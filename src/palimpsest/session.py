@@ -92,8 +92,7 @@ class AsyncSession(Erasing):
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
-        counted, _ = await self._reader.count()
-        return counted
+        return await self._reader.count()
 
     # --- the context
 
