@@ -215,27 +215,27 @@ class Reader:
         meter.exact = True
         return sum([meter.cost(entry) async for entry in self.walk() if not entry.erased])
 
-    async def stats(self, now: int) -> Stats:
-        """The session in numbers; what has not been counted yet is counted now."""
+    async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
+        """The session in numbers; what has not been counted yet is counted now.
+
+        `costs` says, at a head and a time, what the active set costs, and what of that the current summaries do.
+        """
 
         async def read(head: Head) -> Stats:
-            return await self._stats(head, now)
+            return await self._stats(head, now, *await costs(head, now))
 
         return await self.settled(read)
 
-    async def _stats(self, head: Head, now: int) -> Stats:
-        from palimpsest.survey import Surveyor
-
+    async def _stats(self, head: Head, now: int, active_tokens: int, summary_tokens: int) -> Stats:
         await self.count(stores=False)
         active = await self.active(head, now)
-        snapshot = (await Surveyor(self._store, self._options).survey(head, now, archive=False, stores=False)).snapshot
         return Stats(
             total_entries=head.entries,
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
             summaries=len((await self.compaction(head)).current),
-            total_tokens=await self._retained() + snapshot.standing(snapshot.summaries),
-            active_tokens=snapshot.tokens,
+            total_tokens=await self._retained() + summary_tokens,
+            active_tokens=active_tokens,
             erased_entries=head.erased,
             rewound_entries=head.hidden,
             cuts=sum(record.kind == "cut" for record in await self._store.records(self._options.key)),

@@ -88,7 +88,7 @@ class AsyncSession(Erasing):
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._reader.stats(self._memory.clock())
+        return await self._reader.stats(self._memory.clock(), self._surveyor.costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""

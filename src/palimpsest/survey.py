@@ -127,6 +127,11 @@ class Surveyor:
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Survey(head, state, snapshot, archived, entries)
 
+    async def costs(self, head: Head, now: int) -> tuple[int, int]:
+        """Return what the active set costs, in tokens, and what of that the current summaries do."""
+        snapshot = (await self.survey(head, now, archive=False, stores=not self._options.readonly)).snapshot
+        return snapshot.tokens, snapshot.standing(snapshot.summaries)
+
     def _limit(self) -> int | None:
         from palimpsest.budget import limit_of
 
