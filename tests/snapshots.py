@@ -97,6 +97,7 @@ def summary(covers: Iterable[int], tokens: int, *, revision: int = 1, source: in
         covers=spans.of(covers),
         revision=revision,
         tokens=tokens,
+        shown_tokens=tokens,
         source_tokens=source,
     )
 
@@ -116,13 +117,11 @@ def _interactions(linked: Sequence[Entry], head: Head, mask: int) -> list[Intera
             group.pinned = any(entry.seq in head.pinned for entry in group.entries)
             fill(group, mask, {}, meter())
     found: list[Interaction] = []
-    still_open = True
-    for turn, groups in reversed(by_turn.items()):
+    for turn, groups in by_turn.items():
         last = groups[-1].entries[-1]
         ended = last.kind == "message" and last.role == "assistant" and not any(group.pending for group in groups)
-        still_open = still_open and turn > 0 and not ended
-        found.append(Interaction(turn, tuple(groups), still_open))
-    return found[::-1]
+        found.append(Interaction(turn, tuple(groups), 0 < turn == head.turn and not ended))
+    return found
 
 
 def _only(interaction: Interaction, groups: Iterable[Group]) -> Interaction:
@@ -192,6 +191,7 @@ def _summaries(before: Snapshot, plan: Plan) -> tuple[Summary, ...]:
         parents=plan.fold,
         revision=1 + max((made.revision for made in before.summaries), default=0),
         tokens=plan.summary_tokens,
+        shown_tokens=plan.summary_tokens + before.fence,
         source_tokens=sum(group.cost for group in everything if _lies(group, plan.cover))
         + sum(made.source_tokens for made in folded),
     )

@@ -37,7 +37,10 @@ def test_the_first_that_fires_runs_and_all_run_on_request(memory: Memory) -> Non
         heard = Listener().to(memory, "compressed")
         session = memory.session(run, counter=words, long_term=both, long_term_run=run)
         for _ in range(3):
-            use_tool(session, "look", "success", filler(100) + " " + "x" * 200)
+            session.add_user_message(filler(40))
+            session.add_tool_call("look", {}, call_id="c")
+            session.add_tool_result("look", filler(100) + " " + "x" * 200, call_id="c")
+            session.add_assistant_message("it is done")
         assert heard.names() == events
         assert "old result left out" in texts(session) or run == "all"
         assert session.verify().ok
@@ -103,6 +106,64 @@ def test_without_usage_the_last_context_counts(memory: Memory) -> None:
     assert len(session.summaries()) == 1
     talk(session, 10, start=2)
     assert len(session.summaries(history=True)) == 1
+
+
+@pytest.mark.parametrize("how", ["the same object", "another object"])
+def test_usage_says_nothing_of_a_later_context(memory: Memory, how: str) -> None:
+    """One report over the threshold fires for the call that it is about: a context given later decides by its count."""
+    heard = Listener().to(memory, "compressed", "compaction:skipped", "compaction:failed")
+    rules = summarizing(input_tokens_threshold=100, interaction_keep=50)  # it finds nothing to take
+    session = memory.session("s", counter=words, long_term=rules)
+    session.add_user_message("how are you?")
+    session.record_usage(101, context=session.context())
+    session.add_assistant_message("fine")
+    assert [facts["result"].reason for _, facts in heard.heard] == ["nothing_to_compact"]
+    heard.heard.clear()
+
+    for _ in range(3):
+        session.add_user_message("and now?")
+        session.context()
+        if how == "another object":
+            session = memory.session("s", counter=words, long_term=rules)
+        session.add_assistant_message("fine")
+
+    assert heard.names() == []
+
+
+@pytest.mark.parametrize("where", ["another object", "another program"])
+def test_the_count_of_the_last_context_is_kept_with_the_session(tmp_path: Path, where: str) -> None:
+    """Whoever looks at the triggers sees what the last context came to, not only the object that gave it."""
+    rules = summarizing(input_tokens_threshold=100)
+    with Memory.open(tmp_path / "log.db") as memory, Memory.open(tmp_path / "log.db") as elsewhere:
+        giver = memory.session("s", counter=words, long_term=rules)
+        talk(giver, 101)
+        giver.add_user_message("and now?")
+        context = giver.context()
+        assert context.tokens == 103
+        looker = (memory if where == "another object" else elsewhere).session("s", counter=words, long_term=rules)
+
+        looker.add_assistant_message("fine")
+
+        assert len(looker.summaries()) == 1
+        assert giver.context(at=context.revision).messages == context.messages
+
+
+def test_a_context_that_stores_nothing_leaves_no_count(memory: Memory) -> None:
+    """A dry run, a past one, another view, a session that only reads, and one without such a rule note nothing."""
+    rules = summarizing(input_tokens_threshold=100)
+    session = memory.session("s", counter=words, long_term=rules)
+    talk(session, 101)
+    before = session.stats().revision
+
+    session.context(dry_run=True)
+    session.context(at=1)
+    session.context(view="other")
+    memory.session("s", counter=words, long_term=rules, readonly=True).context()
+    memory.session("s", counter=words, long_term=summarizing(interaction_threshold_qty=50)).context()
+
+    assert session.stats().revision == before
+    talk(session, 10, start=1)
+    assert session.summaries() == []
 
 
 def test_who_comes_back_after_a_while_finds_it_summarised(memory: Memory, clock: FakeClock) -> None:

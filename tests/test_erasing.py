@@ -585,7 +585,7 @@ def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
 def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
     """What a branch's record of the same revision tells is its own: it loses nothing by what another one told."""
     session = memory.session("one", counter=quarters, auto_compact="off")
-    talk(session, "we went to the market " * 8, "we stayed at home " * 8)
+    talk(session, "we went to the market " * 40, "we stayed at home " * 40)
     branch = session.fork("branch")
     branch.compact(Summarize(interaction_keep=1))
     session.erase([2], reason=f"about {WORD}")

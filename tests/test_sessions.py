@@ -220,7 +220,7 @@ def test_nothing_is_read_of_a_session_that_nobody_has_written_to(memory: Memory,
 
 
 def test_interactions_are_a_human_message_and_what_follows(session: Session) -> None:
-    """The preamble has index -1 and is never open; an interaction is open until it has its final answer."""
+    """The preamble has index -1 and is never open; only the newest interaction is, until it has its final answer."""
     session.add_system_message("be brief")
     session.add(turn("0"))
     session.add_user_message("first of two")
@@ -231,11 +231,11 @@ def test_interactions_are_a_human_message_and_what_follows(session: Session) -> 
     assert [(each.index, len(each.entries), each.open) for each in found] == [
         (-1, 1, False),
         (0, 6, False),
-        (1, 1, True),
+        (1, 1, False),
         (2, 1, True),
     ]
     session.add_assistant_message("done")
-    assert [each.open for each in session.interactions()] == [False, False, True, False]
+    assert [each.open for each in session.interactions()] == [False] * 4
 
 
 def test_an_interaction_with_an_unanswered_call_is_open(session: Session) -> None:

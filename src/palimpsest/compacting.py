@@ -10,8 +10,8 @@ import msgspec
 
 from palimpsest import spans
 from palimpsest.entries import Entry
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
-from palimpsest.log import Attempts, Change, Head
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, StoreUnavailable
+from palimpsest.log import Attempts, Change, Head, Prompt
 from palimpsest.options import Options
 from palimpsest.summary import Compaction, Summary
 from palimpsest.timeline import Timeline
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 class Sent(NamedTuple):
     """The figures of a context, of one that is not to be kept."""
 
-    tokens: int
     counted: int
     revision: int
 
     @classmethod
     def of(cls, context: Context) -> Sent:
         """The figures of this context."""
-        return cls(context.tokens, context.counted, context.revision)
+        return cls(context.counted, context.revision)
 
 
 class Compacting(Timeline):
@@ -113,12 +112,22 @@ class Compacting(Timeline):
         if self._watched is None:
             from palimpsest.watching import Watch
 
-            self._watched = Watch(self._memory, self._options, self._compactor, self._prompt_tokens)
+            self._watched = Watch(self._memory, self._options, self._compactor)
         return self._watched
 
-    def _prompt_tokens(self, head: Head) -> int | None:
-        """What the last context that this object gave came to, where nothing was compacted since."""
-        return self._last.tokens if self._last is not None and self._last.revision > head.compaction else None
+    async def _note_prompt(self, context: Context) -> None:
+        """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
+        another object, or another process."""
+        if not (self._store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
+            return
+        prompt = Prompt(tokens=context.tokens, revision=context.revision)
+        try:
+            change = Change(kind="prompt", reason="prompt", prompt=prompt)
+            self._watch.knows(await self._store.compact(self._options.key, change, expect_epoch=context.epoch))
+        except Conflict:
+            context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
+        except StoreUnavailable as fault:  # what can be read can be sent
+            context.noted(f"its count was not kept: {fault}")
 
     async def _appended(self, done: Appended) -> None:
         if self._options.long_term and done.added:

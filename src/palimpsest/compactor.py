@@ -61,9 +61,11 @@ class Compactor:
     async def survey(self, strategy: Strategy, *, dry_run: bool = False) -> Survey:
         """Return the session as the strategy is to see it. A `dry_run` stores not even counts."""
         head = await self._store.head(self._options.key) or Head()
-        archive = strategy.summarizes or strategy.erases
+        archive, passed = strategy.summarizes or strategy.erases, strategy.triggers.counts_interactions
         stores = not dry_run and not self._options.readonly
-        return await self._surveyor.survey(head, self._clock(), archive=archive, strategy=strategy.name, stores=stores)
+        return await self._surveyor.survey(
+            head, self._clock(), archive=archive, passed=passed, strategy=strategy.name, stores=stores
+        )
 
     async def run(
         self,

@@ -154,6 +154,10 @@ class Context:
     def unstored(self, revision: int, why: str) -> None:
         """Note that this is no view of the session as it is stored, at this revision of it."""
         self.revision, self.epoch = revision, None
+        self.noted(why)
+
+    def noted(self, why: str) -> None:
+        """Note why something about this context was not stored."""
         self._outcome = msgspec.structs.replace(self._outcome, notes=(*self._outcome.notes, why))
 
     @property

@@ -210,7 +210,7 @@ class Eraser:
         return rebuilt
 
     def _watch(self, options: Options, compactor: Compactor) -> Watch:
-        return Watch(self._memory, options, lambda: compactor, lambda _: None)
+        return Watch(self._memory, options, lambda: compactor)
 
     def _compactor(self, options: Options, says: Says | None) -> Compactor:
         memory, surveyor = self._memory, Surveyor(self._store, options)

@@ -11,12 +11,12 @@ from palimpsest.admission import Admission
 from palimpsest.compaction import Plan, Strategy
 from palimpsest.entries import Entry, new_ids
 from palimpsest.errors import SummarizerFailed
-from palimpsest.notes import counted_texts, sendable, standing
+from palimpsest.notes import sendable, standing_tokens
 from palimpsest.options import Options
 from palimpsest.summarizers import Summarizer
 from palimpsest.summarizing import Draft, Passes, Prompt, Recipe, Rejected, Reply, Source
 from palimpsest.summary import Spent, Summary, SummaryItem
-from palimpsest.survey import Survey, Surveyor, expired
+from palimpsest.survey import Survey, Surveyor, expired, fence
 
 IMPORTANT = 0.8
 """The importance from which on what an entry identifies may be in no summary left out."""
@@ -54,7 +54,11 @@ class Folder:
         if self.admission.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
         folded = [made for made in survey.snapshot.summaries if made.revision in plan.fold]
-        taken = _cost(survey, plan.cover)
+        taken, id = _cost(survey, plan.cover), new_ids(1, self._clock() // 1000)[0]
+        source_tokens = taken + survey.snapshot.standing(folded)
+        around = self._fence(survey, plan, folded, id)
+        if source_tokens - around < 2:
+            raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
         entries, previous = survey.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, survey, plan, folded) if folded else None
         if rebuilt is not None:
@@ -63,10 +67,19 @@ class Folder:
         told = [self.admission.summary(made) for made in previous]
         pinned = [self.admission.text(one) for one in _pinned(folded, shown)]
         source = Source(entries=shown, previous=told, pinned=pinned)
-        recipe = self._recipe(strategy, plan, taken + sum(made.tokens for made in folded))
+        recipe = self._recipe(strategy, plan, source_tokens - around)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous
-        return self._summary(survey, plan, folded, draft, fallback, taken, source.pinned, fresh=fresh)
+        summary = self._summary(survey, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
+        cost = survey.snapshot.standing([summary])
+        if cost >= source_tokens:
+            raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
+        return summary
+
+    def _fence(self, survey: Survey, plan: Plan, folded: list[Summary], id: str) -> int:
+        """What a context adds to the text of the summary that is to be made."""
+        covers = spans.union(plan.cover, *(made.covers for made in folded))
+        return fence(Summary(id=id, text="", covers=covers), self._options.counter, survey.snapshot.weigh)
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
         style = strategy.style
@@ -154,6 +167,7 @@ class Folder:
         survey: Survey,
         plan: Plan,
         folded: list[Summary],
+        id: str,
         draft: Draft,
         fallback: str | None,
         taken: int,
@@ -174,7 +188,7 @@ class Folder:
         times = [entry.at for entry in entries]
         asked = self._summarizer if draft.method != "heuristic" else None
         summary = Summary(
-            id=new_ids(1, self._clock() // 1000)[0],
+            id=id,
             text=text,
             covers=spans.union(plan.cover, *(made.covers for made in folded)),
             folded=plan.cover,
@@ -196,8 +210,7 @@ class Folder:
             at=self._clock(),
             spent=self.spent,
         )
-        shown = sum(map(counter.count, counted_texts(standing(summary))))
-        return msgspec.structs.replace(summary, shown_tokens=shown)
+        return msgspec.structs.replace(summary, shown_tokens=standing_tokens(summary, counter.count))
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.log import Cut, Head, SessionKey, Standing
-from palimpsest.notes import counted_texts, is_maskable, standing
+from palimpsest.notes import is_maskable, standing, standing_tokens
 from palimpsest.spans import Span
 from palimpsest.stores import Store, compaction_of
 from palimpsest.summary import Compaction, Summary
@@ -145,7 +145,7 @@ class Gatherer:
         counter = self._meter.counter
         if characters < 0 and summary.counter == counter.name:
             return summary.shown_tokens
-        return sum(map(counter.count, counted_texts(standing(summary, characters))))
+        return standing_tokens(summary, counter.count, characters)
 
     def _least(self, entry: Entry, cut: Cut) -> int:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""

@@ -125,7 +125,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `input_tokens` is all of the input, of which `cached_tokens` came from a cache. `margin` is what one counted token
     was taken for before anything was reported (1 where the tokenizer is public; 0: not known). It is `stale` when the
-    session was compacted since: then it says nothing of what the next call will be.
+    session was compacted since: then it says nothing of what the next call will be. `revision` is that of the context
+    which it is about; of a later one it says nothing either.
     """
 
     input_tokens: int
@@ -135,10 +136,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     margin: float = 0.0
     epoch: int = 0
     stale: bool = False
+    revision: int = 0
     calls: int = 0
     total_input: int = 0
     total_output: int = 0
     total_cached: int = 0
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the last context came to, in the provider's tokens, and the revision that it shows."""
+
+    tokens: int
+    revision: int
 
 
 class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,7 +191,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
     `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
-    the numbers that stand for private values, by keyed hashes of these.
+    the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
     `forked_from` is the session that this one branched off, and its revision then. `seal` and `mac` are an encrypted
     store's own: by these it notices what was changed.
     """
@@ -202,6 +211,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     erased: int = 0
     views: dict[str, Cut] = {}
     usage: Usage | None = None
+    prompt: Prompt | None = None
     turns: int = 0
     rewound: tuple[Span, ...] = ()
     hidden: int = 0
@@ -225,7 +235,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(call.call_id or str(call.seq) for call in self.calls)
 
 
-ChangeKind = Literal["cut", "compact", "erase", "clear", "pin", "usage", "attempt", "pseudonyms", "rewind", "redact"]
+ChangeKind = Literal[
+    "cut", "compact", "erase", "clear", "pin", "usage", "prompt", "attempt", "pseudonyms", "rewind", "redact"
+]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -252,6 +264,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unpin: bool = False
     unpinned: bool = False
     usage: Usage | None = None
+    prompt: Prompt | None = None
     compaction: Compaction | None = None
     spare: bool = False
     also: tuple[Span, ...] = ()
@@ -323,7 +336,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
     if change.attempts is not None:
         after = msgspec.structs.replace(after, attempts=change.attempts)
-    if change.kind in ("usage", "attempt", "pseudonyms"):
+    if change.kind in ("usage", "prompt", "attempt", "pseudonyms"):
         return after, None
     compaction = change.compaction
     if compaction is not None:
@@ -356,7 +369,7 @@ def _cut(head: Head, change: Change) -> Head:
 
 
 def _compact(head: Head, change: Change) -> Head:
-    return _begun(head, change.reason, usage=outdated(head.usage))
+    return _begun(head, change.reason, usage=outdated(head.usage), prompt=None)
 
 
 def _erase(head: Head, change: Change) -> Head:
@@ -366,6 +379,7 @@ def _erase(head: Head, change: Change) -> Head:
         head,
         "expiry" if change.reason == "expiry" else "erasure",
         usage=outdated(head.usage),
+        prompt=None,
         erased=head.erased + len(gone),
         hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in gone) if head.rewound else 0,
         pinned=tuple(seq for seq in head.pinned if seq not in gone),
@@ -393,7 +407,7 @@ def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
     kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts", "pseudonyms")
-    return _begun(msgspec.structs.replace(back, **{name: getattr(head, name) for name in kept}), "rewind")
+    return _begun(msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind")
 
 
 def _pin(head: Head, change: Change) -> Head:
@@ -403,6 +417,13 @@ def _pin(head: Head, change: Change) -> Head:
 
 def _usage(head: Head, change: Change) -> Head:
     return msgspec.structs.replace(head, usage=change.usage)
+
+
+def _prompt(head: Head, change: Change) -> Head:
+    before, prompt = head.prompt, change.prompt
+    assert prompt is not None, "a change of kind prompt carries what a context came to"
+    newest = max(head.compaction, before.revision if before is not None else 0)
+    return head if prompt.revision < newest else msgspec.structs.replace(head, prompt=prompt)
 
 
 def outdated(usage: Usage | None) -> Usage | None:
@@ -423,6 +444,7 @@ _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "rewind": _rewind,
     "pin": _pin,
     "usage": _usage,
+    "prompt": _prompt,
     "attempt": lambda head, _: head,
     "pseudonyms": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms),
     # What it says of texts is done by the rewriting that comes next, which begins an epoch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
@@ -89,6 +90,11 @@ def standing(summary: Summary, characters: int = -1, tokens: int | None = None) 
     time_range = {"start": summary.first_at, "end": summary.last_at}
     metadata = {"summary": facts, "time_range": time_range}
     return Entry(kind="summary", role="user", content=text, id=summary.id, metadata=metadata, tokens=tokens)
+
+
+def standing_tokens(summary: Summary, count: Callable[[str], int], characters: int = -1) -> int:
+    """What all costs that a context says of a summary, or of the first `characters` of it; overhead is not in it."""
+    return sum(map(count, counted_texts(standing(summary, characters))))
 
 
 def _shown_summary(entry: Entry, text: str) -> str:

@@ -18,8 +18,9 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a compaction did, or would do (`dry_run`).
 
     `reason` says why it did nothing (None: it did), `why` tells a reader more. `decision` is the trigger that fired,
-    None where it was asked for by hand. `covered`, `evicted` and `erased` count entries; tokens and messages are
-    those of the active set. `steps` are the rungs with what each saved, `spent` what the summarizer cost.
+    None where it was asked for by hand. `covered`, `evicted` and `erased` count entries; tokens and messages are those
+    of the active set, as a context shows it: summaries with their fences. `steps` are the rungs with what each saved,
+    `spent` what the summarizer cost.
     """
 
     strategy: str
@@ -89,10 +90,12 @@ def result_of(job: Job, *, summary: Summary | None = None, dry_run: bool = False
     snapshot, plan, survey = job.survey.snapshot, job.plan, job.survey
     gone = spans.union(plan.cover, plan.evict, plan.erase)
     groups = [group for group in snapshot.groups if spans.within(gone, group.entries[0].seq)]
-    made = summary.tokens if summary is not None else plan.summary_tokens if plan.cover or plan.fold else 0
+    made = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
+    if summary is not None:
+        made = snapshot.standing([summary])
     notes = masked(snapshot, plan.mask) if plan.mask else {}
     saved = sum(tokens for seq, tokens in notes.items() if not spans.within(gone, seq))
-    saved += sum(group.cost for group in groups) + sum(folded.tokens for folded in job.folded)
+    saved += sum(group.cost for group in groups) + snapshot.standing(job.folded)
     return CompactionResult(
         strategy=job.strategy.name,
         reason=plan.reason or "nothing_to_compact" if plan.does_nothing else None,

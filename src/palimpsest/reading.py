@@ -12,11 +12,13 @@ from palimpsest import spans
 from palimpsest.checks import unfit
 from palimpsest.entries import Entry, moment
 from palimpsest.errors import Conflict, EntryNotFound
+from palimpsest.formats import find_format
 from palimpsest.log import Head, Usage
 from palimpsest.notes import counted_texts
 from palimpsest.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.summary import Compaction, Spent
+from palimpsest.window import Meter
 
 BATCH = 512
 """Entries read at once where a whole log is walked."""
@@ -38,7 +40,10 @@ def moved(before: Head, now: Head) -> bool:
 
 
 class Interaction(msgspec.Struct, frozen=True):
-    """A human message and everything until the next one. `index` is -1 for the preamble; `open` has no answer yet."""
+    """A human message and everything until the next one. `index` is -1 for the preamble.
+
+    `open` is the newest of the log, while it has no final answer, or an unanswered call.
+    """
 
     index: int
     entries: tuple[Entry, ...]
@@ -46,10 +51,13 @@ class Interaction(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in numbers; tokens by the session's counter, of texts whole and without provider overhead.
+    """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
 
     `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
     and rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
+    `total_tokens` are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of
+    the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
+    and what a context counts beside what its call brings.
     """
 
     total_entries: int
@@ -179,56 +187,55 @@ class Reader:
                 found.append(_interaction(members, found))
                 members = []
             members.append(entry)
-        return [*found, _interaction(members, found)] if members else found
+        return [*found, _interaction(members, found, newest=True)] if members else found
 
-    async def count(self, *, stores: bool = True) -> tuple[int, int]:
-        """Count every entry without a stored count and store that.
+    async def count(self, *, stores: bool = True) -> int:
+        """Count every entry without a stored count, store that, and return how many there were.
 
-        Returns how many there were, and the tokens of those whose counts were not stored. With `stores` it raises
-        StoreUnavailable instead, where the store could have kept them.
+        With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
         """
-        counter, counted, tokens, after = self._options.counter, 0, 0, 0
+        counter, counted, after = self._options.counter, 0, 0
         while True:
             batch = await self._store.read(
                 self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
             )
             counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
-            kept = self._store.writable
-            if counts and kept and stores:
+            if counts and self._store.writable and stores:
                 await self._store.count(self._options.key, counter.name, counts)
-            elif counts and kept:
-                kept = await keep_counts(self._store, self._options.key, counter.name, counts) is None
-            counted, tokens = counted + len(counts), tokens + (0 if kept else sum(counts.values()))
+            elif counts and self._store.writable:
+                await keep_counts(self._store, self._options.key, counter.name, counts)
+            counted += len(counts)
             if len(batch) < BATCH:
-                return counted, tokens
+                return counted
             after = batch[-1].seq
 
-    def _tokens(self, entry: Entry) -> int:
-        """The entry's stored count, or a count of now where the store is read-only."""
-        return sum(map(self._options.counter.count, counted_texts(entry))) if entry.tokens is None else entry.tokens
+    async def _retained(self) -> int:
+        """What all entries cost that are neither erased nor rewound, shown whole."""
+        meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
+        meter.exact = True
+        return sum([meter.cost(entry) async for entry in self.walk() if not entry.erased])
 
-    async def stats(self, now: int) -> Stats:
-        """The session in numbers; what has not been counted yet is counted now."""
+    async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
+        """The session in numbers; what has not been counted yet is counted now.
+
+        `costs` says, at a head and a time, what the active set costs, and what of that the current summaries do.
+        """
 
         async def read(head: Head) -> Stats:
-            return await self._stats(head, now)
+            return await self._stats(head, now, *await costs(head, now))
 
         return await self.settled(read)
 
-    async def _stats(self, head: Head, now: int) -> Stats:
-        _, unstored = await self.count(stores=False)
+    async def _stats(self, head: Head, now: int, active_tokens: int, summary_tokens: int) -> Stats:
+        await self.count(stores=False)
         active = await self.active(head, now)
-        tokens = 0
-        for first, last in spans.visible(head.rewound, 0, END):
-            tally = self._store.tally(self._options.key, self._options.counter.name, after=first - 1, before=last + 1)
-            tokens += (await tally)[1]
         return Stats(
             total_entries=head.entries,
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
             summaries=len((await self.compaction(head)).current),
-            total_tokens=tokens + unstored,
-            active_tokens=sum(self._tokens(entry) for entry in active),
+            total_tokens=await self._retained() + summary_tokens,
+            active_tokens=active_tokens,
             erased_entries=head.erased,
             rewound_entries=head.hidden,
             cuts=sum(record.kind == "cut" for record in await self._store.records(self._options.key)),
@@ -250,11 +257,13 @@ def _place(id: int | str) -> tuple[int, ...]:
     return (place,) if place < END else ()
 
 
-def _interaction(members: list[Entry], before: list[Interaction]) -> Interaction:
+def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:
     preamble = members[0].turn == 0
     index = -1 if preamble else before[-1].index + 1 if before else 0
+    if preamble or not newest:
+        return Interaction(index, tuple(members), open=False)
     unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
     unanswered -= {entry.answers for entry in members}
     last = members[-1]
     is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
-    return Interaction(index, tuple(members), is_open and not preamble)
+    return Interaction(index, tuple(members), is_open)

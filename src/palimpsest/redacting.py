@@ -222,6 +222,7 @@ class Redaction:
             epoch=head.epoch + 1,
             epoch_reason=REASON,
             usage=outdated(head.usage),
+            prompt=None,
             contexts=contexts if named else head.contexts,
             views={view: _fitting(cut, named, self._found.records) for view, cut in views.items()},
         )

@@ -91,12 +91,11 @@ class AsyncSession(Erasing):
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._reader.stats(self._memory.clock())
+        return await self._reader.stats(self._memory.clock(), self._surveyor.costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
-        counted, _ = await self._reader.count()
-        return counted
+        return await self._reader.count()
 
     # --- the context
 
@@ -139,7 +138,7 @@ class AsyncSession(Erasing):
         if compacts and self._options.before_turn:
             await self._watch.turn_ended()
         whole, revision = await self._with_withheld() if at is None else (None, 0)
-        compacts = compacts and whole is None
+        noted, compacts = compacts, compacts and whole is None
         if at is not None:
             from palimpsest.retracing import Retracing  # few sessions look back
 
@@ -160,6 +159,8 @@ class AsyncSession(Erasing):
         await self._tell(assembly, context)
         if at is None:
             self._last = context if whole is None else Sent.of(context)
+        if noted:
+            await self._note_prompt(context)
         if compacts and self._options.auto_compact == "background":
             await self._evicted(assembly, context)
         return context
@@ -232,6 +233,7 @@ class AsyncSession(Erasing):
             counted=sent.counted if sent is not None else 0,
             margin=self._options.default_factor(),
             epoch=head.epoch,
+            revision=sent.revision if sent is not None else head.revision,
             stale=sent is not None and sent.revision < head.compaction,
             calls=before.calls + 1,
             total_input=before.total_input + input_tokens,

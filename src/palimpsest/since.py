@@ -1,7 +1,7 @@
 """What has happened to a session since it was looked at: whether what was found then still holds. Reads only.
 
-A record tells of every change but appends, and what is remembered of usage, attempts and pseudonyms. All that begin an
-epoch leave one, but for an import that takes a session's place and a redaction, whose record comes before it.
+A record tells of every change but appends, and what is remembered of usage, prompts, attempts and pseudonyms. All that
+begin an epoch leave one, but for an import that takes a session's place and a redaction, whose record comes before it.
 """
 
 from __future__ import annotations

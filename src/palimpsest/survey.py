@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,12 +11,14 @@ from palimpsest.compaction import Interaction, Snapshot
 from palimpsest.entries import Entry
 from palimpsest.formats import find_format
 from palimpsest.gather import whole_group
-from palimpsest.log import Head
+from palimpsest.log import Cut, Head
+from palimpsest.notes import is_maskable, mask_note, mask_tokens, standing, standing_tokens
 from palimpsest.options import Options
 from palimpsest.spans import Span
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.summary import Compaction, Summary
-from palimpsest.window import Group, Meter, by_group, fill
+from palimpsest.tokens import TokenCounter
+from palimpsest.window import Group, Meter, by_group, fill, without
 
 BATCH = 512
 """Entries read at once."""
@@ -77,8 +79,11 @@ class Surveyor:
                 shown.update(other.seq for other in group)
         return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 
-    async def survey(self, head: Head, now: int, *, archive: bool, strategy: str = "", stores: bool = True) -> Survey:
-        """Return the session as it is; `archive` says that what cuts have evicted is read, too.
+    async def survey(
+        self, head: Head, now: int, *, archive: bool, passed: bool = False, strategy: str = "", stores: bool = True
+    ) -> Survey:
+        """Return the session as it is; `archive` says that what is evicted is read, too, `passed` that what cuts have
+        evicted since the last compaction is.
 
         `strategy` is the one whose last run the snapshot knows of. With `stores` counts made on the way are kept.
         """
@@ -86,29 +91,46 @@ class Surveyor:
         archived = await self.evicted(head, state)
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
         meter.exact = True
+
+        def weigh(summary: Summary) -> int:
+            return meter.cost(standing(summary, tokens=summary.shown_tokens))
+
+        cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
         hidden = [*state.inactive, *head.rewound, *archived]
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
-        loose = spans.union(archived, state.evicted) if archive else ()
+        loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
         old = await self.read(spans.minus(loose, head.rewound))
         accessed, clock = await self._accesses(head, active)
         snapshot = Snapshot(
-            interactions=self._interactions(active, head, state, meter, now, ended=False),
-            archived=self._interactions(old, head, state, meter, now, ended=True),
-            summaries=await self.summaries(state),
+            interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
+            archived=self._interactions(old, head, state.mask, meter, now),
+            summaries=[self._counted(made) for made in await self.summaries(state)],
             pinned=frozenset(head.pinned),
             max_tokens=self._limit(),
             max_messages=self._options.limits.max_messages,
-            mask=max(state.mask, cut.mask if (cut := head.views.get(self._options.view)) else 0),
+            mask=max(state.mask, cut.mask),
             seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
             tried=head.attempts.tried if head.attempts else 0,
             now=now,
             accessed=accessed,
             clock=clock,
+            weigh=weigh,
+            fence=fence(_sample(head), meter.counter, weigh) if archive else 0,
+            notes={
+                entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq))
+                for entry in active
+                if entry.kind == "tool_result" and is_maskable(entry)
+            },
         )
         if stores and meter.counted and self._store.writable:
             await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Survey(head, state, snapshot, archived, entries)
+
+    async def costs(self, head: Head, now: int) -> tuple[int, int]:
+        """Return what the active set costs, in tokens, and what of that the current summaries do."""
+        snapshot = (await self.survey(head, now, archive=False, stores=not self._options.readonly)).snapshot
+        return snapshot.tokens, snapshot.standing(snapshot.summaries)
 
     def _limit(self) -> int | None:
         from palimpsest.budget import bounds_of
@@ -144,9 +166,18 @@ class Surveyor:
                 after = batch[-1].seq
         return found
 
+    def _counted(self, summary: Summary) -> Summary:
+        """The summary with its figures by the session's counter: another's are never mixed with these."""
+        counter = self._options.counter
+        if summary.counter == counter.name:
+            return summary
+        tokens, shown = counter.count(summary.text), standing_tokens(summary, counter.count)
+        return msgspec.structs.replace(summary, tokens=tokens, shown_tokens=shown, counter=counter.name)
+
     def _interactions(
-        self, entries: Sequence[Entry], head: Head, state: Compaction, meter: Meter, now: int, *, ended: bool
+        self, entries: Sequence[Entry], head: Head, mask: int, meter: Meter, now: int, cut: Cut | None = None
     ) -> tuple[Interaction, ...]:
+        """The entries by interaction; active ones cost what they do under the `cut` that shows them."""
         groups = by_group(entries)
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
         found: list[tuple[int, list[Group]]] = []
@@ -156,16 +187,15 @@ class Surveyor:
                 continue
             group.pending = group.seq in open_groups
             group.pinned = any(entry.seq in head.pinned for entry in group.entries)
-            fill(group, state.mask, {}, meter)
+            _show(group, mask, head, meter, cut)
             if not found or found[-1][0] != group.turn:
                 found.append((group.turn, []))
             found[-1][1].append(group)
-        still_open = not ended
-        interactions: list[Interaction] = []
-        for turn, members in reversed(found):
-            still_open = still_open and turn > 0 and not _is_complete(members)
-            interactions.append(Interaction(turn, tuple(members), still_open))
-        return tuple(reversed(interactions))
+        newest = 0 if cut is None else head.turn
+        return tuple(
+            Interaction(turn, tuple(members), 0 < turn == newest and not is_complete(members))
+            for turn, members in found
+        )
 
     async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
         """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
@@ -189,6 +219,38 @@ class Surveyor:
             if seq in accessed:
                 accessed[seq] = max(accessed[seq], next_seq + i)
         return accessed, head.next_seq - 1 + len(stamps)
+
+
+def fence(shell: Summary, counter: TokenCounter, weigh: Callable[[Summary], int]) -> int:
+    """What a context adds to the text of a summary, about: of one that is this one but for its text."""
+    sample = msgspec.structs.replace(shell, text=_SAMPLE)
+    shown = standing_tokens(sample, counter.count)
+    return weigh(msgspec.structs.replace(sample, shown_tokens=shown)) - counter.count(_SAMPLE)
+
+
+_SAMPLE = "They spoke about it. " * 20
+"""A text as long as those that leave nothing out of what formats add to long ones."""
+
+
+def _sample(head: Head) -> Summary:
+    """The next summary of a session, about: its id is made with it."""
+    covers = ((head.first_seq, max(head.next_seq - 1, head.first_seq)),)
+    return Summary(id="019a9f3c-7b2e-7d41-8c5a-6e1f0b9d4a27", text="", covers=covers)
+
+
+def _show(group: Group, mask: int, head: Head, meter: Meter, cut: Cut | None) -> None:
+    """Decide what the group costs: without what the cut leaves out, and what a newer version of a context replaces."""
+    members, clamps = group.entries, {clamp.seq: clamp for clamp in cut.clamps} if cut is not None else {}
+    gone = {entry.seq for entry in members if cut is not None and _is_gone(entry, head, cut)}
+    if gone:
+        group.entries = without(members, gone, [])
+    fill(group, mask, clamps, meter)
+    group.entries = members
+
+
+def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
+    newest = head.contexts.get(entry.name, (0,))[0] if entry.kind == "context" and entry.name else 0
+    return newest > entry.seq or spans.within(cut.gone, entry.seq)
 
 
 async def accessed(store: Store, options: Options, entry: Entry) -> None:
@@ -232,7 +294,7 @@ def expired(entry: Entry, now: int) -> bool:
     return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
 
 
-def _is_complete(groups: Sequence[Group]) -> bool:
+def is_complete(groups: Sequence[Group]) -> bool:
     """Whether an interaction has its final answer and no unanswered call."""
     last = groups[-1].entries[-1]
     answered = last.kind == "message" and last.role == "assistant" and not last.is_reasoning

@@ -71,7 +71,13 @@ class Timeline(Writer):
             point = await self._past.point(head, at, "at")
             then, now = await self._past.head(head, point), self._memory.clock()
             usage = then.usage and msgspec.structs.replace(
-                then.usage, calls=0, total_input=0, total_output=0, total_cached=0
+                then.usage,
+                stale=then.usage.stale
+                or then.usage.revision > point.revision,  # of a context that the branch never had
+                calls=0,
+                total_input=0,
+                total_output=0,
+                total_cached=0,
             )
             attempts = then.attempts and msgspec.structs.replace(then.attempts, spent=Spent())
             branch = msgspec.structs.replace(

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from palimpsest.compaction import Strategy, TriggerDecision
+from palimpsest.compaction.selecting import uncovered
 from palimpsest.compaction.triggers import Activity, Margin, Triggers, decide, margin
 from palimpsest.entries import Entry
 from palimpsest.formats import find_format
 from palimpsest.log import Head
 from palimpsest.logs import log_failure
 from palimpsest.options import Options
+from palimpsest.survey import Survey, is_complete
 from palimpsest.window import Meter, most, most_messages
 
 if TYPE_CHECKING:
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from palimpsest.memory import AsyncMemory
     from palimpsest.outcome import CompactionResult
     from palimpsest.stores import Appended
-    from palimpsest.survey import Survey
 
 
 class _Known(NamedTuple):
@@ -58,10 +60,8 @@ class Watch:
         memory: AsyncMemory,
         options: Options,
         compactor: Callable[[], Compactor],
-        prompt_tokens: Callable[[Head], int | None],
     ) -> None:
         self._memory, self._options, self._compactor = memory, options, compactor
-        self._prompt_tokens = prompt_tokens
         self._known: _Known | None = None
         self._new_results = True
         self._skipped: tuple[str, str] | None = None
@@ -73,9 +73,15 @@ class Watch:
     async def appended(self, done: Appended, *, in_turn: bool) -> None:
         """Look at the triggers after an append, where one may hold."""
         completed = not in_turn and completes(done.head, done.entries)
-        if self._options.auto_compact != "off" and not self._is_quiet(done, completed):
+        asked = not in_turn and any(entry.is_human for entry in done.entries)
+        if self._options.auto_compact != "off" and not self._is_quiet(done, completed, asked):
             first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
             await self._when_due(completed, first)
+
+    def knows(self, head: Head) -> None:
+        """Take note of a write that moves no trigger but those that look at the head: what is known stays known."""
+        if self._known is not None and head.revision == self._known.revision + 1:
+            self._known = self._known._replace(revision=head.revision)
 
     async def turn_ended(self, then: Callable[[], Awaitable[object]] | None = None) -> tuple[CompactionResult, ...]:
         """Look at all triggers at the end of a run of the model, and return what that led to; `then` comes after."""
@@ -99,8 +105,11 @@ class Watch:
 
         await self._guarded(work)
 
-    def _is_quiet(self, done: Appended, completed: bool) -> bool:
-        """Whether no trigger can hold after this append, by what is known since the last look."""
+    def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
+        """Whether no trigger can hold after this append, by what is known since the last look.
+
+        It has `completed` an interaction; or a human message was `asked`, which may have left one without an answer.
+        """
         known = self._known
         self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
         if known is None or done.head.revision != known.revision + 1:
@@ -118,7 +127,9 @@ class Watch:
             triggers = strategy.triggers
             if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
                 return False
-            if completed and ((self._new_results and triggers.watches_tools) or triggers.heeds(input_tokens)):
+            if (completed or asked) and (
+                (self._new_results and triggers.watches_tools) or triggers.heeds(input_tokens)
+            ):
                 return False
         return True
 
@@ -175,6 +186,8 @@ class Watch:
             self._new_results = False
         for strategy in self._options.long_term:
             survey = await self._compactor().survey(strategy)
+            if not completed and _overtaken(survey, since):
+                completed, self._new_results = True, False
             decision = await self.decision(strategy, survey, completed=completed, since=since)
             if decision.fired:
                 results.append(await self._run(strategy, decision, survey))
@@ -235,11 +248,12 @@ class Watch:
         return found
 
     def _input_tokens(self, head: Head) -> int | None:
-        """The provider's figure for the last call, else what was counted for it; None where it was before a
-        compaction."""
-        if head.usage is not None:
-            return None if head.usage.stale else head.usage.input_tokens
-        return self._prompt_tokens(head)
+        """The provider's figure for the last call, else what was counted for the last context; None where there is
+        none since the last compaction."""
+        usage, prompt = head.usage, head.prompt
+        if usage is not None and not usage.stale and (prompt is None or usage.revision >= prompt.revision):
+            return usage.input_tokens
+        return prompt.tokens if prompt is not None else None
 
     # --- telling
 
@@ -275,6 +289,14 @@ def completes(head: Head, entries: Sequence[Entry]) -> bool:
     """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
     last = entries[-1]
     return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning)
+
+
+def _overtaken(survey: Survey, since: int) -> bool:
+    """Whether a human message at or after `since` (a `seq`; 0: none) has completed an interaction without an answer."""
+    if not since:
+        return False
+    told = [interaction for interaction in uncovered(survey.snapshot) if interaction.turn]
+    return any(later.turn >= since and not is_complete(one.groups) for one, later in pairwise(told))
 
 
 def _idle(survey: Survey, since: int) -> float:

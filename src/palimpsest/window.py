@@ -67,6 +67,13 @@ class Meter:
             tokens = self.counted.get(entry.seq)
             if tokens is None:
                 tokens = self._measure(entry)
+        return self._sent(entry, tokens)
+
+    def whole(self, entry: Entry) -> int:
+        """The exact cost of an entry shown as it is, whether or not bounds would do."""
+        return self._sent(entry, self.texts(entry))
+
+    def _sent(self, entry: Entry, tokens: int) -> int:
         if type(entry.content) is not str and has_media(entry):
             from palimpsest.media import media_tokens
 
@@ -401,7 +408,7 @@ def message_values(
         "name": entry.name,
         "content": text,
         "content_length": len(text),
-        "tokens": meter.texts(entry),
+        "tokens": meter.whole(entry),
         "index": index,
         "age": age,
         "timestamp": entry.at / 1_000_000,

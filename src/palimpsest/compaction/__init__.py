@@ -7,7 +7,7 @@ needs to fit its budget, are planned in `palimpsest.compaction.cutting`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -38,7 +38,8 @@ Reason = Literal[
 class Interaction(msgspec.Struct, frozen=True):
     """A human message (`turn`, its `seq`; 0: the preamble) and the groups until the next one, without what is inactive.
 
-    `open` says that it has no final answer yet, or an unanswered call; such are the open interactions at the log's end.
+    `open` says that it is the newest of the log, and has no final answer yet, or an unanswered call. Every other one is
+    completed, answered or not.
     """
 
     turn: int
@@ -61,17 +62,24 @@ class Interaction(msgspec.Struct, frozen=True):
         return sum(group.messages for group in self.groups)
 
 
+def _shown(summary: Summary) -> int:
+    return summary.shown_tokens
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A session as triggers and strategies see it.
 
     `interactions` are what is active, oldest first; a preamble, where there is one, comes first. `archived` are those
-    of the archive that no summary covers (what cuts and other strategies have evicted); pinned groups are never
-    there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context keeps, system
-    messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted tokens.
-    `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an entry
-    that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
+    of the archive that no summary covers (what cuts and other strategies have evicted; for a strategy that may take
+    nothing from there what cuts have evicted since the last compaction, where its triggers count interactions); pinned
+    groups are never there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context
+    keeps, system messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted
+    tokens. `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an
+    entry that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
     session's `next_seq` of when the strategy that looks ran last (0: it never did), `tried` that of when a compaction
-    has failed since (0: none has).
+    has failed since (0: none has). `weigh` says what a current summary costs
+    in a context; the next one costs what its text does and `fence`, about: the tags and the label around it, and the
+    message that it is. `notes` is what a note in the place of an old result costs, by its `seq`.
     """
 
     interactions: Sequence[Interaction]
@@ -86,6 +94,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     now: int = 0
     seen: int = 0
     tried: int = 0
+    weigh: Callable[[Summary], int] = _shown
+    fence: int = 0
+    notes: Mapping[int, int] = {}
 
     @property
     def groups(self) -> list[Group]:
@@ -95,7 +106,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """What the active set costs, current summaries included."""
-        return sum(i.tokens for i in self.interactions) + sum(summary.tokens for summary in self.summaries)
+        return sum(i.tokens for i in self.interactions) + self.standing(self.summaries)
+
+    def standing(self, summaries: Sequence[Summary]) -> int:
+        """What these current summaries cost in a context, fences included."""
+        return sum(map(self.weigh, summaries))
 
     @property
     def messages(self) -> int:
@@ -120,9 +135,9 @@ class Step(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, in whole groups: cover by a summary, evict to the archive, erase for good, mask old results.
 
-    The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its
-    text is to take `summary_tokens` and may take `summary_most` (0: whatever still saves). `mask` is the `seq` below
-    which tool results become notes. A plan that does nothing says why in `reason`.
+    The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its text
+    is to take `summary_tokens` and may take `summary_most` (0: whatever still saves, fence included). `mask` is the
+    `seq` below which tool results become notes. A plan that does nothing says why in `reason`.
     """
 
     cover: tuple[Span, ...] = ()
@@ -179,7 +194,7 @@ class Strategy(Protocol):
     """When to compact, and what. `name` is how results and events call it.
 
     `summarizes` says that its plans may cover entries: the session's summarizer makes the summaries. `erases` says that
-    they may erase some. Either is shown the archive, too.
+    they may erase some. Either is shown the whole archive, too.
     """
 
     @property

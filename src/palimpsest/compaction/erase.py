@@ -41,7 +41,7 @@ class Neuralyzer(Triggered, frozen=True, kw_only=True):
         if not erase:
             return Plan(reason="nothing_to_compact")
         summaries = [summary for summary in snapshot.summaries if spans.common(summary.covers, erase)]
-        saved = cost(leaving) + sum(summary.tokens for summary in summaries)
+        saved = cost(leaving) + snapshot.standing(summaries)
         why = f"older than the newest {self.interaction_keep} completed interactions"
         return Plan(erase=erase, steps=(Step("erase", spans.size(erase), saved, why),))
 

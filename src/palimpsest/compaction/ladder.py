@@ -25,7 +25,7 @@ from palimpsest.compaction.selecting import (
     recent,
     spans_of,
 )
-from palimpsest.compaction.summarize import Proportional, covering, total
+from palimpsest.compaction.summarize import Proportional, covering
 from palimpsest.window import Group, by_interaction
 
 
@@ -74,11 +74,12 @@ class Ladder(Proportional, frozen=True, kw_only=True):
         """Cover what cuts have evicted already, where a summary of it fits below low water, and take nothing else."""
         before, folded = archived(snapshot), snapshot.summaries
         size = self.anchored(snapshot, cost(before))
-        tokens, messages = snapshot.tokens - total(folded) + size, snapshot.messages - len(folded) + 1
+        tokens = snapshot.tokens - snapshot.standing(folded) + size + snapshot.fence
+        messages = snapshot.messages - len(folded) + 1
         if target.tokens is None or not before or size < 1 or not target.holds(tokens, messages):
             return None
         why, most = "what cuts have evicted is summarised", self.max_summary_tokens or 0
-        return covering((), before, folded, size, why, most=most)
+        return covering(snapshot, (), before, folded, size, why, most=most)
 
 
 class _Climb:
@@ -135,8 +136,8 @@ class _Climb:
 
     def cover(self, blocks: Sequence[list[Group]]) -> Plan:
         """Cover whole interactions, oldest first, until that is enough; none where it would save nothing."""
-        before, folded = archived(self.snapshot), self.snapshot.summaries
-        tokens, messages = self.tokens - total(folded), self.messages - len(folded) + 1
+        before, folded, fence = archived(self.snapshot), self.snapshot.summaries, self.snapshot.fence
+        tokens, messages = self.tokens - self.snapshot.standing(folded) + fence, self.messages - len(folded) + 1
         taken: list[Group] = []
         source, size = cost(before), 0
         for block in blocks:
@@ -152,7 +153,7 @@ class _Climb:
         self.leave(taken)
         self.tokens, self.messages = tokens + size, messages
         why, most = self.why("summarised"), self.ladder.max_summary_tokens or 0
-        plan = covering(taken, [*before, *taken], folded, size, why, most=most)
+        plan = covering(self.snapshot, taken, [*before, *taken], folded, size, why, most=most)
         self.steps += plan.steps
         return plan
 

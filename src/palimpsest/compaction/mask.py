@@ -65,8 +65,9 @@ def masked(snapshot: Snapshot, mask: int) -> dict[int, int]:
         for item in group.items:
             entry = item.entry
             old = snapshot.mask <= entry.seq < mask and entry.kind == "tool_result" and item.form == "whole"
-            if old and is_maskable(entry) and item.cost > mask_tokens(entry.seq):
-                saved[entry.seq] = item.cost - mask_tokens(entry.seq)
+            note = snapshot.notes.get(entry.seq, mask_tokens(entry.seq))
+            if old and is_maskable(entry) and item.cost > note:
+                saved[entry.seq] = item.cost - note
     return saved
 
 

@@ -21,7 +21,7 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the new summary covers."""
         groups = [group for group in archived(snapshot) if spans.within(self.where, group.entries[0].seq)]
-        size = min(self.summary_tokens, cost(groups) - 1)
+        size = min(self.summary_tokens, cost(groups) - 1 - snapshot.fence)
         if not groups:
             return Plan(reason="nothing_to_compact")
         if size < 1:

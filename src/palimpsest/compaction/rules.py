@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from palimpsest.compaction import Interaction, Snapshot
-from palimpsest.compaction.selecting import completed, is_free, part
+from palimpsest.compaction.selecting import countable, is_free, part, uncovered
 from palimpsest.conditions import Condition, parse
 from palimpsest.window import Meter, message_values
 
@@ -54,7 +54,7 @@ def _of_interactions(triggers: Triggers, activity: Activity, failures: dict[str,
     quantity, tokens = triggers.interaction_threshold_qty or 0, triggers.interaction_threshold_tokens or 0
     if quantity <= 0 and tokens <= 0:
         return
-    counted = _meeting(completed(snapshot), triggers, activity, failures)
+    counted = _meeting(countable(snapshot), triggers, activity, failures)
     if quantity > 0:
         yield Reading("interaction_threshold_qty", len(counted), quantity, ">=", awake)
     if tokens > 0:
@@ -110,7 +110,7 @@ def _since_when(snapshot: Snapshot) -> int:
 def _completed_since(snapshot: Snapshot) -> bool:
     """Whether an interaction has completed since the strategy ran last, or has failed."""
     since = _since_when(snapshot)
-    return not since or any(_ended(i) >= since for i in completed(snapshot))
+    return not since or any(_ended(i) >= since for i in countable(snapshot))
 
 
 def _new_group(snapshot: Snapshot, *, anywhere: bool) -> bool:
@@ -203,7 +203,7 @@ def _meeting(
         "metadata": {},
     }
     turns, met = {interaction.turn for interaction in interactions}, []
-    for age, interaction in enumerate(reversed(snapshot.interactions)):
+    for age, interaction in enumerate(reversed(uncovered(snapshot))):
         if interaction.turn in turns:
             index = activity.turns - 1 - age
             values = {"interaction": interaction_values(interaction.groups, index, age), "session": facts}

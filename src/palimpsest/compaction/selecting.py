@@ -1,7 +1,7 @@
 """What strategies may take and what they may not: shared by all of them. Pure.
 
-System and pinned entries and calls that may still be answered always stay. So do the open interactions, except where a
-strategy counts in entries (`recent_entries`): then only the newest human message does, beside the recent window.
+System and pinned entries and calls that may still be answered always stay. So does the open interaction, except where a
+strategy counts in entries (`recent_entries`): then only its human message does, beside the recent window.
 """
 
 from __future__ import annotations
@@ -50,11 +50,42 @@ def is_free(group: Group, snapshot: Snapshot) -> bool:
 
 def completed(snapshot: Snapshot) -> list[Interaction]:
     """Return the completed active interactions, oldest first: those of which something may leave."""
+    return _completed(snapshot.interactions, snapshot)
+
+
+def _completed(interactions: Iterable[Interaction], snapshot: Snapshot) -> list[Interaction]:
     return [
         interaction
-        for interaction in snapshot.interactions
+        for interaction in interactions
         if interaction.turn and not interaction.open and any(is_free(group, snapshot) for group in interaction.groups)
     ]
+
+
+def uncovered(snapshot: Snapshot) -> list[Interaction]:
+    """Return the interactions that no summary covers, oldest first: those that are active, and those of the archive.
+
+    One of which a cut has evicted a part is there once, whole.
+    """
+    if not snapshot.archived:
+        return list(snapshot.interactions)
+    found: dict[int, Interaction] = {}
+    for part in (*snapshot.archived, *snapshot.interactions):
+        before = found.get(part.turn)
+        groups = part.groups if before is None else tuple(sorted((*before.groups, *part.groups), key=_seq))
+        found[part.turn] = Interaction(part.turn, groups, part.open)
+    return [found[turn] for turn in sorted(found)]
+
+
+def _seq(group: Group) -> int:
+    return group.seq
+
+
+def countable(snapshot: Snapshot) -> list[Interaction]:
+    """Return the completed interactions that triggers count, oldest first: those that no summary covers.
+
+    What a context's cuts have evicted counts like the rest, or a budget would keep them from ever being enough.
+    """
+    return _completed(uncovered(snapshot), snapshot)
 
 
 def loose(snapshot: Snapshot, *, with_open: bool = False) -> list[Group]:

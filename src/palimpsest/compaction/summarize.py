@@ -56,12 +56,12 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
             target = min(target, self.max_summary_tokens)
         if snapshot.max_tokens:
             target = min(target, floor(part(SHARE, snapshot.max_tokens)))
-        return min(target, replaced - 1)
+        return min(target, replaced - 1 - snapshot.fence)
 
     def anchored(self, snapshot: Snapshot, new: int) -> int:
         """Tokens to aim at for the next version of the anchored summary, which takes in `new` tokens of entries."""
         source = new + sum(summary.source_tokens for summary in snapshot.summaries)
-        return self.size(snapshot, source, new + total(snapshot.summaries))
+        return self.size(snapshot, source, new + snapshot.standing(snapshot.summaries))
 
 
 class Summarize(Proportional, frozen=True, kw_only=True):
@@ -105,22 +105,24 @@ class Summarize(Proportional, frozen=True, kw_only=True):
             return Plan(reason="too_few_entries" if covered else "nothing_to_compact")
         folded = snapshot.summaries if self.summaries == "anchored" else ()
         size = self.anchored(snapshot, cost(covered)) if folded else self.size(snapshot, cost(covered), cost(covered))
-        return covering(leaving, covered, folded, size, "older than what is kept", most=self.max_summary_tokens or 0)
+        why, most = "older than what is kept", self.max_summary_tokens or 0
+        return covering(snapshot, leaving, covered, folded, size, why, most=most)
 
     def _rolled_up(self, snapshot: Snapshot) -> Plan | None:
         """Take the oldest of a chain over a quarter of the session's tokens into one, down to half of that."""
         chain = snapshot.summaries
         if not snapshot.max_tokens or len(chain) < 2:
             return None
-        limit, tokens = part(SHARE, snapshot.max_tokens), total(chain)
+        limit, tokens = part(SHARE, snapshot.max_tokens), snapshot.standing(chain)
         if tokens <= limit:
             return None
         for length in range(2, len(chain) + 1):
             folded = chain[:length]
-            size = self.size(snapshot, total(folded), total(folded))
-            if tokens - total(folded) + size <= limit / 2:
+            replaced = snapshot.standing(folded)
+            size = self.size(snapshot, replaced, replaced)
+            if tokens - replaced + size + snapshot.fence <= limit / 2:
                 break
-        return covering((), (), folded, size, "the chain of summaries is long")
+        return covering(snapshot, (), (), folded, size, "the chain of summaries is long")
 
 
 class HybridSummary(Summarizing, frozen=True, kw_only=True):
@@ -164,7 +166,7 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
         if not covered:
             return Plan(reason="nothing_to_compact")
         why = "the oldest interactions"
-        return covering(leaving, covered, snapshot.summaries, run.size, why, most=self.summary_tokens)
+        return covering(snapshot, leaving, covered, snapshot.summaries, run.size, why, most=self.summary_tokens)
 
     def _blocks(self, snapshot: Snapshot) -> list[list[Group]]:
         """What may leave, by interaction: all but the newest one. A preamble leaves only before an interaction."""
@@ -178,7 +180,8 @@ class _Run:
     """What has left so far, and what remains beside a summary of it."""
 
     def __init__(self, strategy: HybridSummary, snapshot: Snapshot, source: int) -> None:
-        self.most, self.source, self.folded = strategy.summary_tokens, source, total(snapshot.summaries)
+        self.most, self.source, self.fence = strategy.summary_tokens, source, snapshot.fence
+        self.folded = snapshot.standing(snapshot.summaries)
         self.tokens, self.messages = snapshot.tokens, snapshot.messages
         self.others = len(snapshot.summaries)
         self.entries = self.interactions = 0
@@ -194,16 +197,18 @@ class _Run:
     @property
     def size(self) -> int:
         """Tokens of the summary: those that it may take, or less where it would save nothing."""
-        return min(self.most, self.source + self.folded - 1)
+        return min(self.most, self.source + self.folded - 1 - self.fence)
 
     def holds(self, target: Room) -> bool:
         """Whether low water is reached."""
         if not self.source:
             return target.holds(self.tokens, self.messages)
-        return target.holds(self.tokens - self.folded + self.size, self.messages - self.others + 1)
+        tokens = self.tokens - self.folded + self.size + self.fence
+        return target.holds(tokens, self.messages - self.others + 1)
 
 
 def covering(
+    snapshot: Snapshot,
     leaving: Sequence[Group],
     covered: Sequence[Group],
     folded: Sequence[Summary],
@@ -216,7 +221,7 @@ def covering(
     if size < 1:
         return Plan(reason="no_gain")
     entries = count(covered) or sum(summary.entries for summary in folded)
-    step = Step("summarize", entries, cost(leaving) + total(folded) - size, why)
+    step = Step("summarize", entries, cost(leaving) + snapshot.standing(folded) - size - snapshot.fence, why)
     return Plan(
         cover=spans_of(covered),
         fold=tuple(summary.revision for summary in folded),
@@ -224,8 +229,3 @@ def covering(
         summary_most=most,
         steps=(step,),
     )
-
-
-def total(summaries: Sequence[Summary]) -> int:
-    """What these summaries cost."""
-    return sum(summary.tokens for summary in summaries)

@@ -2,7 +2,7 @@
 
     rule                          fires at                                             looked at
     input_tokens_threshold        tokens of the last call > n                          when an interaction completes
-    interaction_threshold_qty     completed active interactions >= n                   when an interaction completes
+    interaction_threshold_qty     completed uncovered interactions >= n                when an interaction completes
     interaction_threshold_tokens  their tokens > n                                     when an interaction completes
     on_tools_success_threshold    a listed tool finished well since the last run       when an interaction completes
     on_tools_error_threshold      a listed tool failed since the last run              when an interaction completes
@@ -25,7 +25,7 @@ import msgspec
 
 from palimpsest.compaction import Snapshot, TriggerDecision, checking
 from palimpsest.compaction.rules import Reading, measured, of_active_set, readings
-from palimpsest.compaction.selecting import completed
+from palimpsest.compaction.selecting import countable, uncovered
 from palimpsest.conditions import parse
 from palimpsest.errors import ConfigError
 from palimpsest.window import Meter
@@ -101,6 +101,16 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a new tool result may fire a rule."""
         return bool(self.on_tools_success_threshold or self.on_tools_error_threshold)
 
+    @property
+    def counts_interactions(self) -> bool:
+        """Whether a rule counts interactions, or their tokens."""
+        return (self.interaction_threshold_qty or 0) > 0 or (self.interaction_threshold_tokens or 0) > 0
+
+    @property
+    def heeds_calls(self) -> bool:
+        """Whether a rule looks at what a call took, so that it is to be remembered."""
+        return (self.input_tokens_threshold or 0) > 0
+
     def heeds(self, input_tokens: int | None) -> bool:
         """Whether so many input tokens of a call may fire a rule."""
         limit = self.input_tokens_threshold or 0
@@ -111,10 +121,11 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at.
 
     `meter` counts what conditions ask of messages; `session`, `entries` and `turns` are the session's id and how many
-    entries and interactions it has had, for conditions. `input_tokens` is the provider's figure for the last call,
-    None where there is none since the last compaction. `results` are the (tool name, status) of results appended
-    since `snapshot.seen`; None takes those of the snapshot. `idle` are seconds since the last activity. `completed`
-    says that an interaction has just completed, or a run has ended: only then all rules are looked at.
+    entries and interactions it has had, for conditions. `input_tokens` is the provider's figure for the last call, or
+    the count of the last context; None where there is none since the last compaction. `results` are the (tool name,
+    status) of results appended since `snapshot.seen`; None takes those of the snapshot. `idle` are seconds since the
+    last activity. `completed` says that an interaction has just completed, or a run has ended: only then all rules are
+    looked at.
     """
 
     snapshot: Snapshot
@@ -189,11 +200,11 @@ def margin(triggers: Triggers, snapshot: Snapshot) -> Margin:
         left[unit] = min(room, left.get(unit, room))
 
     quantity, tokens = triggers.interaction_threshold_qty or 0, triggers.interaction_threshold_tokens or 0
-    done = completed(snapshot)
+    done = countable(snapshot)
     if quantity > 0:
         note("interactions", max(quantity - 1 - len(done), 0))
     if tokens > 0:
-        everything = sum(interaction.tokens for interaction in snapshot.interactions)
+        everything = sum(interaction.tokens for interaction in uncovered(snapshot))
         if not triggers.interaction_conditions:
             everything -= sum(i.tokens for i in done) - measured(done, snapshot.seen, tokens)
         note(*("tokens", tokens - everything) if everything <= tokens else ("interactions", 0))

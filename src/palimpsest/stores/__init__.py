@@ -157,10 +157,10 @@ class Store(ABC):
     async def compact(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
-        """Commit one change (cut, compaction, erasure, clear, pins, usage, attempts) and return the new head.
+        """Commit one change (cut, compaction, erasure, clear, pins, usage, prompt, attempts) and return the new head.
 
-        All but usage and attempts leave a record. Erasing replaces entries by tombstones, in every branch that has
-        them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
+        All but usage, prompt and attempts leave a record. Erasing replaces entries by tombstones, in every branch that
+        has them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
         already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
         summary, current or not, that stands for an erased entry the words go in the same step, and no record's state
         goes on counting on it; where it was current, the erasure's record has the state without it. Clearing removes

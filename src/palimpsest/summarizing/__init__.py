@@ -33,10 +33,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How a summary is to be made. Lengths are tokens by the session's counter.
 
-    `target` is the length to aim at, `most` what is accepted at most, `source_tokens` what the source costs, which
-    the summary must stay under. `loops` are the passes of Chain of Density (0: one plain summary). `instructions` add
-    a focus, `template` replaces the prompt and has `{content}` in it. `window` is how much the summarizer reads at
-    once (None: unknown). `nonce` closes the fence around the source, so that nothing in it can.
+    `target` is the length to aim at, `most` what is accepted at most, `source_tokens` what the source costs, less the
+    fence that a context shows a summary in: the text must stay under that. `loops` are the passes of Chain of Density
+    (0: one plain summary). `instructions` add a focus, `template` replaces the prompt and has `{content}` in it.
+    `window` is how much the summarizer reads at once (None: unknown). `nonce` closes the fence around the source, so
+    that nothing in it can.
     """
 
     target: int

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Cut, Head, Usage
+from palimpsest.log import Change, Cut, Head, Prompt, Usage
 from palimpsest.stores import Dump
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
 
@@ -95,6 +95,21 @@ class ChangeConformance(Contract):
         assert (head.pinned, head.epoch, head.revision) == ((1,), 0, 4)
         assert head.usage == Usage(input_tokens=7)
         assert [record.reason for record in await on.store.records(KEY)] == ["pinned", "unpinned"]
+
+    @rule
+    async def test_what_the_last_context_came_to_is_kept_until_a_compaction(self, on: Opened) -> None:
+        """The count of the newest context is kept; it leaves no record, and what changes texts takes it along."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        for revision, tokens in ((1, 7), (2, 9), (1, 8)):
+            prompt = Prompt(tokens=tokens, revision=revision)
+            head = await on.store.compact(KEY, Change(kind="prompt", reason="prompt", prompt=prompt))
+
+        assert (head.prompt, head.epoch, head.revision) == (Prompt(tokens=9, revision=2), 0, 4)
+        assert await on.store.head(KEY) == head
+        assert await on.store.records(KEY) == []
+        for change in (Change(kind="erase", reason="r", seqs=(1,)), Change(kind="clear", reason="r")):
+            await on.store.compact(KEY, Change(kind="prompt", reason="prompt", prompt=Prompt(tokens=1, revision=99)))
+            assert (await on.store.compact(KEY, change)).prompt is None
 
     @rule
     async def test_a_change_happens_only_where_it_is_expected(self, on: Opened) -> None:

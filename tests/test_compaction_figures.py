@@ -1,0 +1,165 @@
+"""One scale of tokens: what a session, a compaction and a context tell are the same figures, fences included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import strategies
+from palimpsest import Context, Memory, Session
+from palimpsest.entries import Image, Text
+from palimpsest.testing import FakeClock
+from talks import Listener, Scripted, filler, talk, words
+
+FORMATS = ("openai", "openai-responses", "anthropic", "gemini", "text")
+
+
+def of_log(context: Context) -> int:
+    """What a context says of the log, by its own account: all but what its call brings."""
+    parts = context.parts
+    return parts.head + parts.summaries + parts.log
+
+
+def held_back(context: Context) -> bool:
+    """Whether a group at the end of the log waits for what belongs to it."""
+    return any(left.reason == "open calls" for left in context.report.left_out)
+
+
+def fill(session: Session, turns: int = 6) -> None:
+    """Interactions with names, calls, results and an image."""
+    for i in range(turns):
+        picture = Image(source="https://example.com/a.png", detail="low")
+        session.add_user_message((Text(text=f"What is in picture {i}? {filler(30)}"), picture), name="ann")
+        session.add_tool_call("look", {"picture": i, "how": "closely"}, call_id=f"c{i}")
+        session.add_tool_result("look", f"A castle, {filler(90)}", call_id=f"c{i}")
+        session.add_assistant_message(f"There is a castle in picture {i}. {filler(30)}")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_session_compaction_and_context_tell_the_same_figures(memory: Memory, format: str) -> None:
+    """Texts, roles, names, arguments, media and fences count alike in stats, in a compaction's figures, in contexts."""
+    session = memory.session("one", model="gpt-4o", format=format)
+    fill(session)
+
+    stats, context, planned = session.stats(), session.context(), session.compact("summarizer", dry_run=True)
+    assert stats.total_tokens == stats.active_tokens == planned.tokens_before == of_log(context)
+    assert context.tokens == of_log(context) + context.parts.overhead
+
+    done = session.compact({"strategy": "summarizer", "interaction_keep": 2})
+
+    after = session.context()
+    assert done.summary is not None
+    assert after.summaries == [done.summary]
+    assert done.tokens_before == stats.active_tokens
+    assert done.tokens_after == session.stats().active_tokens == of_log(after) < done.tokens_before
+    assert session.stats().total_tokens == stats.total_tokens + after.parts.summaries
+
+
+@pytest.mark.parametrize("strategy", ["summarizer", "mask_results", "simple_fifo", "ladder", "neuralyzer"])
+def test_what_a_compaction_tells_is_what_the_next_context_holds(strategy: str) -> None:
+    """Whatever a strategy did, after a cut or before one, its figures and its event are those of the next context."""
+    with Memory.open("memory://") as memory:
+        heard = Listener().to(memory, "compressed")
+        session = memory.session("one", model="gpt-4o", max_tokens=2_200)
+        reader = memory.session("one", model="gpt-4o", max_tokens=2_200)
+        did = []
+        for _ in range(3):
+            fill(session)
+            assert of_log(reader.context()) == session.stats().active_tokens
+            fill(session, 1)
+
+            done = session.compact({"strategy": strategy, "interaction_keep": 1})
+
+            did.append(done.done)
+            context = reader.context()
+            assert done.tokens_after == session.stats().active_tokens == of_log(context)
+            assert done.messages_after == len(context.messages)
+            assert all(facts["tokens_saved"] == facts["result"].tokens_saved for facts in heard.facts("compressed"))
+        assert any(did)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    log=strategies.logs(8),
+    more=strategies.logs(3),
+    strategy=st.sampled_from(["summarizer", "ladder", "mask_results", "superseded_contexts", "hybrid_summary"]),
+    model=st.sampled_from([None, "gpt-4o"]),
+)
+def test_figures_agree_for_every_log(log: list[Any], more: list[Any], strategy: str, model: str | None) -> None:
+    """Before and after a compaction of any log stats tell what a context holds, where nothing is held back."""
+    clock = FakeClock()
+    counter: dict[str, Any] = {"model": model} if model else {"counter": strategies.WORDS}
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("one", **counter, max_tokens=100_000)
+        options: dict[str, Any] = {"summary_tokens": 10} if strategy == "hybrid_summary" else {}
+        for part in (log, more):
+            for operation in part:
+                strategies.perform(session, operation, clock.now)
+            context = session.context()
+            if not held_back(context):
+                assert session.stats().active_tokens == of_log(context)
+            done = session.compact({"strategy": strategy, **options})
+            context = session.context()
+            if not held_back(context):
+                assert done.tokens_after == session.stats().active_tokens == of_log(context)
+
+
+def test_a_summary_that_its_fence_makes_larger_is_none(memory: Memory) -> None:
+    """Where text and fence are not smaller than what they stand for all stays, and no summarizer is paid for that."""
+    asked = Scripted("Order 7 ships on Monday.")
+    session = memory.session("one", model="gpt-4o", max_tokens=8000, summarizer=asked)
+    session.add_user_message("When will my order number 7 be shipped to me?")
+    session.add_assistant_message("It will ship on Monday morning, as far as I can see.")
+    talk(session, 6)
+    before = session.context()
+
+    done = session.compact({"strategy": "summarizer", "interaction_keep": 1})
+
+    assert (done.reason, done.tokens_saved, asked.calls) == ("no_gain", 0, 0)
+    assert session.context().messages == before.messages
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sizes=st.lists(st.integers(2, 120), min_size=2, max_size=6), answer=st.integers(1, 150))
+def test_a_summary_of_what_is_active_never_makes_a_context_larger(sizes: list[int], answer: int) -> None:
+    """Whatever a summarizer answers, the context after a compaction that did something is smaller, by what it tells."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("one", model="gpt-4o", summarizer=lambda _: f"They spoke. {filler(answer)}")
+        talk(session, *sizes)
+        before = session.context().tokens
+
+        done = session.compact({"strategy": "summarizer", "cod_max_loops": 0, "interaction_keep": 1})
+
+        assert before - session.context().tokens == done.tokens_saved
+        assert (done.tokens_saved > 0) is done.done
+
+
+def test_another_counter_recounts_what_summaries_cost(memory: Memory) -> None:
+    """A summary that was counted by another counter is counted anew: figures of two counters are never added up."""
+    session = memory.session("one", counter=words)
+    talk(session, *[100] * 4)
+    assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
+
+    other = memory.session("one", model="gpt-4o")
+
+    assert other.stats().active_tokens == of_log(other.context())
+    assert other.compact("simple_fifo", dry_run=True).tokens_before == of_log(other.context())
+
+
+def test_a_trigger_compares_what_stats_tell(memory: Memory) -> None:
+    """`max_active_tokens` fires when the active set, with what the provider adds to messages, is over it."""
+    heard = Listener().to(memory, "evicted")
+    rules = {"max_active_tokens": 500}
+    session = memory.session("one", model="gpt-4o", long_term={"strategy": "simple_fifo", "triggers": rules})
+    while session.stats().active_tokens <= 490:
+        session.add_user_message("yes")
+        assert heard.names() == []
+    while heard.names() == []:
+        before = session.stats().active_tokens
+        session.add_user_message("yes")
+
+    (decision,) = [facts["result"].decision for facts in heard.facts("evicted")]
+    assert before <= 500 < decision.observed == before + 5
