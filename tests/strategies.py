@@ -50,8 +50,9 @@ ODD = (
     "a\x00b",
     "\u2028",
 )
-CALL_IDS = ("call_1", "call_2", "call_3", "")
-TOOL_NAMES = ("find", "book", "think")
+CALL_IDS = ("call_1", "call_2", "call_3", "", "toolu_" + "a" * 50)
+TOOL_NAMES = ("find", "book", "think", "find", "book", "my tool", "my_tool", "ns.tool:x", "mcp__server__" + "t" * 120)
+SPEAKERS = (None, None, None, "ann", "bot", "John Smith", "John_Smith", "<a|b>", "n" * 80)
 SOURCES = ("a.py", "b.py", 'c".py')
 
 
@@ -180,7 +181,7 @@ human = st.builds(
     Say,
     role=st.just("user"),
     content=texts(20) | parts(),
-    name=st.sampled_from([None, None, "ann"]),
+    name=st.sampled_from(SPEAKERS),
     pinned=st.sampled_from([False] * 9 + [True]),
     expires=st.sampled_from([None] * 9 + [50]),
 )
@@ -188,7 +189,7 @@ assistant = st.builds(
     Say,
     role=st.just("assistant"),
     content=texts() | parts(),
-    name=st.sampled_from([None, None, "bot"]),
+    name=st.sampled_from(SPEAKERS),
     pinned=st.sampled_from([False] * 9 + [True]),
     expires=st.sampled_from([None] * 9 + [50]),
 )

@@ -270,7 +270,7 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
-        return {key: _scrubbed(inner) for key, inner in value.items()}
+        return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
     return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value
 
 

@@ -227,7 +227,9 @@ def fill(
     answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
     for entry in members:
         native = entry.kind == "tool_result" and entry.answers in calls and not entry.late
-        if entry.seq in clamps:
+        if entry.kind == "tool_result" and entry.answers and not entry.late and not native:
+            _leave(left_out, entry, "its call was erased")
+        elif entry.seq in clamps:
             items.append(_clamped(entry, clamps[entry.seq], native, meter))
         elif native:
             if entry.seq < mask and not group.pinned and is_maskable(entry):
@@ -235,11 +237,9 @@ def fill(
                 items.append(Item(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked"))
             else:
                 items.append(Item(entry, cost=meter.cost(entry)))
-        elif entry.kind == "tool_result" and entry.answers and not entry.late:
-            _leave(left_out, entry, "its call was erased")
         elif entry.kind in ("tool_result", "context", "summary"):
             items.append(Item(entry, data=True, cost=meter.cost(entry), form="data"))
-        elif entry.kind == "message" and is_empty(entry) and not any(other.continues for other in members):
+        elif entry.kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
             _leave(left_out, entry, "empty")
         else:
             items.append(Item(entry, cost=meter.cost(entry)))
@@ -263,6 +263,10 @@ def stand_in(call: Entry, meter: Meter) -> Item:
 def most(entry: Entry, meter: Meter) -> int:
     """Tokens of an entry shown as it is, a call with what stands in for its result while there is none."""
     return meter.cost(entry) + (stand_in(entry, meter).cost if entry.kind == "tool_call" else 0)
+
+
+def _continues(entry: Entry) -> bool:
+    return entry.continues
 
 
 def _is_plain(entry: Entry) -> bool:

@@ -14,9 +14,9 @@ from palimpsest.entries import Entry, File, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
-from palimpsest.formats.anthropic_render import is_object, render_group, unused
-from palimpsest.formats.anthropic_rules import broken_rules
-from palimpsest.formats.common import mappings
+from palimpsest.formats.anthropic_render import is_object, render_group
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
+from palimpsest.formats.common import mappings, renamed_tokens, unused
 from palimpsest.notes import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 
 MESSAGE_TOKENS = 8
@@ -24,8 +24,8 @@ MESSAGE_TOKENS = 8
 tokens for a message of "Hello, world", which is 3 in o200k_base. One more for caution."""
 
 CALL_TOKENS = 56
-"""Around one tool call beside its name and input. Own figure: 20 for its id, 20 for what a name of odd characters
-costs more when they are replaced (the most found), 16 for the frame."""
+"""Around one tool call beside its name and input. Own figure: 20 for its id, 20 for a name that is not given, 16 for
+the frame."""
 
 RESULT_TOKENS = 32 + NO_MESSAGE_TOKENS
 """Around one tool result beside its text: id, frame, and what stands for a failure without a word. Own figure."""
@@ -186,10 +186,12 @@ def _renamed(content: list[Block], names: dict[str, str]) -> list[Block]:
 
 
 def _call_overhead(entry: Entry) -> int:
-    text = entry.text
+    text, tokens = entry.text, CALL_TOKENS
+    if entry.name and not TOOL_NAME.fullmatch(entry.name):
+        tokens += renamed_tokens(entry.name, NAME_LENGTH)
     if is_object(text):
-        return CALL_TOKENS
-    return CALL_TOKENS + WRAP_TOKENS + 2 * (len(json.dumps(text, ensure_ascii=False)) - len(text))
+        return tokens
+    return tokens + WRAP_TOKENS + 2 * (len(json.dumps(text, ensure_ascii=False)) - len(text))
 
 
 def _part_overhead(part: Part) -> int:

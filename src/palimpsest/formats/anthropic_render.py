@@ -15,8 +15,8 @@ import msgspec
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.anthropic_blocks import NAME, Block, block_of, kept_keys, role_of
-from palimpsest.formats.anthropic_rules import THINKING, TOOL_NAME
-from palimpsest.formats.common import NAMELESS, is_own, replaced_by_text, split_address
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
+from palimpsest.formats.common import NAMELESS, fitting, is_own, replaced_by_text, split_address, unused
 from palimpsest.notes import NO_MESSAGE, shown_text, stand_in
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -190,14 +190,6 @@ def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
     return ids
 
 
-def unused(id: str, number: int, taken: set[str]) -> str:
-    """The id, with a number behind it where it is taken."""
-    found = id
-    while found in taken:
-        found, number = f"{id}_{number}", number + 1
-    return found
-
-
 def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
     entry = shown.entry
     text = entry.text if shown.text is None else shown.text
@@ -212,8 +204,7 @@ def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
 
 
 def _tool_name(entry: Entry) -> str:
-    name = entry.name or NAMELESS
-    return name if TOOL_NAME.fullmatch(name) else _NOT_IN_ID.sub("_", name)[:128]
+    return fitting(entry.name or NAMELESS, _NOT_IN_ID, NAME_LENGTH)
 
 
 def is_object(text: str) -> bool:

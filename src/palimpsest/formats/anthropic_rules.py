@@ -14,7 +14,10 @@ from palimpsest.formats import Problem
 from palimpsest.formats.anthropic_cache import MOST_MARKS, marks
 
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+NAME_LENGTH = 128
+"""Characters of a tool's name."""
+
+TOOL_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 THINKING = ("thinking", "redacted_thinking")
 
 _REFERENCE = "API reference, Messages"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 from typing import Any
 
 from palimpsest.entries import Entry, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
+from palimpsest.log import digest
 from palimpsest.notes import FENCE_TOKENS, stand_in
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
+
+_DIGITS = 8
+"""Of the hash behind a name that was changed, so that what was different stays so."""
 
 NAMELESS = "unknown"
 """The name of a tool that a call does not name: providers refuse an empty one."""
@@ -28,6 +33,31 @@ def mappings(messages: object, where: str, what: str = "message") -> Sequence[di
             hint = f"not {type(message).__name__}; objects of a provider's library become mappings by model_dump()"
             raise InvalidEntry(f"{where}[{i}]", f"{what}s are mappings, {hint}")
     return messages
+
+
+def fitting(name: str, refused: re.Pattern[str] | None, most: int) -> str:
+    """The name as a provider takes it, of at most so many characters: itself, or one that no other name becomes.
+
+    `refused` are the characters that it does not take. Which names there are beside it is no matter, so that a name
+    stays what it was when others come.
+    """
+    plain = name if refused is None else refused.sub("_", name)
+    if plain == name and len(name) <= most:
+        return name
+    return f"{plain[: most - 1 - _DIGITS]}_{digest(name)[:_DIGITS]}"
+
+
+def renamed_tokens(name: str | None, most: int) -> int:
+    """What a name may cost more when `fitting` changes it: a token is a byte of it or more."""
+    return min(len((name or NAMELESS).encode("utf-8", "surrogatepass")) + 1 + _DIGITS, 4 * most)
+
+
+def unused(name: str, number: int, taken: Container[str], most: int = 1000) -> str:
+    """The name, with a number behind it where it is taken."""
+    found = name
+    while found in taken:
+        found, number = fitting(f"{name}_{number}", None, most), number + 1
+    return found
 
 
 def is_own(entry: Entry, name: str) -> bool:

@@ -13,7 +13,16 @@ from typing import Any
 
 from palimpsest.entries import Entry, Opaque, Part, Role, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import NAMELESS, is_own, mappings, own_native, replaced_by_text
+from palimpsest.formats.common import (
+    NAMELESS,
+    fitting,
+    is_own,
+    mappings,
+    own_native,
+    renamed_tokens,
+    replaced_by_text,
+    unused,
+)
 from palimpsest.formats.gemini_contents import (
     decode_content,
     encode_call,
@@ -49,6 +58,9 @@ Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as 
 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
+
+_NOT_CALLABLE = re.compile(r"^(?=[^A-Za-z_])|[^A-Za-z0-9_.:-]")
+"""What a function's name may not hold, and the place before a first character that may not be the first."""
 
 _ROLES: dict[str, Role] = {"user": "user", "model": "assistant"}
 _SIMPLE = {"role", "parts"}
@@ -223,8 +235,7 @@ class _Calls:
         self.ids: dict[int, str] = {}
         for entry in entries:
             if entry.call_id:
-                taken = entry.call_id in self.ids.values()
-                self.ids[entry.seq] = f"{entry.call_id}_{entry.seq}" if taken else entry.call_id
+                self.ids[entry.seq] = unused(entry.call_id, entry.seq, self.ids.values())
 
     def place(self, shown: Shown) -> int:
         """Where the call that a result answers stands among the calls."""
@@ -284,10 +295,7 @@ def _text(entry: Entry, adapted: list[Adapted] | None) -> str:
 
 def _callable(name: str | None) -> str:
     """The function's name, or the nearest one that the API takes."""
-    if name and CALLABLE.fullmatch(name):
-        return name
-    plain = re.sub(r"[^A-Za-z0-9_.:-]", "_", name or NAMELESS)
-    return (plain if plain[0].isalpha() or plain[0] == "_" else f"_{plain}")[:NAME_LENGTH]
+    return fitting(name or NAMELESS, _NOT_CALLABLE, NAME_LENGTH)
 
 
 def _call_overhead(entry: Entry) -> int:
@@ -297,6 +305,6 @@ def _call_overhead(entry: Entry) -> int:
         tokens += UNSIGNED_TOKENS
         if not text.startswith("{"):  # wrapped, and escaped as JSON: at most one token for each character more
             tokens += len(to_json(text)) - len(text)
-        if not CALLABLE.fullmatch(entry.name or ""):
-            tokens += NAME_LENGTH
+    if not CALLABLE.fullmatch(entry.name or ""):
+        tokens += renamed_tokens(entry.name, NAME_LENGTH)
     return tokens
