@@ -260,3 +260,50 @@ def test_a_lone_surrogate_in_a_key_is_replaced_like_one_in_a_text(session: Sessi
     ctx = accepted(session.context(format=format))
 
     assert json.dumps(ctx.request(), ensure_ascii=False).encode()
+
+
+# --- words beside the content
+
+BESIDE: dict[str, Messages] = {
+    "refusal": [{"role": "assistant", "content": None, "refusal": "MARK I cannot help."}],
+    "thoughts": [{"role": "assistant", "content": "4", "reasoning_content": "MARK 2+2"}],
+    "thoughts alone": [{"role": "assistant", "content": "", "reasoning": "MARK 2+2"}],
+    "a call of the older kind": [
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": "MARK"}'}},
+        {"role": "function", "name": "f", "content": "42"},
+    ],
+}
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if name != "openai"])
+@pytest.mark.parametrize("messages", BESIDE.values(), ids=BESIDE)
+def test_what_is_said_beside_the_content_is_shown_and_reported(
+    session: Session, messages: Messages, format: str
+) -> None:
+    """A refusal, thoughts and an older kind of call are text in another format, and the report says so."""
+    session.add([{"role": "user", "content": "q"}, *messages, {"role": "user", "content": "why"}])
+
+    ctx = accepted(session.context(format=format))
+
+    assert "MARK" in json.dumps(ctx.request())
+    assert [note.what.endswith("as text") for note in ctx.report.adapted if note.seq == 2] == [True]
+
+
+def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:
+    """Chat completions take no message of thoughts alone: the report says that it was left out."""
+    session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "reasoning_content": "hm"}])
+
+    ctx = accepted(session.context())
+
+    assert [note.what for note in ctx.report.adapted] == ["reasoning_content that nothing follows left out"]
+
+
+def test_words_that_another_format_does_not_show_are_reported(session: Session) -> None:
+    """Citations, and keys that nobody here knows, are named in the report where they are not shown."""
+    cited = {"type": "text", "text": "so", "citations": [{"cited_text": "because"}], "x": "more", "cache_control": None}
+    session.add([{"role": "user", "content": "q"}], format="anthropic")
+    session.add([{"role": "assistant", "content": [cited], "id": "msg_1", "model": "claude"}], format="anthropic")
+
+    notes = [note.what for note in session.context(format="openai").report.adapted]
+
+    assert notes == ["citations left out", "x left out"]

@@ -194,13 +194,43 @@ def look(
         group = Group(seq, entry.turn, kept)
         group.pinned = bool(pins) and any(member.seq in pins for member in kept)
         if seq == last and _is_open(kept):
-            group.pending = True
-            pending.append(group)
-            continue
+            group.entries, held = _parted(kept)
+            pending.append(Group(held[0].seq, entry.turn, held))
+            pending[-1].pending = True
+            if not group.entries:
+                continue
         fill(group, cut.mask, clamps, meter, left_out)
         if group.items:
             groups.append(group)
     return Window(groups, pending, left_out, stale)
+
+
+def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
+    """Return a group's entries by the messages of the model that a pause parts, results with their calls.
+
+    Each is rendered by itself: what was sent before a pause does not change when the model has gone on.
+    """
+    runs: list[list[Entry]] = [[]]
+    places: dict[int, int] = {}
+    paused = False
+    for entry in members:
+        if entry.kind == "tool_result":
+            runs[places.get(entry.answers, -1)].append(entry)
+            continue
+        if paused and not entry.continues:
+            runs.append([])
+        if entry.kind == "tool_call":
+            places[entry.seq] = len(runs) - 1
+        runs[-1].append(entry)
+        paused = entry.pauses
+    return runs
+
+
+def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """What of an open group was said before a pause, and what is open."""
+    runs = by_pause(members)
+    done = next(i for i, run in enumerate(runs) if _is_open(run))
+    return [entry for run in runs[:done] for entry in run], [entry for run in runs[done:] for entry in run]
 
 
 def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:

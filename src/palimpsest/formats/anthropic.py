@@ -10,13 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, File, Part, Reasoning, Text
+from palimpsest.entries import Entry, File, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
+from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries, is_hosted_call, unanswered
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
+from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
 from palimpsest.formats.anthropic_render import is_object, render_group
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
-from palimpsest.formats.common import mappings, renamed_tokens, unused
+from palimpsest.formats.common import mappings, renamed_tokens, said_beside_overhead, unused
 from palimpsest.notes import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 
 MESSAGE_TOKENS = 8
@@ -76,7 +77,7 @@ class Anthropic:
         """Return the messages with neighbours of one role merged; leading system messages go beside them.
 
         A later system message is said by the user, in a fence. Of more cache marks than the API takes in one
-        request the newest stay.
+        request the first stay.
         """
         texts: list[Block] = [{"type": "text", "text": system}] if system and system.strip() else []
         place = 0
@@ -86,7 +87,7 @@ class Anthropic:
         pieces = [_as_said(message) for message in messages[place:]]
         if pieces and pieces[0]["role"] == "assistant":
             pieces.insert(0, {"role": "user", "content": OPENING})
-        _, texts, joined = limited([], texts, _with_unique_ids(_merged(pieces)))
+        _, texts, joined = limited([], texts, paired(_with_unique_ids(_merged(pieces))))
         one = texts[0]["text"] if len(texts) == 1 and texts[0].keys() == {"type", "text"} else None
         return Joined(joined, one or texts or None)
 
@@ -98,15 +99,18 @@ class Anthropic:
         tokens = RESULT_TOKENS if kind == "tool_result" else MESSAGE_TOKENS
         if kind == "message" and entry.role == "system":
             tokens += FENCE_TOKENS
+        tokens += said_beside_overhead(entry, NAME)
         if type(content) is not str:
             tokens += sum(_part_overhead(part) for part in content if not isinstance(part, str))
+            tokens += FAILED_TOKENS * unanswered([part.item for part in content if isinstance(part, Opaque)])
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.messages.create`, without the model and `max_tokens`.
 
         With `cache_breakpoints` the last tool, the end of the system text and the last two user messages are
-        marked for the prompt cache, as far as the marks that are there already leave room for it.
+        marked for the prompt cache, as far as the marks that are there already leave room for it; those of older
+        messages make way for the last two user messages.
         """
         texts = _as_blocks(joined.system) if joined.system is not None else []
         arranged = limited(list(tools), texts, joined.messages)
@@ -163,22 +167,28 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
     found: list[Message] = []
     for message in messages:
         content = message["content"]
-        if message["role"] == "assistant":
-            calls = () if isinstance(content, str) else (block for block in content if block["type"] == "tool_use")
-            used = [block["id"] for block in calls]
-            names = {id: unused(id, 2, taken.union(used)) for id in used if id in taken}
+        if message["role"] == "assistant" and not isinstance(content, str):
+            used = [block["id"] for block in content if block["type"] == "tool_use" or _is_named(block)]
+            hosted = {id: name for id, name in names.items() if id not in used}  # what a pause left without a result
+            names = {**hosted, **{id: unused(id, 2, taken.union(used)) for id in used if id in taken}}
             taken.update(names.get(id, id) for id in used)
         found.append({**message, "content": _renamed(content, names)} if names else message)
     return found
 
 
-def _renamed(content: list[Block], names: dict[str, str]) -> list[Block]:
+def _is_named(block: Block) -> bool:
+    """Whether this calls a tool that the provider runs itself, by an id."""
+    return is_hosted_call(block["type"]) and isinstance(block.get("id"), str)
+
+
+def _renamed(content: str | list[Block], names: dict[str, str]) -> str | list[Block]:
     """The blocks of calls and results with other ids, where `names` has one."""
-    keys = {"tool_use": "id", "tool_result": "tool_use_id"}
+    if isinstance(content, str):
+        return content
     renamed = []
     for block in content:
-        key = keys.get(block["type"], "")
-        renamed.append({**block, key: names[block[key]]} if key and block[key] in names else block)
+        key = "id" if block["type"] == "tool_use" or is_hosted_call(block["type"]) else "tool_use_id"
+        renamed.append({**block, key: names[block[key]]} if block.get(key) in names else block)
     return renamed
 
 

@@ -21,6 +21,8 @@ from palimpsest.formats.common import (
     own_native,
     renamed_tokens,
     replaced_by_text,
+    said_beside,
+    said_beside_overhead,
     unused,
 )
 from palimpsest.formats.gemini_contents import (
@@ -113,7 +115,8 @@ class Gemini:
         """
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
-            if entry.kind == "message" and type(entry.content) is str and entry.role != "system" and not entry.name:
+            plain = entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name
+            if plain and entry.role != "system":
                 text = entry.content if shown.text is None else shown.text
                 return [{"role": role_of(entry), "parts": [{"text": text}]}] if text else []
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
@@ -156,9 +159,9 @@ class Gemini:
     def overhead(self, entry: Entry) -> int:
         """Tokens that the API, or the way it is rendered, adds to this entry beside its texts."""
         kind, content = entry.kind, entry.content
-        if kind == "message" and type(content) is str and entry.role != "system":
+        if kind == "message" and type(content) is str and entry.native is None and entry.role != "system":
             return PER_CONTENT
-        tokens = PER_CONTENT
+        tokens = PER_CONTENT + said_beside_overhead(entry, NAME)
         if kind == "tool_call":
             tokens = _call_overhead(entry)
         elif kind == "tool_result":
@@ -199,9 +202,10 @@ def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
             _note(adapted, entry.seq, "the name left out")
         if entry.role == "system" and entry.turn:
             _note(adapted, entry.seq, "system message said by the user")
-        if text is None and not isinstance(entry.content, str):
-            return [item for part in entry.content if (item := _shown_part(entry, part, adapted)) is not None]
-        text = entry.text if text is None else text
+        if text is None:
+            parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
+            found = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
+            return found + [{"text": beside} for beside in said_beside(entry, NAME)]
     elif text is None:
         text = shown_text(entry)
     return [{"text": text}] if text else []

@@ -26,7 +26,7 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
-from palimpsest.notes import SPEAKING, shown_text
+from palimpsest.notes import SPEAKING, THOUGHTS, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
@@ -88,12 +88,13 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _said(_message(group, [] if adapted is None else adapted))
+            return _said(entry, _message(group, [] if adapted is None else adapted), adapted)
         adapted = [] if adapted is None else adapted
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
         rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
         if not any(shown.entry.kind == "tool_call" for shown in calling):
-            return [message for shown in group for message in _said(_message([shown], adapted))]
+            pairs = [(shown.entry, _message([shown], adapted)) for shown in group]
+            return [message for entry, made in pairs for message in _said(entry, made, adapted)]
         results = [shown for shown in rest if not shown.data]
         messages = [_callable(_message(calling, adapted), [shown.entry for shown in calling], adapted)]
         ids = _call_ids(messages[0], calling)
@@ -138,11 +139,14 @@ def _joins(first: Entry, entry: Entry) -> bool:
     return first.role == "assistant" and entry.role == "assistant" and first.kind in ("message", "tool_call")
 
 
-def _said(message: Message) -> list[Message]:
+def _said(entry: Entry, message: Message, adapted: list[Adapted] | None) -> list[Message]:
     """The message, unless all that it held has no counterpart here."""
-    return (
-        [] if message.get("content") in ([], "", None) and not any(message.get(key) for key in SPEAKING) else [message]
-    )
+    if message.get("content") not in ([], "", None) or any(message.get(key) for key in SPEAKING):
+        return [message]
+    if adapted is not None:
+        thoughts = (key for key in THOUGHTS if message.get(key))
+        adapted.extend(Adapted(entry.seq, f"{key} that nothing follows left out") for key in thoughts)
+    return []
 
 
 def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:

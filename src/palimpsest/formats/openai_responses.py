@@ -12,7 +12,7 @@ from typing import Any
 
 from palimpsest.entries import Entry, File, Part, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import own_native, renamed_tokens
+from palimpsest.formats.common import own_native, renamed_tokens, said_beside_overhead
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
@@ -77,7 +77,7 @@ class OpenAIResponses:
             return tokens + (_kept_tokens(entry, kept.keep) if kept is not None and kept.keep is not None else 0)
         native, tokens = entry.native, PER_ITEM
         if native is not None and native.keep is not None:
-            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else FENCE_TOKENS
+            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else said_beside_overhead(entry, NAME)
         if not isinstance(entry.content, str):
             tokens += sum([FENCE_TOKENS + _by_file(part) for part in entry.content if not isinstance(part, Text)])
         return tokens

@@ -14,7 +14,7 @@ from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
 from palimpsest.fences import fenced
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.common import DEFAULT as CHAT
-from palimpsest.formats.common import NAMELESS, fitting, is_own, own_native, replaced_by_text, unused
+from palimpsest.formats.common import NAMELESS, fitting, is_own, own_native, replaced_by_text, said_beside, unused
 from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
 from palimpsest.formats.openai_responses_items import (
     ASKING,
@@ -30,7 +30,7 @@ from palimpsest.formats.openai_responses_items import (
     pair_key,
     sendable,
 )
-from palimpsest.notes import SPEAKING, shown_text, stand_in
+from palimpsest.notes import shown_text
 
 _DETAILS = ("auto", "low", "high", "original")
 _TEXTUAL = ("function_call", "custom_tool_call")
@@ -266,12 +266,7 @@ def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
         texts = [entry.content]
     else:
         texts = [replaced_by_text(entry, part, adapted) for part in entry.content]
-    native = entry.native
-    if native is not None and native.format != NAME and native.keep:
-        for key in SPEAKING:
-            value = native.keep.get(key)
-            if value:
-                texts.append(value if isinstance(value, str) else stand_in(Opaque(item={"type": key, key: value})))
+    texts += said_beside(entry, NAME)
     return "\n".join(filter(None, texts))
 
 

@@ -24,7 +24,7 @@ from palimpsest.entries import Entry, File, Native, Reasoning, Text, moment
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text
+from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text, said_beside
 from palimpsest.notes import FENCE_TOKENS, stand_in
 
 NAME = "text"
@@ -141,6 +141,8 @@ class PlainText:
             tokens += RANGE_TOKENS
         elif kind == "message" and entry.role == "system":
             tokens += 2  # the empty line after the caller's
+        for beside in said_beside(entry, NAME):
+            tokens += LABEL_TOKENS + FENCE_TOKENS + _indentation(beside)
         if type(entry.content) is not str:
             tokens += sum(_part_overhead(part) for part in entry.content)
         return tokens
@@ -184,6 +186,8 @@ def _pieces(
         texts = [(False, entry.content)]
     else:
         texts = _runs(entry, adapted)
+    if shown.text is None and says:
+        texts.extend((False, text) for text in said_beside(entry, NAME))
     if says:  # elsewhere thoughts and arguments have a place of their own; here only a label parts them from the rest
         called = entry.kind == "tool_call"
         texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]
