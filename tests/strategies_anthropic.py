@@ -199,7 +199,8 @@ def pauses(draw: st.DrawFn) -> list[Message]:
         messages.append(draw(humans()))
     more: list[Block] = [draw(calls())] if draw(st.booleans()) else []
     messages.append({"role": "assistant", "content": [found, *draw(st.lists(text_blocks, max_size=1)), *more]})
-    if more and draw(st.integers(0, 2)):
+    answered = draw(st.booleans())
+    if more and answered:
         messages.append({"role": "user", "content": [draw(results(more[0]["id"]))]})
     return messages
 

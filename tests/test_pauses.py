@@ -133,7 +133,7 @@ def test_no_budget_parts_a_turn_from_its_end() -> None:
             except BudgetImpossible:
                 continue
             assert ctx.tokens <= limit
-            shown += GOES_ON["content"][1] in accepted(ctx)[-1]["content"]
+            shown += "here it is" in str(accepted(ctx))
     assert shown
 
 
@@ -144,3 +144,22 @@ def test_a_result_without_its_search_is_a_broken_rule() -> None:
     (problem,) = find_format("anthropic").validate([QUESTION, GOES_ON])
 
     assert "without the call that it answers" in str(problem)
+
+
+def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session: Session) -> None:
+    """Where the model has its client's result and says something else, the failure comes before that."""
+    session.add([QUESTION, said(ASKED, CALL), RESULT, {"role": "assistant", "content": "never mind"}, QUESTION])
+
+    messages = accepted(session.context())
+
+    assert [block["type"] for block in messages[3]["content"]] == ["web_search_tool_result", "text"]
+
+
+def test_what_an_unknown_tool_of_the_provider_waits_for_is_left_as_it_is(session: Session) -> None:
+    """Nobody here knows how a tool fails that is newer than this: its call is sent as it came."""
+    asked = {**ASKED, "name": "telepathy"}
+    session.add([QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION])
+
+    messages = session.context().messages
+
+    assert messages == [QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION]

@@ -29,7 +29,7 @@ every append, and names are as long as those who give them like."""
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""
 
-RENDERER = 2
+RENDERER = 3
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 
 

@@ -164,31 +164,26 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
     """Name calls anew whose ids are taken by earlier ones: the API wants them unique in all of a request."""
     taken: set[str] = set()
     names: dict[str, str] = {}
-    found: list[Message] = []
-    for message in messages:
-        content = message["content"]
-        if message["role"] == "assistant" and not isinstance(content, str):
-            used = [block["id"] for block in content if block["type"] == "tool_use" or _is_named(block)]
-            hosted = {id: name for id, name in names.items() if id not in used}  # what a pause left without a result
-            names = {**hosted, **{id: unused(id, 2, taken.union(used)) for id in used if id in taken}}
-            taken.update(names.get(id, id) for id in used)
-        found.append({**message, "content": _renamed(content, names)} if names else message)
-    return found
+    return [{**message, "content": _renamed(message["content"], names, taken)} for message in messages]
 
 
-def _is_named(block: Block) -> bool:
-    """Whether this calls a tool that the provider runs itself, by an id."""
-    return is_hosted_call(block["type"]) and isinstance(block.get("id"), str)
-
-
-def _renamed(content: str | list[Block], names: dict[str, str]) -> str | list[Block]:
-    """The blocks of calls and results with other ids, where `names` has one."""
+def _renamed(content: str | list[Block], names: dict[str, str], taken: set[str]) -> str | list[Block]:
+    """The blocks of calls and results with ids that only they have: a result's is that of the newest call of its id."""
     if isinstance(content, str):
         return content
     renamed = []
     for block in content:
-        key = "id" if block["type"] == "tool_use" or is_hosted_call(block["type"]) else "tool_use_id"
-        renamed.append({**block, key: names[block[key]]} if block.get(key) in names else block)
+        calls = block["type"] == "tool_use" or is_hosted_call(block["type"])
+        key = "id" if calls else "tool_use_id"
+        id = block.get(key)
+        if not isinstance(id, str):
+            renamed.append(block)
+            continue
+        if calls:
+            names[id] = unused(id, 2, taken)
+            taken.add(names[id])
+        name = names.get(id, id)
+        renamed.append(block if name == id else {**block, key: name})
     return renamed
 
 

@@ -40,15 +40,21 @@ def paired(messages: Sequence[Message]) -> list[Message]:
         content = message["content"]
         blocks: list[Block] = [] if isinstance(content, str) else content
         if message["role"] == "assistant":
+            if waiting and not (blocks and is_hosted_result(blocks[0]["type"])):  # the model has gone on without it
+                blocks = [*_failures(waiting), *(blocks or [{"type": "text", "text": content}])]
+                waiting = {id: call for id, call in waiting.items() if _failure(call) is not None}
             hosted = any(is_hosted_call(block["type"]) or is_hosted_result(block["type"]) for block in blocks)
             found.append({**message, "content": [_placed(block, waiting) for block in blocks]} if hosted else message)
             continue
         if waiting and not (blocks and blocks[0]["type"] == "tool_result"):
-            failures = [failure for block in waiting.values() if (failure := _failure(block)) is not None]
-            found[-1] = {**found[-1], "content": [*found[-1]["content"], *failures]}
+            found[-1] = {**found[-1], "content": [*found[-1]["content"], *_failures(waiting)]}
             waiting = {}
         found.append(message)
     return found
+
+
+def _failures(waiting: dict[str, Block]) -> list[Block]:
+    return [failure for block in waiting.values() if (failure := _failure(block)) is not None]
 
 
 def _placed(block: Block, waiting: dict[str, Block]) -> Block:
