@@ -10,6 +10,7 @@ from typing import Any
 from palimpsest.entries import Entry
 
 Message = dict[str, Any]
+BESIDE = ("refusal", "audio", "function_call")
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 
 
@@ -41,7 +42,7 @@ def faults(messages: Sequence[Message]) -> list[str]:
             waiting = {call.get("id"): i for call in calls}
         elif "tool_calls" in message and calls is not None:
             found.append(f"{i}: an empty list of calls")
-        elif says_nothing(content) and not (role == "assistant" and (message.get("refusal") or message.get("audio"))):
+        elif says_nothing(content) and not (role == "assistant" and any(map(message.get, BESIDE))):
             found.append(f"{i}: {role} says nothing")
     if waiting:
         found.append(f"the end: no result of {sorted(waiting)}")

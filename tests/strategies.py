@@ -320,7 +320,7 @@ def _numbered(one: Operation, number: int) -> Operation:
 def _numbered_message(message: Message, number: str) -> Message:
     if message["role"] == "user" and isinstance(message["content"], str) and message["content"]:
         return {**message, "content": f"human{number} {message['content']}"}
-    if "tool_calls" not in message:
+    if not message.get("tool_calls"):
         return message
     calls = []
     for i, one in enumerate(message["tool_calls"]):

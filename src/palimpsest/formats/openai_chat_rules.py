@@ -22,6 +22,9 @@ ID_LENGTH = 40
 FUNCTION_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 SPEAKER_NAME = re.compile(rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}")
 
+_PLAIN = 2
+"""Keys of a message of a role and of text."""
+
 _REFERENCE = "API reference, chat completions"
 _ERROR = "API error 400"
 
@@ -45,7 +48,8 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
         if open_ids:
             problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
             open_ids = set()
-        problems.extend([*_broken_parts(i, message), *_broken_fields(i, message)])
+        if len(message) > _PLAIN or not isinstance(message.get("content"), str):  # most are text alone
+            problems.extend([*_broken_parts(i, message), *_broken_fields(i, message)])
         if role == "assistant":
             calls = message.get("tool_calls")
             if calls:
