@@ -412,7 +412,11 @@ def test_messages_of_chat_completions_become_items() -> None:
             {"role": "assistant", "content": "no"},
             {"role": "user", "content": [{"type": "input_text", "text": "[sound is not shown here: wav]"}]},
         ]
-        assert [(one.seq, one.what) for one in ctx.report.adapted] == [(2, "name left out"), (9, "audio as text")]
+        assert [(one.seq, one.what) for one in ctx.report.adapted] == [
+            (2, "name left out"),
+            (8, "refusal as text"),
+            (9, "audio as text"),
+        ]
 
 
 def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:

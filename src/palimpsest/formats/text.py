@@ -187,7 +187,7 @@ def _pieces(
     else:
         texts = _runs(entry, adapted)
     if shown.text is None and says:
-        texts.extend((False, text) for text in said_beside(entry, NAME))
+        texts = _with_more(texts, said_beside(entry, NAME))
     if says:  # elsewhere thoughts and arguments have a place of their own; here only a label parts them from the rest
         called = entry.kind == "tool_call"
         texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]
@@ -217,6 +217,14 @@ def _runs(entry: Entry, adapted: list[Adapted] | None) -> list[tuple[bool, str]]
         else:
             runs.append((thought, text))
     return runs or ([(False, "")] if entry.kind in ("tool_call", "tool_result", "context") else [])
+
+
+def _with_more(runs: list[tuple[bool, str]], said: list[str]) -> list[tuple[bool, str]]:
+    """The runs with more that was said, in the last of them if that was not only thought."""
+    if not said:
+        return runs
+    last = [runs[-1][1]] if runs and not runs[-1][0] else []
+    return [*runs[: len(runs) - len(last)], (False, "\n".join(filter(None, [*last, *said])))]
 
 
 def _label(entry: Entry, names: dict[int, str | None]) -> str:
