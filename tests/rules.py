@@ -12,6 +12,7 @@ from palimpsest.entries import Entry
 from palimpsest.window import Item
 
 Message = dict[str, Any]
+BESIDE = ("refusal", "audio", "function_call")
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 
 
@@ -29,17 +30,21 @@ def faults(messages: Sequence[Message]) -> list[str]:
             waiting.pop(str(message.get("tool_call_id")), None)
             if not isinstance(content, str | list):
                 found.append(f"{i}: a result without content")
+            found.extend(_listed(i, content, {"text"}))
             continue
         if waiting:
             found.append(f"{i}: comes before the results of {sorted(waiting)}")
         waiting = {}
+        found.extend(_listed(i, content))
+        if message.get("name") is not None and not re.fullmatch(r"[^\s<|\\/>]{1,64}", message["name"]):
+            found.append(f"{i}: the name {message['name']!r}")
         calls = message.get("tool_calls")
         if calls:
             found.extend(_calling(i, role, calls))
             waiting = {call.get("id"): i for call in calls}
         elif "tool_calls" in message and calls is not None:
             found.append(f"{i}: an empty list of calls")
-        elif says_nothing(content) and not (role == "assistant" and (message.get("refusal") or message.get("audio"))):
+        elif says_nothing(content) and not (role == "assistant" and any(map(message.get, BESIDE))):
             found.append(f"{i}: {role} says nothing")
     if waiting:
         found.append(f"the end: no result of {sorted(waiting)}")
@@ -57,8 +62,24 @@ def _calling(i: int, role: str | None, calls: Sequence[Message]) -> list[str]:
         found.append(f"{i}: {role} calls tools")
     if len(set(ids)) < len(ids) or not all(isinstance(id, str) and id for id in ids):
         found.append(f"{i}: call ids {ids} are empty or repeated")
-    if not all(call.get(call.get("type", ""), {}).get("name") for call in calls):
-        found.append(f"{i}: a call without a tool's name")
+    if any(isinstance(id, str) and len(id) > 40 for id in ids):
+        found.append(f"{i}: a call id of more than 40 characters in {ids}")
+    for call in calls:
+        name = call.get(call.get("type", ""), {}).get("name")
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name or ""):
+            found.append(f"{i}: a call of the tool {name!r}")
+    return found
+
+
+def _listed(i: int, content: Any, types: set[str] | None = None) -> list[str]:
+    if not isinstance(content, list):
+        return []
+    found = [] if content else [f"{i}: an empty list"]
+    for part in content:
+        if types is not None and part["type"] not in types:
+            found.append(f"{i}: a part of type {part['type']}")
+        if part["type"] == "text" and not part["text"]:
+            found.append(f"{i}: an empty text part")
     return found
 
 

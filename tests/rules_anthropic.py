@@ -21,6 +21,7 @@ def faults(messages: Sequence[Message]) -> list[str]:
     found: list[str] = []
     open_calls: list[str] = []
     seen: list[str] = []
+    hosted: list[str] = []
     for i, message in enumerate(messages):
         role, blocks = message["role"], blocks_of(message)
         expected = "user" if i % 2 == 0 else "assistant"
@@ -34,13 +35,16 @@ def faults(messages: Sequence[Message]) -> list[str]:
             found.append(f"{i}: begins with the results of {leading}, not of {open_calls}")
         open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         seen.extend(open_calls)
+        seen.extend(block["id"] for block in blocks if block["type"] == "server_tool_use")
+        if role == "user" and hosted and not answered:
+            found.append(f"{i}: comes before the result of the search {hosted}")
+        found.extend(f"{i}: {fault}" for fault in _search_faults(blocks, hosted))
         forbidden = ASSISTANT_ONLY if role == "user" else USER_ONLY
         for block in blocks:
             found.extend(f"{i}: {fault}" for fault in _block_faults(block))
             if block["type"] in forbidden:
                 found.append(f"{i}: {block['type']} in a message of {role}")
-        if role == "assistant" and blocks and blocks[-1]["type"] in ("thinking", "redacted_thinking"):
-            found.append(f"{i}: ends with thinking")
+        found.extend([f"{i}: ends with thinking"] if role == "assistant" and _ends_in_thought(blocks) else [])
     if open_calls:
         found.append(f"the end: no result of {open_calls}")
     if len(set(seen)) < len(seen):
@@ -56,6 +60,21 @@ def faults(messages: Sequence[Message]) -> list[str]:
     except (UnicodeEncodeError, ValueError) as fault:
         found.append(f"no JSON: {fault}")
     return found
+
+
+def _ends_in_thought(blocks: Sequence[Block]) -> bool:
+    return bool(blocks) and blocks[-1]["type"] in ("thinking", "redacted_thinking")
+
+
+def _search_faults(blocks: Sequence[Block], hosted: list[str]) -> Iterator[str]:
+    """Results of searches that nobody made; `hosted` are those that wait for theirs."""
+    for block in blocks:
+        if block["type"] == "server_tool_use":
+            hosted.append(block["id"])
+        elif block["type"] == "web_search_tool_result" and block["tool_use_id"] in hosted:
+            hosted.remove(block["tool_use_id"])
+        elif block["type"] == "web_search_tool_result":
+            yield f"found {block['tool_use_id']}, which nobody searched for"
 
 
 def _block_faults(block: Block) -> Iterator[str]:
@@ -103,17 +122,9 @@ def marks(value: Any) -> Iterator[Any]:
 
 
 def blocks(messages: Sequence[Message]) -> list[bytes]:
-    """Every block with its role as bytes, without the marks, which the provider's cache does not compare."""
-    pairs = ((message["role"], _unmarked(block)) for message in messages for block in blocks_of(message))
+    """Every block with its role, as the bytes that are sent."""
+    pairs = ((message["role"], block) for message in messages for block in blocks_of(message))
     return [json.dumps(pair, ensure_ascii=False).encode() for pair in pairs]
-
-
-def _unmarked(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_unmarked(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _unmarked(inner) for key, inner in value.items() if key != "cache_control"}
-    return value
 
 
 # --- what a request says

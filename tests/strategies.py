@@ -50,8 +50,9 @@ ODD = (
     "a\x00b",
     "\u2028",
 )
-CALL_IDS = ("call_1", "call_2", "call_3", "")
-TOOL_NAMES = ("find", "book", "think")
+CALL_IDS = ("call_1", "call_2", "call_3", "", "toolu_" + "a" * 50)
+TOOL_NAMES = ("find", "book", "think", "find", "book", "my tool", "my_tool", "ns.tool:x", "mcp__server__" + "t" * 120)
+SPEAKERS = (None, None, None, "ann", "bot", "John Smith", "John_Smith", "<a|b>", "n" * 80)
 SOURCES = ("a.py", "b.py", 'c".py')
 
 
@@ -180,7 +181,7 @@ human = st.builds(
     Say,
     role=st.just("user"),
     content=texts(20) | parts(),
-    name=st.sampled_from([None, None, "ann"]),
+    name=st.sampled_from(SPEAKERS),
     pinned=st.sampled_from([False] * 9 + [True]),
     expires=st.sampled_from([None] * 9 + [50]),
 )
@@ -188,7 +189,7 @@ assistant = st.builds(
     Say,
     role=st.just("assistant"),
     content=texts() | parts(),
-    name=st.sampled_from([None, None, "bot"]),
+    name=st.sampled_from(SPEAKERS),
     pinned=st.sampled_from([False] * 9 + [True]),
     expires=st.sampled_from([None] * 9 + [50]),
 )
@@ -234,8 +235,21 @@ def exchanges(draw: st.DrawFn) -> list[Operation]:
 
 
 _extra: st.SearchStrategy[Message] = st.sampled_from(
-    [{}, {}, {}, {"x_unknown": {"a": [1, None]}}, {"refusal": None}, {"annotations": []}, {"audio": {"id": "a1"}}]
+    (
+        *({}, {}, {}, {"x_unknown": {"a": [1, None]}}, {"refusal": None}, {"annotations": []}, {"audio": {"id": "a1"}}),
+        *({"x_words": ["kappa", None]}, {"name": "Ann B. <c>"}),
+    )
 )
+_answer_extra: st.SearchStrategy[Message] = _extra | st.sampled_from(
+    [
+        {"refusal": "lambda I cannot"},
+        {"reasoning_content": "my thoughts"},
+        {"function_call": {"name": "f", "arguments": '{"x": "omega"}'}},
+        {"tool_calls": None},
+        {"tool_calls": []},
+    ]
+)
+"""What answers of chat completions, and of services that are compatible with it, hold beside their content."""
 
 
 @st.composite
@@ -244,7 +258,8 @@ def provider_batches(draw: st.DrawFn) -> Batch:
     messages: list[Message] = []
     if draw(st.booleans()):
         role = draw(st.sampled_from(["user", "user", "user", "assistant", "system", "developer"]))
-        content = draw(texts(20)) if draw(st.booleans()) else [{"type": "text", "text": draw(texts(20))}]
+        listed = [{"type": "text", "text": text} for text in draw(st.lists(texts(20), min_size=1, max_size=2))]
+        content = draw(texts(20)) if draw(st.booleans()) else listed
         messages.append({"role": role, "content": content, **draw(_extra)})
     if draw(st.booleans()):
         ids = [f"call_{draw(st.integers(1, 4))}" for _ in range(draw(st.integers(1, 3)))]
@@ -258,10 +273,11 @@ def provider_batches(draw: st.DrawFn) -> Batch:
         said = draw(st.none() | texts(20))
         messages.append({"role": "assistant", "content": said, "tool_calls": calls, **draw(_extra)})
         for id in draw(st.permutations(ids)):
-            result: Message = {"role": "tool", "tool_call_id": id, "content": draw(texts())}
+            parts = st.lists(texts(8).map(lambda text: {"type": "text", "text": text}), max_size=2)
+            result: Message = {"role": "tool", "tool_call_id": id, "content": draw(texts() | parts)}
             messages.append({**result, "name": "find"} if draw(st.booleans()) else result)
     if draw(st.booleans()) or not messages:
-        messages.append({"role": "assistant", "content": draw(texts()), **draw(_extra)})
+        messages.append({"role": "assistant", "content": draw(texts()), **draw(_answer_extra)})
     return Batch(messages)
 
 
@@ -304,7 +320,7 @@ def _numbered(one: Operation, number: int) -> Operation:
 def _numbered_message(message: Message, number: str) -> Message:
     if message["role"] == "user" and isinstance(message["content"], str) and message["content"]:
         return {**message, "content": f"human{number} {message['content']}"}
-    if "tool_calls" not in message:
+    if not message.get("tool_calls"):
         return message
     calls = []
     for i, one in enumerate(message["tool_calls"]):

@@ -12,8 +12,8 @@ Message = dict[str, Any]
 Block = dict[str, Any]
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-CALL_IDS = ("toolu_1", "toolu_2", "toolu_3", "odd id!")
-TOOL_NAMES = ("find", "book", "my tool")
+CALL_IDS = ("toolu_1", "toolu_2", "toolu_3", "odd id!", "odd-id?", "toolu_" + "a" * 50)
+TOOL_NAMES = ("find", "book", "my tool", "my_tool", "mcp__server__" + "t" * 60)
 ANSWER_KEYS: Message = {
     "id": "msg_1",
     "model": "claude",
@@ -81,12 +81,12 @@ def thoughts(draw: st.DrawFn) -> list[Block]:
 @st.composite
 def searches(draw: st.DrawFn) -> list[Block]:
     """A search that the provider ran itself, with what it found."""
-    query = draw(strategies.texts(6))
+    query, id = draw(strategies.texts(6)), draw(st.sampled_from(["srvtoolu_1", "srvtoolu_2"]))
     return [
-        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": query}},
+        {"type": "server_tool_use", "id": id, "name": "web_search", "input": {"query": query}},
         {
             "type": "web_search_tool_result",
-            "tool_use_id": "srvtoolu_1",
+            "tool_use_id": id,
             "caller": None,
             "content": [
                 {
@@ -180,6 +180,31 @@ def exchanges(draw: st.DrawFn) -> list[Message]:
     return [asked, *overtaken, *([{"role": "user", "content": given}] if given else [])]
 
 
+@st.composite
+def pauses(draw: st.DrawFn) -> list[Message]:
+    """A turn that the provider has interrupted while it searches, or while a tool that the search calls is to answer.
+
+    Mostly it goes on; sometimes the human speaks first, or nothing more comes.
+    """
+    asked, found = draw(searches())
+    before = draw(st.lists(text_blocks, max_size=1))
+    call = [draw(calls())] if draw(st.integers(0, 3)) == 0 else []
+    messages: list[Message] = [{"role": "assistant", "content": [*before, asked, *call]}]
+    if call:
+        messages.append({"role": "user", "content": [draw(results(call[0]["id"]))]})
+    how = draw(st.integers(0, 5))
+    if how == 0:
+        return messages
+    if how == 1:
+        messages.append(draw(humans()))
+    more: list[Block] = [draw(calls())] if draw(st.booleans()) else []
+    messages.append({"role": "assistant", "content": [found, *draw(st.lists(text_blocks, max_size=1)), *more]})
+    answered = draw(st.booleans())
+    if more and answered:
+        messages.append({"role": "user", "content": [draw(results(more[0]["id"]))]})
+    return messages
+
+
 system_messages: st.SearchStrategy[Message] = st.builds(
     lambda text, listed: {"role": "system", "content": [{"type": "text", "text": text}] if listed else text},
     strategies.texts(8),
@@ -196,7 +221,7 @@ def batches(draw: st.DrawFn) -> list[Message]:
     if draw(st.booleans()):
         messages.append(draw(humans()))
     if draw(st.booleans()):
-        messages.extend(draw(exchanges()))
+        messages.extend(draw(st.one_of(exchanges(), exchanges(), pauses())))
     if not messages or draw(st.booleans()):
         messages.append(draw(answers(0)))
     return messages

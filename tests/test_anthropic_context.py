@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -155,10 +156,13 @@ def test_ids_and_names_of_other_formats_are_made_to_fit() -> None:
     ctx = context({"role": "assistant", "content": None, "tool_calls": calls}, *results, format="openai")
 
     asked = [(block["id"], block["name"]) for block in ctx.messages[1]["content"]]
-    assert asked == [("a_b", "my_tool_"), ("a_b_2", "my_tool_"), ("call_3", "my_tool_"), ("fine", "my_tool_")]
+    assert [id for id, _ in asked] == ["a_b", "a_b_2", "call_3", "fine"]
+    ((_, name), *_) = asked
+    assert re.fullmatch("my_tool__[0-9a-f]{8}", name)
+    assert {other for _, other in asked} == {name}
     answered = {block["tool_use_id"]: block.get("content") for block in ctx.messages[2]["content"]}
     assert answered == {"a_b": "a|b", "a_b_2": "a/b", "call_3": None, "fine": "fine"}
-    assert {note.what for note in ctx.report.adapted} == {"tool name as my_tool_"}
+    assert {note.what for note in ctx.report.adapted} == {f"tool name as {name}"}
 
 
 def test_names_are_cut_to_what_the_api_takes() -> None:
@@ -168,7 +172,9 @@ def test_names_are_cut_to_what_the_api_takes() -> None:
     names = [block["name"] for block in ctx.messages[1]["content"]] if ctx.messages else []
     assert names == []  # a call is open
     ctx = context(assistant({**CALL, "name": "n" * 200}), user(RESULT), assistant({**CALL, "name": ""}), user(RESULT))
-    assert [ctx.messages[i]["content"][0]["name"] for i in (1, 3)] == ["n" * 128, "unknown"]
+    long, nameless = (ctx.messages[i]["content"][0]["name"] for i in (1, 3))
+    assert re.fullmatch("n{119}_[0-9a-f]{8}", long)
+    assert nameless == "unknown"
 
 
 def test_ids_are_unique_in_the_whole_request() -> None:

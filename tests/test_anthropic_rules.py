@@ -66,15 +66,31 @@ def test_breakpoints_leave_room_for_marks_that_are_there() -> None:
     assert [len(list(rules_anthropic.marks(message))) for message in marked["messages"]] == [1, 0, 0, 0, 1, 0, 1]
 
 
-def test_of_too_many_marks_the_newest_stay() -> None:
-    """A log that was marked turn by turn gives a valid context, and its tools' marks are counted in the request."""
+def test_of_too_many_marks_the_first_stay() -> None:
+    """A log that was marked turn by turn gives a valid context; a request may mark the last messages instead."""
     turns = [message for _ in range(6) for message in (user({**TEXT, "cache_control": MARK}), assistant(TEXT))]
     ctx = context(*turns, tools=[{**TOOLS[0], "cache_control": MARK}])
 
-    assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages[::2]] == [0, 0, 1, 1, 1, 1]
+    assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages[::2]] == [1, 1, 1, 1, 0, 0]
+    plain = ctx.request()
+    assert len(list(rules_anthropic.marks(plain))) == rules_anthropic.MARKS
     request = ctx.request(cache_breakpoints=True)
     assert len(list(rules_anthropic.marks(request))) == rules_anthropic.MARKS
-    assert list(rules_anthropic.marks(request["messages"][-2])) == [MARK]
+    marked = [len(list(rules_anthropic.marks(message))) for message in request["messages"][::2]]
+    assert marked == [0, 0, 1, 0, 1, 1]
+
+
+def test_later_marks_move_none_of_those_before() -> None:
+    """However many blocks come in marked, what an earlier context has shown stays the same to the byte."""
+    turns: list[Any] = []
+    before: list[bytes] = []
+    for number in range(8):
+        turns += [user({**TEXT, "text": f"q{number}", "cache_control": MARK}), assistant(TEXT)]
+
+        now = rules_anthropic.blocks(context(*turns).messages)
+
+        assert now[: len(before)] == before
+        before = now
 
 
 def test_marks_inside_results_and_documents_count() -> None:
@@ -83,7 +99,7 @@ def test_marks_inside_results_and_documents_count() -> None:
     document = {"type": "document", "source": {"type": "content", "content": [inner, inner, inner]}}
     ctx = context(user(document), assistant(CALL), user({**RESULT, "content": [inner, inner]}))
 
-    assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages] == [0, 0, 2]
+    assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages] == [3, 0, 0]
 
 
 def test_no_short_mark_is_set_before_one_that_lives_for_an_hour() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -313,7 +314,8 @@ def test_names_ids_and_arguments_are_made_what_the_api_takes() -> None:
     odd = {**CALL, "call_id": "c" * 80, "name": "naïve tool!", "arguments": "", "id": "item_1", "status": None, "x": 1}
     said = shown([USER, odd, {**RESULT, "call_id": "c" * 80, "name": "naïve tool!"}, {**CALL, "name": ""}, RESULT])
 
-    assert said[1] == {**CALL, "call_id": said[2]["call_id"], "name": "na_ve_tool_"}
+    assert said[1] == {**CALL, "call_id": said[2]["call_id"], "name": said[1]["name"]}
+    assert re.fullmatch("na_ve_tool__[0-9a-f]{8}", said[1]["name"])
     assert len(said[1]["call_id"]) <= 64
     assert "name" not in said[2]
     assert said[3]["name"] == "unknown"
@@ -410,7 +412,11 @@ def test_messages_of_chat_completions_become_items() -> None:
             {"role": "assistant", "content": "no"},
             {"role": "user", "content": [{"type": "input_text", "text": "[sound is not shown here: wav]"}]},
         ]
-        assert [(one.seq, one.what) for one in ctx.report.adapted] == [(2, "name left out"), (9, "audio as text")]
+        assert [(one.seq, one.what) for one in ctx.report.adapted] == [
+            (2, "name left out"),
+            (8, "refusal as text"),
+            (9, "audio as text"),
+        ]
 
 
 def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:

@@ -62,7 +62,7 @@ def test_the_promises_hold_over_the_same_logs(
     format: str, log: list[Any], budget: int | None, system: str | None
 ) -> None:
     """After every operation the context is valid, fits, and goes on from the one before it in its epoch."""
-    clock, provider = FakeClock(), PROVIDERS[format]
+    clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", max_tokens=budget, counter=strategies.WORDS, format=format)
         before: Context | None = None
@@ -75,12 +75,19 @@ def test_the_promises_hold_over_the_same_logs(
             if ctx is None:
                 continue
             check(ctx, format, budget)
-            if before is not None and before.epoch == ctx.epoch:
-                assert rules.is_prefix(rules.packed(before.log_messages), rules.packed(ctx.log_messages))
-                assert rules.packed(before.head_messages) == rules.packed(ctx.head_messages)
-                if before.log_messages and before.system == ctx.system:
-                    assert rules.is_prefix(provider.blocks(before.messages), provider.blocks(ctx.messages))
+            goes_on(before, ctx, format)
             before = ctx
+
+
+def goes_on(before: Context | None, ctx: Context, format: str) -> None:
+    """Assert that a context of the same epoch as the one before it begins with all that was sent then."""
+    if before is None or before.epoch != ctx.epoch:
+        return
+    assert rules.is_prefix(rules.packed(before.log_messages), rules.packed(ctx.log_messages))
+    assert rules.packed(before.head_messages) == rules.packed(ctx.head_messages)
+    if before.log_messages and before.system == ctx.system:
+        blocks = PROVIDERS[format].blocks
+        assert rules.is_prefix(blocks(before.messages), blocks(ctx.messages))
 
 
 PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
@@ -92,18 +99,25 @@ PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
 def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
     one: str, other: str, data: st.DataObject, budget: int | None
 ) -> None:
-    """Every log of one provider is accepted by any other, within the budget, and a reader finds there what was said."""
+    """Every log of one provider is accepted by any other, within the budget; a reader finds there what was said.
+
+    What was sent once stays as it was, byte for byte.
+    """
     batches = PROVIDERS[one].batches
     assert batches is not None
+    before: Context | None = None
     with Memory.open("memory://") as memory:
-        session = memory.session("s", format=one, max_tokens=budget, counter=strategies.WORDS)
+        session = memory.session("s", format=other, max_tokens=budget, counter=strategies.WORDS)
         for messages in data.draw(st.lists(batches, min_size=1, max_size=3), label="batches"):
-            session.add(messages)
-            ctx = attempt(session, format=other)
+            session.add(messages, format=one)
+            ctx = attempt(session)
             if ctx is None:
                 continue
             check(ctx, other, budget)
             assert missing(ctx, other) == []
+            assert unreported(ctx, other) == []
+            goes_on(before, ctx, other)
+            before = ctx
 
 
 def missing(ctx: Context, format: str) -> list[str]:
@@ -111,6 +125,42 @@ def missing(ctx: Context, format: str) -> list[str]:
     said = normal("\n".join(PROVIDERS[format].texts(without_tools(ctx.request()))))
     shown = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
     return [text for item in shown if item.text is None for text in sayings(item.entry) if normal(text) not in said]
+
+
+UNSAID = {"id", "model", "stop_reason", "stop_sequence", "type", "role", "name", "usage", "cache_control", "caller"}
+UNSAID |= {"status", "created_by", "phase", "signature", "thought_signature", "thoughtSignature", "encrypted_content"}
+UNSAID |= {"data", "mime_type", "mimeType", "file_uri", "fileUri", "detail", "logprobs", "arguments", "input", "args"}
+UNSAID |= {"shape", "place", "namespace", "media_type", "toolset_name", "file_id", "call_id"}
+"""Keys that say nothing to a reader, or what is said elsewhere."""
+
+
+def unreported(ctx: Context, format: str) -> list[str]:
+    """Words that another provider's items hold beside their content, which are neither shown nor reported."""
+    said = normal("\n".join(PROVIDERS[format].texts(without_tools(ctx.request()))))
+    shown = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
+    reported = {note.seq for note in ctx.report.adapted}
+    found = []
+    for item in shown:
+        entry = item.entry
+        theirs = (entry.native.format if entry.native else "openai") != format
+        if theirs and item.text is None and entry.seq not in reported:
+            native = [entry.native.keep, entry.native.call] if entry.native else []
+            extras = [] if isinstance(entry.content, str) else [getattr(part, "extra", None) for part in entry.content]
+            found += [text for text in words([*native, *extras]) if normal(text) not in said]
+    return found
+
+
+def words(value: Any) -> Iterator[str]:
+    """Every text in the value, but for those under keys that say nothing."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for inner in value:
+            yield from words(inner)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in UNSAID:
+                yield from words(inner)
 
 
 def sayings(entry: Entry) -> Iterator[str]:

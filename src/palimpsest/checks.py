@@ -138,7 +138,10 @@ _FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
     ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
     ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
     ("at", 0, f"not {MICROSECONDS}", _is_moment),
-    *((field, False, "neither True nor False", _is_switch) for field in ("pinned", "continues", "erased", "lone")),
+    *(
+        (field, False, "neither True nor False", _is_switch)
+        for field in ("pinned", "continues", "pauses", "erased", "lone")
+    ),
 )
 """What the fields of an entry may be: what they are as a rule, what is wrong with another value, and which fit."""
 

@@ -16,10 +16,11 @@ from palimpsest.budget import Budget, Fixed, doubt, measure, scaled
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.fences import guarded
 from palimpsest.formats import Adapted, Format, Message
+from palimpsest.formats.common import unsaid
 from palimpsest.log import Clamp, Cut, Head
 from palimpsest.notes import sendable
 from palimpsest.summary import Summary
-from palimpsest.window import Group, Item, Meter, Window, fill
+from palimpsest.window import Group, Item, Meter, Window, by_pause, fill
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,11 +259,18 @@ def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], c
 def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
     """The group's provider messages, without text that no provider takes and without tags that look like ours."""
     items = group.items
+    if adapted is not None:
+        adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
     for item in items:
         if guarded(item.entry) is not item.entry:
             items = [msgspec.structs.replace(item, entry=guarded(item.entry)) for item in items]
             break
-    messages = fmt.render(items, adapted)
+    if len(items) > 1 and any(item.entry.pauses for item in items):
+        by_entry = {id(item.entry): item for item in items}
+        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in items])]
+        messages = [message for run in runs for message in fmt.render(run, adapted)]
+    else:
+        messages = fmt.render(items, adapted)
     for item in group.items:
         if item.entry.lone:
             return [_scrubbed(message) for message in messages]
@@ -273,7 +281,7 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
-        return {key: _scrubbed(inner) for key, inner in value.items()}
+        return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
     return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value
 
 

@@ -102,8 +102,9 @@ class Entry(
     Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
     (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call
     that a result answers (0: none), `late` says that the result came after its call's group was closed,
-    `continues` that the entry belongs to the same provider message as the one before, `revision` is the
-    session's revision that its append made.
+    `continues` that the entry belongs to the same provider message as the one before, `pauses` that its message
+    ends while its provider still runs a tool of its own, so that the model's next message goes on with it, `revision`
+    is the session's revision that its append made.
     """
 
     id: str = ""
@@ -128,6 +129,7 @@ class Entry(
     answers: int = 0
     late: bool = False
     continues: bool = False
+    pauses: bool = False
     revision: int = 0
 
     @property

@@ -185,7 +185,7 @@ class Gatherer:
                 group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
                 found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
-        waiting = head.group or (head.tail if head.reasoning else 0)
+        waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
         return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
 
 

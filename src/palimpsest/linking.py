@@ -8,6 +8,7 @@ By what the head says is open:
                  In the open group it joins it; a result of a call whose group is closed is `late`, one
                  without a call is an orphan (`answers` 0)
     reasoning    opens a group that the next assistant entry joins
+    a pause      the message that `pauses` is joined by the model's next one, which goes on with it
     anything else closes the open group and is its own group; a human message starts an interaction
 
 The open group closes when its last call is answered. Until then the head names all of its calls, so that none loses its
@@ -56,12 +57,25 @@ def link(
 class _Linker:
     """What a head says is open, moved on entry by entry."""
 
-    __slots__ = ("calls", "contexts", "group", "head", "moved", "pinned", "reasoning", "tail", "turn", "turns")
+    __slots__ = (
+        "calls",
+        "contexts",
+        "group",
+        "head",
+        "moved",
+        "pauses",
+        "pinned",
+        "reasoning",
+        "tail",
+        "turn",
+        "turns",
+    )
 
     def __init__(self, head: Head) -> None:
         self.head = head
         self.moved: dict[int, int] = {}
-        self.turn, self.group, self.tail, self.reasoning = head.turn, head.group, head.tail, head.reasoning
+        self.turn, self.group, self.tail = head.turn, head.group, head.tail
+        self.reasoning, self.pauses = head.reasoning, head.pauses
         self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
 
     def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
@@ -69,7 +83,7 @@ class _Linker:
         kind, name, call_id = entry.kind, entry.name, entry.call_id
         turn, group, answers, late = self.turn, seq, 0, False
         if kind == "tool_call":
-            if self.group or entry.continues or self.reasoning:
+            if self.group or entry.continues or self.reasoning or self.pauses:
                 group = self.group or self.tail
             if entry.seq:
                 self.moved[entry.seq] = seq
@@ -81,7 +95,7 @@ class _Linker:
                 name, call_id = name or call.name, call_id or call.call_id
         elif entry.is_human:
             turn = seq
-        elif kind == "message" and entry.role == "assistant" and (self.reasoning or (entry.continues and self.tail)):
+        elif kind == "message" and entry.role == "assistant" and self.joins(entry):
             group = self.tail
         linked = msgspec.structs.replace(
             entry,
@@ -98,6 +112,10 @@ class _Linker:
         )
         self.follow(linked)
         return linked
+
+    def joins(self, said: Entry) -> bool:
+        """Whether what the model says belongs to what it said before."""
+        return self.reasoning or self.pauses or (said.continues and self.tail != 0)
 
     def follow(self, entry: Entry) -> None:
         """Move on over an entry that has its links. What was erased opens and pins nothing."""
@@ -117,6 +135,8 @@ class _Linker:
             elif kind == "context" and entry.name:
                 self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
         self.reasoning = kind == "message" and entry.role == "assistant" and entry.is_reasoning
+        if kind != "tool_result" or entry.group == seq:  # results come before the model goes on
+            self.pauses = entry.pauses and not entry.erased
         if (entry.pinned or (entry.role == "system" and kind == "message")) and not entry.erased:
             self.pinned = (*self.pinned, seq)
 
@@ -165,6 +185,7 @@ class _Linker:
             group=self.group,
             tail=self.tail,
             reasoning=self.reasoning,
+            pauses=self.pauses,
             calls=tuple(calls),
             pinned=self.pinned,
             contexts=contexts,

@@ -36,7 +36,7 @@ GROUP_NAMES = 1024 * 1024
 BY_REQUEST = "by request"
 """Why something was erased, where nobody says."""
 
-RENDERER = 2
+RENDERER = 3
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 
 
@@ -186,7 +186,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `revision` moves with every write, `epoch` with whatever changes how something is rendered, for
     `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open
-    interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry,
+    interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry, which the
+    model's next message joins after `reasoning` alone, or where one that `pauses` was the last,
     `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
     each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
@@ -205,6 +206,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: int = 0
     tail: int = 0
     reasoning: bool = False
+    pauses: bool = False
     calls: tuple[Call, ...] = ()
     pinned: tuple[int, ...] = ()
     contexts: dict[str, tuple[int, str]] = {}

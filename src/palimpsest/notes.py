@@ -15,6 +15,9 @@ MASK_OVER = 160
 SPEAKING = ("refusal", "audio", "function_call")
 """Native keys that make an assistant message say something without content."""
 
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Native keys under which compatible services put what an assistant message was thought with."""
+
 NO_RESULT = "[no result was recorded]"
 """Stands in for the result of a call whose group was closed without one."""
 
@@ -215,7 +218,7 @@ def is_empty(entry: Entry) -> bool:
     native = entry.native
     if entry.role != "assistant" or native is None or not native.keep:
         return True
-    return not any(native.keep.get(key) for key in SPEAKING)
+    return not any(native.keep.get(key) for key in (*SPEAKING, *THOUGHTS))
 
 
 def _is_signed(part: Part) -> bool:

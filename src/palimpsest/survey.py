@@ -297,5 +297,5 @@ def expired(entry: Entry, now: int) -> bool:
 def is_complete(groups: Sequence[Group]) -> bool:
     """Whether an interaction has its final answer and no unanswered call."""
     last = groups[-1].entries[-1]
-    answered = last.kind == "message" and last.role == "assistant" and not last.is_reasoning
+    answered = last.kind == "message" and last.role == "assistant" and not (last.is_reasoning or last.pauses)
     return answered and not any(group.pending for group in groups)

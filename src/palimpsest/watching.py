@@ -288,7 +288,7 @@ class Watch:
 def completes(head: Head, entries: Sequence[Entry]) -> bool:
     """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
     last = entries[-1]
-    return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning)
+    return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
 
 
 def _overtaken(survey: Survey, since: int) -> bool:

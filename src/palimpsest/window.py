@@ -220,13 +220,43 @@ def look(
         group.last = members[-1].seq
         group.pinned = bool(pins) and any(member.seq in pins for member in kept)
         if seq == last and _is_open(kept):
-            group.pending = True
-            pending.append(group)
-            continue
+            group.entries, held = _parted(kept)
+            pending.append(Group(held[0].seq, entry.turn, held))
+            pending[-1].pending = True
+            if not group.entries:
+                continue
         fill(group, cut.mask, clamps, meter, left_out)
         if group.items:
             groups.append(group)
     return Window(groups, pending, left_out, stale)
+
+
+def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
+    """Return a group's entries by the messages of the model that a pause parts, results with their calls.
+
+    Each is rendered by itself: what was sent before a pause does not change when the model has gone on.
+    """
+    runs: list[list[Entry]] = [[]]
+    places: dict[int, int] = {}
+    paused = False
+    for entry in members:
+        if entry.kind == "tool_result":
+            runs[places.get(entry.answers, -1)].append(entry)
+            continue
+        if paused and not entry.continues:
+            runs.append([])
+        if entry.kind == "tool_call":
+            places[entry.seq] = len(runs) - 1
+        runs[-1].append(entry)
+        paused = entry.pauses
+    return runs
+
+
+def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """What of an open group was said before a pause, and what is open."""
+    runs = by_pause(members)
+    done = next(i for i, run in enumerate(runs) if _is_open(run))
+    return [entry for run in runs[:done] for entry in run], [entry for run in runs[done:] for entry in run]
 
 
 def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:
@@ -253,7 +283,9 @@ def fill(
     answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
     for entry in members:
         native = entry.kind == "tool_result" and entry.answers in calls and not entry.late
-        if entry.seq in clamps:
+        if entry.kind == "tool_result" and entry.answers and not entry.late and not native:
+            _leave(left_out, entry, "its call was erased")
+        elif entry.seq in clamps:
             items.append(_clamped(entry, clamps[entry.seq], native, meter))
         elif native:
             if entry.seq < mask and not group.pinned and is_maskable(entry):
@@ -261,11 +293,9 @@ def fill(
                 items.append(Item(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked"))
             else:
                 items.append(Item(entry, cost=meter.cost(entry)))
-        elif entry.kind == "tool_result" and entry.answers and not entry.late:
-            _leave(left_out, entry, "its call was erased")
         elif entry.kind in ("tool_result", "context", "summary"):
             items.append(Item(entry, data=True, cost=meter.cost(entry), form="data"))
-        elif entry.kind == "message" and is_empty(entry) and not any(other.continues for other in members):
+        elif entry.kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
             _leave(left_out, entry, "empty")
         else:
             items.append(Item(entry, cost=meter.cost(entry)))
@@ -310,6 +340,10 @@ def most_messages(entry: Entry) -> int:
     """How many messages an entry is at most in any format, with what stands in for the result of a call."""
     parts = 1 if isinstance(entry.content, str) else max(len(entry.content), 1)
     return parts + (entry.kind == "tool_call")
+
+
+def _continues(entry: Entry) -> bool:
+    return entry.continues
 
 
 def _is_plain(entry: Entry) -> bool:

@@ -10,13 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, File, Part, Reasoning, Text
+from palimpsest.entries import Entry, File, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
+from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries, is_hosted_call, unanswered
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
-from palimpsest.formats.anthropic_render import is_object, render_group, unused
-from palimpsest.formats.anthropic_rules import broken_rules
-from palimpsest.formats.common import mappings
+from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
+from palimpsest.formats.anthropic_render import is_object, render_group
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
+from palimpsest.formats.common import mappings, renamed_tokens, said_beside_overhead, unused
 from palimpsest.notes import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 
 MESSAGE_TOKENS = 8
@@ -24,8 +25,8 @@ MESSAGE_TOKENS = 8
 tokens for a message of "Hello, world", which is 3 in o200k_base. One more for caution."""
 
 CALL_TOKENS = 56
-"""Around one tool call beside its name and input. Own figure: 20 for its id, 20 for what a name of odd characters
-costs more when they are replaced (the most found), 16 for the frame."""
+"""Around one tool call beside its name and input. Own figure: 20 for its id, 20 for a name that is not given, 16 for
+the frame."""
 
 RESULT_TOKENS = 32 + NO_MESSAGE_TOKENS
 """Around one tool result beside its text: id, frame, and what stands for a failure without a word. Own figure."""
@@ -76,7 +77,7 @@ class Anthropic:
         """Return the messages with neighbours of one role merged; leading system messages go beside them.
 
         A later system message is said by the user, in a fence. Of more cache marks than the API takes in one
-        request the newest stay.
+        request the first stay.
         """
         texts: list[Block] = [{"type": "text", "text": system}] if system and system.strip() else []
         place = 0
@@ -86,7 +87,7 @@ class Anthropic:
         pieces = [_as_said(message) for message in messages[place:]]
         if pieces and pieces[0]["role"] == "assistant":
             pieces.insert(0, {"role": "user", "content": OPENING})
-        _, texts, joined = limited([], texts, _with_unique_ids(_merged(pieces)))
+        _, texts, joined = limited([], texts, paired(_with_unique_ids(_merged(pieces))))
         one = texts[0]["text"] if len(texts) == 1 and texts[0].keys() == {"type", "text"} else None
         return Joined(joined, one or texts or None)
 
@@ -98,15 +99,18 @@ class Anthropic:
         tokens = RESULT_TOKENS if kind == "tool_result" else MESSAGE_TOKENS
         if kind == "message" and entry.role == "system":
             tokens += FENCE_TOKENS
+        tokens += said_beside_overhead(entry, NAME)
         if type(content) is not str:
             tokens += sum(_part_overhead(part) for part in content if not isinstance(part, str))
+            tokens += FAILED_TOKENS * unanswered([part.item for part in content if isinstance(part, Opaque)])
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.messages.create`, without the model and `max_tokens`.
 
         With `cache_breakpoints` the last tool, the end of the system text and the last two user messages are
-        marked for the prompt cache, as far as the marks that are there already leave room for it.
+        marked for the prompt cache, as far as the marks that are there already leave room for it; those of older
+        messages make way for the last two user messages.
         """
         texts = _as_blocks(joined.system) if joined.system is not None else []
         arranged = limited(list(tools), texts, joined.messages)
@@ -160,25 +164,26 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
     """Name calls anew whose ids are taken by earlier ones: the API wants them unique in all of a request."""
     taken: set[str] = set()
     names: dict[str, str] = {}
-    found: list[Message] = []
-    for message in messages:
-        content = message["content"]
-        if message["role"] == "assistant":
-            calls = () if isinstance(content, str) else (block for block in content if block["type"] == "tool_use")
-            used = [block["id"] for block in calls]
-            names = {id: unused(id, 2, taken.union(used)) for id in used if id in taken}
-            taken.update(names.get(id, id) for id in used)
-        found.append({**message, "content": _renamed(content, names)} if names else message)
-    return found
+    return [{**message, "content": _renamed(message["content"], names, taken)} for message in messages]
 
 
-def _renamed(content: list[Block], names: dict[str, str]) -> list[Block]:
-    """The blocks of calls and results with other ids, where `names` has one."""
-    keys = {"tool_use": "id", "tool_result": "tool_use_id"}
+def _renamed(content: str | list[Block], names: dict[str, str], taken: set[str]) -> str | list[Block]:
+    """The blocks of calls and results with ids that only they have: a result's is that of the newest call of its id."""
+    if isinstance(content, str):
+        return content
     renamed = []
     for block in content:
-        key = keys.get(block["type"], "")
-        renamed.append({**block, key: names[block[key]]} if key and block[key] in names else block)
+        calls = block["type"] == "tool_use" or is_hosted_call(block["type"])
+        key = "id" if calls else "tool_use_id"
+        id = block.get(key)
+        if not isinstance(id, str):
+            renamed.append(block)
+            continue
+        if calls:
+            names[id] = unused(id, 2, taken)
+            taken.add(names[id])
+        name = names.get(id, id)
+        renamed.append(block if name == id else {**block, key: name})
     return renamed
 
 
@@ -186,10 +191,12 @@ def _renamed(content: list[Block], names: dict[str, str]) -> list[Block]:
 
 
 def _call_overhead(entry: Entry) -> int:
-    text = entry.text
+    text, tokens = entry.text, CALL_TOKENS
+    if entry.name and not TOOL_NAME.fullmatch(entry.name):
+        tokens += renamed_tokens(entry.name, NAME_LENGTH)
     if is_object(text):
-        return CALL_TOKENS
-    return CALL_TOKENS + WRAP_TOKENS + 2 * (len(json.dumps(text, ensure_ascii=False)) - len(text))
+        return tokens
+    return tokens + WRAP_TOKENS + 2 * (len(json.dumps(text, ensure_ascii=False)) - len(text))
 
 
 def _part_overhead(part: Part) -> int:

@@ -77,7 +77,27 @@ def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
             parts.append(_decode_part(block, role))
     if parts or not entries:
         entries.append(_spoken(role, parts))
-    return [entries[0], *(msgspec.structs.replace(entry, continues=True) for entry in entries[1:])]
+    entries[1:] = [msgspec.structs.replace(entry, continues=True) for entry in entries[1:]]
+    if role == "assistant" and unanswered(content):
+        entries[-1] = msgspec.structs.replace(entries[-1], pauses=True)
+    return entries
+
+
+def unanswered(content: Sequence[Block]) -> int:
+    """How many calls of tools that the provider runs itself have no result among these blocks."""
+    called = [block.get("id") for block in content if is_hosted_call(str(block.get("type")))]
+    given = [block.get("tool_use_id") for block in content if is_hosted_result(str(block.get("type")))]
+    return sum(id not in given for id in called)
+
+
+def is_hosted_call(kind: str) -> bool:
+    """Whether a block of this type calls a tool that the provider runs itself."""
+    return kind.endswith("_tool_use")
+
+
+def is_hosted_result(kind: str) -> bool:
+    """Whether a block of this type is what such a tool has given."""
+    return kind.endswith("_tool_result")
 
 
 def _kind(block: Any, where: str) -> str:

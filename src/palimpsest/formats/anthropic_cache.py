@@ -36,25 +36,27 @@ def marks(block: Any) -> int:
 
 
 def limited(tools: list[Block], system: list[Block], messages: list[Message]) -> Arranged:
-    """Return these with at most `MOST_MARKS` marks: where there are more, the oldest are left out."""
+    """Return these with at most `MOST_MARKS` marks: the first stay, so that what comes later changes nothing."""
     listed = (message["content"] for message in messages if not isinstance(message["content"], str))
-    surplus = sum(sum(map(marks, blocks)) for blocks in (tools, system, *listed)) - MOST_MARKS
-    if surplus <= 0:
+    if sum(sum(map(marks, blocks)) for blocks in (tools, system, *listed)) <= MOST_MARKS:
         return Arranged(tools, system, messages)
     sections = _sections(tools, system, messages)
+    free = MOST_MARKS
     for section in sections:
         for i, block in enumerate(section):
-            if surplus > 0 and (held := marks(block)):
+            held = marks(block)
+            if held > free:
                 section[i] = _unmarked(block)
-                surplus -= held
+            else:
+                free -= held
     return _arranged(sections, messages)
 
 
 def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Message]) -> Arranged:
     """Return these with marks at the last two user messages, the end of the system text and the last tool.
 
-    In this order, as far as the limit allows. None comes before one that lives for an hour: the API refuses it,
-    and that one keeps all before it.
+    In this order, as far as the limit allows; older marks of messages make way for those of the last two. None comes
+    before one that lives for an hour: the API refuses it, and that one keeps all before it.
     """
     sections = _sections(tools, system, messages)
     free = MOST_MARKS - sum(marks(block) for section in sections for block in section)
@@ -63,10 +65,24 @@ def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Mes
     for place in (*users[:-3:-1], 1, 0):
         section = sections[place]
         at = next((i for i in reversed(range(len(section))) if _is_markable(section[i], place)), None)
-        if free > 0 and place >= first and at is not None and not section[at].get("cache_control"):
+        if place < first or at is None or section[at].get("cache_control"):
+            continue
+        if free <= 0:
+            free += _make_way(sections[2:place])
+        if free > 0:
             section[at] = {**section[at], "cache_control": dict(_MARK)}
             free -= 1
     return _arranged(sections, messages)
+
+
+def _make_way(sections: Sequence[list[Block]]) -> int:
+    """Take the marks off the first block that has any, but for one that lives for an hour; return how many."""
+    for section in sections:
+        for i, block in enumerate(section):
+            if (held := marks(block)) and not _is_long(block):
+                section[i] = _unmarked(block)
+                return held
+    return 0
 
 
 def _sections(tools: list[Block], system: list[Block], messages: list[Message]) -> list[list[Block]]:

@@ -14,9 +14,17 @@ import msgspec
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Message, Shown
-from palimpsest.formats.anthropic_blocks import NAME, Block, block_of, kept_keys, role_of
-from palimpsest.formats.anthropic_rules import THINKING, TOOL_NAME
-from palimpsest.formats.common import NAMELESS, is_own, replaced_by_text, split_address
+from palimpsest.formats.anthropic_blocks import (
+    NAME,
+    Block,
+    block_of,
+    is_hosted_call,
+    is_hosted_result,
+    kept_keys,
+    role_of,
+)
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
+from palimpsest.formats.common import NAMELESS, fitting, is_own, replaced_by_text, said_beside, split_address, unused
 from palimpsest.notes import NO_MESSAGE, shown_text, stand_in
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -77,7 +85,7 @@ def _plain(shown: Shown) -> list[Message] | None:
     entry = shown.entry
     if entry.kind != "message" or shown.data or (type(entry.content) is not str and shown.text is None):
         return None
-    if entry.role == "system":
+    if entry.role == "system" or said_beside(entry, NAME):
         return None
     text = entry.text if shown.text is None else shown.text
     if entry.role == "assistant":
@@ -91,9 +99,12 @@ def _spoken(shown: Shown, role: str, ids: dict[int, str], adapted: list[Adapted]
         return [_tool_use(shown, ids[entry.seq], adapted)]
     if role == "system" and entry.turn and adapted is not None:
         adapted.append(Adapted(entry.seq, "system message said by the user, unless the context begins with it"))
-    if shown.text is not None or isinstance(entry.content, str):
-        return _text_blocks(entry.text if shown.text is None else shown.text)
-    return _parts(entry, entry.content, role, adapted)
+    if shown.text is not None:
+        return _text_blocks(shown.text)
+    beside = [block for text in said_beside(entry, NAME) for block in _text_blocks(text)]
+    if isinstance(entry.content, str):
+        return [*_text_blocks(entry.content), *beside]
+    return [*_parts(entry, entry.content, role, adapted), *beside]
 
 
 def _ended(blocks: list[Block], entry: Entry, adapted: list[Adapted] | None) -> list[Block]:
@@ -171,7 +182,7 @@ def _is_allowed(item: Block, role: str) -> bool:
         return role != "assistant" and (kind == "search_result" or isinstance(item.get("source"), dict))
     if kind in ("tool_reference", "browser_state"):
         return role == "tool"
-    if kind in ("redacted_thinking", "compaction") or kind.endswith(("_tool_use", "_tool_result")):
+    if kind in ("redacted_thinking", "compaction") or is_hosted_call(kind) or is_hosted_result(kind):
         return role == "assistant"
     return True
 
@@ -190,14 +201,6 @@ def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
     return ids
 
 
-def unused(id: str, number: int, taken: set[str]) -> str:
-    """The id, with a number behind it where it is taken."""
-    found = id
-    while found in taken:
-        found, number = f"{id}_{number}", number + 1
-    return found
-
-
 def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
     entry = shown.entry
     text = entry.text if shown.text is None else shown.text
@@ -212,8 +215,7 @@ def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
 
 
 def _tool_name(entry: Entry) -> str:
-    name = entry.name or NAMELESS
-    return name if TOOL_NAME.fullmatch(name) else _NOT_IN_ID.sub("_", name)[:128]
+    return fitting(entry.name or NAMELESS, _NOT_IN_ID, NAME_LENGTH)
 
 
 def is_object(text: str) -> bool:

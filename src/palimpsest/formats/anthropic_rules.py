@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Problem
+from palimpsest.formats.anthropic_blocks import is_hosted_call, is_hosted_result
 from palimpsest.formats.anthropic_cache import MOST_MARKS, marks
 
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+NAME_LENGTH = 128
+"""Characters of a tool's name."""
+
+TOOL_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 THINKING = ("thinking", "redacted_thinking")
 
 _REFERENCE = "API reference, Messages"
@@ -44,6 +48,7 @@ class _Check:
         self.waiting: list[str] = []
         self.asked_at = -1
         self.marks = 0
+        self.hosted: set[str] = set()
 
     def broken(self, i: int, rule: str, source: str) -> None:
         self.problems.append(Problem(i, rule, source))
@@ -99,6 +104,10 @@ class _Check:
                 _result(self, i, block)
             elif block["type"] in THINKING:
                 self.thinking(i, role, block)
+            elif is_hosted_call(block["type"]):
+                self.hosted.add(repr(block.get("id")))
+            elif is_hosted_result(block["type"]) and repr(block.get("tool_use_id")) not in self.hosted:
+                self.broken(i, f"{block['type']} without the call that it answers before it", _ERROR)
         if role == "assistant" and blocks and blocks[-1]["type"] in THINKING:
             self.broken(i, "the assistant's message ends with thinking", _ERROR)
 

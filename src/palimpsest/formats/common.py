@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from palimpsest.entries import Entry, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry
+from palimpsest.fences import UNREADABLE, fenced
 from palimpsest.formats import Adapted
-from palimpsest.notes import FENCE_TOKENS, stand_in
+from palimpsest.log import digest
+from palimpsest.notes import FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
+
+_HOLDERS = frozenset(
+    ("message", "block", "content", "part", "function", "custom", "function_call", "function_response")
+)
+"""Keys of what is kept of an item under which more keys of it stand."""
+
+_WORDLESS = frozenset(
+    (
+        *("id", "type", "role", "name", "status", "model", "object", "stop_reason", "stop_sequence", "usage", "phase"),
+        *("cache_control", "caller", "toolset_name", "place", "places", "shape", "mime_type", "mimeType", "detail"),
+        *("data", "file_uri", "call_id", "namespace", "logprobs", "created_by", "prompt_cache_breakpoint"),
+        *("input", "arguments", "args", *_HOLDERS),
+    )
+)
+"""Keys of items that say nothing to a reader, or what the entry itself says: how it came about, and its holders."""
+
+_DIGITS = 8
+"""Of the hash behind a name that was changed, so that what was different stays so."""
 
 NAMELESS = "unknown"
 """The name of a tool that a call does not name: providers refuse an empty one."""
@@ -30,6 +51,31 @@ def mappings(messages: object, where: str, what: str = "message") -> Sequence[di
     return messages
 
 
+def fitting(name: str, refused: re.Pattern[str] | None, most: int) -> str:
+    """The name as a provider takes it, of at most so many characters: itself, or one that no other name becomes.
+
+    `refused` are the characters that it does not take. Which names there are beside it is no matter, so that a name
+    stays what it was when others come.
+    """
+    plain = name if refused is None else refused.sub("_", name)
+    if plain == name and len(name) <= most:
+        return name
+    return f"{plain[: most - 1 - _DIGITS]}_{digest(name)[:_DIGITS]}"
+
+
+def renamed_tokens(name: str | None, most: int) -> int:
+    """What a name may cost more when `fitting` changes it: a token is a byte of it or more."""
+    return min(len((name or NAMELESS).encode("utf-8", "surrogatepass")) + 1 + _DIGITS, 4 * most)
+
+
+def unused(name: str, number: int, taken: Container[str], most: int = 1000) -> str:
+    """The name, with a number behind it where it is taken."""
+    found = name
+    while found in taken:
+        found, number = fitting(f"{name}_{number}", None, most), number + 1
+    return found
+
+
 def is_own(entry: Entry, name: str) -> bool:
     """Whether unknown keys (`extra`) and opaque parts of the entry are of the format `name`."""
     return (entry.native.format if entry.native is not None else DEFAULT) == name
@@ -38,6 +84,64 @@ def is_own(entry: Entry, name: str) -> bool:
 def own_native(entry: Entry, name: str) -> Native | None:
     """What was kept of the provider's item, where it was one of the format `name`."""
     return entry.native if entry.native is not None and entry.native.format == name else None
+
+
+def said_beside(entry: Entry, name: str) -> list[str]:
+    """What a message of another format says beside its content, as texts: a refusal, thoughts, an older kind of call.
+
+    They stand in the place of keys that only chat completions and what is compatible with it have.
+    """
+    native = entry.native
+    if native is None or native.format == name or native.format != DEFAULT or entry.role != "assistant":
+        return []
+    keep = native.keep or {}
+    return [_as_said(key, keep[key]) for key in (*THOUGHTS, *SPEAKING) if keep.get(key)]
+
+
+def _as_said(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return fenced("thinking", value) if key in THOUGHTS else value
+    return stand_in(Opaque(item={"type": key, key: value}))
+
+
+def said_beside_overhead(entry: Entry, name: str) -> int:
+    """Tokens around what `said_beside` adds, whose words are counted with the entry."""
+    return FENCE_TOKENS * len(said_beside(entry, name)) if entry.native is not None else 0
+
+
+def unsaid(entry: Entry, name: str) -> list[Adapted]:
+    """Which keys of another format's item are shown as text, or not at all, in the format `name`."""
+    if is_own(entry, name):
+        return []
+    native = entry.native or Native(format=DEFAULT)
+    said = (*THOUGHTS, *SPEAKING) if said_beside(entry, name) else ()
+    found = {key: "as text" for key in said if (native.keep or {}).get(key)}
+    extras = () if isinstance(entry.content, str) else (part.extra for part in entry.content if part.extra)
+    for holder in (native.keep or {}, native.call or {}, *extras):
+        for key in _worded(holder):
+            found.setdefault(key, "left out")
+    return [Adapted(entry.seq, f"{key} {what}") for key, what in found.items()]
+
+
+def _worded(holder: dict[str, Any]) -> Iterator[str]:
+    """The keys of what is kept of an item under which there are words."""
+    for key, value in holder.items():
+        if key in _HOLDERS:
+            for inner in value if isinstance(value, list) else [value]:
+                yield from _worded(inner) if isinstance(inner, dict) else ()
+        elif _has_words(key, value):
+            yield key
+
+
+def _has_words(key: str, value: Any) -> bool:
+    """Whether a reader would miss what the item holds under this key, at any depth."""
+    if key in _WORDLESS or key.startswith(UNREADABLE):
+        return False
+    if isinstance(value, dict):
+        return any(_has_words(inner, one) for inner, one in value.items())
+    if isinstance(value, list):
+        return any(_has_words("", one) for one in value)
+    return isinstance(value, str) and bool(value.strip())
 
 
 def replaced_by_text(entry: Entry, part: Part, adapted: list[Adapted] | None) -> str:

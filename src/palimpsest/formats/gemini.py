@@ -13,7 +13,18 @@ from typing import Any
 
 from palimpsest.entries import Entry, Opaque, Part, Role, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import NAMELESS, is_own, mappings, own_native, replaced_by_text
+from palimpsest.formats.common import (
+    NAMELESS,
+    fitting,
+    is_own,
+    mappings,
+    own_native,
+    renamed_tokens,
+    replaced_by_text,
+    said_beside,
+    said_beside_overhead,
+    unused,
+)
 from palimpsest.formats.gemini_contents import (
     decode_content,
     encode_call,
@@ -49,6 +60,9 @@ Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as 
 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
+
+_NOT_CALLABLE = re.compile(r"^(?=[^A-Za-z_])|[^A-Za-z0-9_.:-]")
+"""What a function's name may not hold, and the place before a first character that may not be the first."""
 
 _ROLES: dict[str, Role] = {"user": "user", "model": "assistant"}
 _SIMPLE = {"role", "parts"}
@@ -101,7 +115,8 @@ class Gemini:
         """
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
-            if entry.kind == "message" and type(entry.content) is str and entry.role != "system" and not entry.name:
+            plain = entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name
+            if plain and entry.role != "system":
                 text = entry.content if shown.text is None else shown.text
                 return [{"role": role_of(entry), "parts": [{"text": text}]}] if text else []
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
@@ -144,9 +159,9 @@ class Gemini:
     def overhead(self, entry: Entry) -> int:
         """Tokens that the API, or the way it is rendered, adds to this entry beside its texts."""
         kind, content = entry.kind, entry.content
-        if kind == "message" and type(content) is str and entry.role != "system":
+        if kind == "message" and type(content) is str and entry.native is None and entry.role != "system":
             return PER_CONTENT
-        tokens = PER_CONTENT
+        tokens = PER_CONTENT + said_beside_overhead(entry, NAME)
         if kind == "tool_call":
             tokens = _call_overhead(entry)
         elif kind == "tool_result":
@@ -187,9 +202,10 @@ def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
             _note(adapted, entry.seq, "the name left out")
         if entry.role == "system" and entry.turn:
             _note(adapted, entry.seq, "system message said by the user")
-        if text is None and not isinstance(entry.content, str):
-            return [item for part in entry.content if (item := _shown_part(entry, part, adapted)) is not None]
-        text = entry.text if text is None else text
+        if text is None:
+            parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
+            found = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
+            return found + [{"text": beside} for beside in said_beside(entry, NAME)]
     elif text is None:
         text = shown_text(entry)
     return [{"text": text}] if text else []
@@ -223,8 +239,7 @@ class _Calls:
         self.ids: dict[int, str] = {}
         for entry in entries:
             if entry.call_id:
-                taken = entry.call_id in self.ids.values()
-                self.ids[entry.seq] = f"{entry.call_id}_{entry.seq}" if taken else entry.call_id
+                self.ids[entry.seq] = unused(entry.call_id, entry.seq, self.ids.values())
 
     def place(self, shown: Shown) -> int:
         """Where the call that a result answers stands among the calls."""
@@ -284,10 +299,7 @@ def _text(entry: Entry, adapted: list[Adapted] | None) -> str:
 
 def _callable(name: str | None) -> str:
     """The function's name, or the nearest one that the API takes."""
-    if name and CALLABLE.fullmatch(name):
-        return name
-    plain = re.sub(r"[^A-Za-z0-9_.:-]", "_", name or NAMELESS)
-    return (plain if plain[0].isalpha() or plain[0] == "_" else f"_{plain}")[:NAME_LENGTH]
+    return fitting(name or NAMELESS, _NOT_CALLABLE, NAME_LENGTH)
 
 
 def _call_overhead(entry: Entry) -> int:
@@ -297,6 +309,6 @@ def _call_overhead(entry: Entry) -> int:
         tokens += UNSIGNED_TOKENS
         if not text.startswith("{"):  # wrapped, and escaped as JSON: at most one token for each character more
             tokens += len(to_json(text)) - len(text)
-        if not CALLABLE.fullmatch(entry.name or ""):
-            tokens += NAME_LENGTH
+    if not CALLABLE.fullmatch(entry.name or ""):
+        tokens += renamed_tokens(entry.name, NAME_LENGTH)
     return tokens

@@ -7,20 +7,34 @@ own stay in `native` and come back. The shapes are those of OpenAI's API referen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.common import NAMELESS, is_own, mappings, own_native, replaced_by_text, stand_in_overhead
-from palimpsest.formats.openai_chat_rules import broken_rules
-from palimpsest.notes import SPEAKING, shown_text
+from palimpsest.formats.common import (
+    NAMELESS,
+    fitting,
+    is_own,
+    mappings,
+    own_native,
+    renamed_tokens,
+    replaced_by_text,
+    stand_in_overhead,
+    unused,
+)
+from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
+from palimpsest.notes import SPEAKING, THOUGHTS, shown_text
 from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
 reported usage of function calls. The first call of a message pays for the message, too."""
+
+_NOT_CALLED = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_SPEAKING = re.compile(r"[\s<|\\/>]")
 
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
@@ -74,14 +88,15 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _said(_message(group, [] if adapted is None else adapted))
+            return _said(entry, _message(group, [] if adapted is None else adapted), adapted)
         adapted = [] if adapted is None else adapted
         calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
         rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
         if not any(shown.entry.kind == "tool_call" for shown in calling):
-            return [message for shown in group for message in _said(_message([shown], adapted))]
+            pairs = [(shown.entry, _message([shown], adapted)) for shown in group]
+            return [message for entry, made in pairs for message in _said(entry, made, adapted)]
         results = [shown for shown in rest if not shown.data]
-        messages = [_callable(_message(calling, adapted), [shown.entry for shown in calling])]
+        messages = [_callable(_message(calling, adapted), [shown.entry for shown in calling], adapted)]
         ids = _call_ids(messages[0], calling)
         for shown in results:
             message = _message([shown], adapted)
@@ -96,9 +111,13 @@ class OpenAIChat:
 
     def overhead(self, entry: Entry) -> int:
         """Tokens that the provider adds to this entry beside its texts."""
+        name = entry.name
         if entry.kind == "tool_call":
-            return PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL
-        named = NAME_OVERHEAD if entry.name and entry.kind == "message" else 0
+            renamed = 0 if name and FUNCTION_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH)
+            return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
+        named = 0
+        if name and entry.kind == "message":
+            named = NAME_OVERHEAD + (0 if SPEAKER_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH))
         if type(entry.content) is not str:
             named += stand_in_overhead(entry, NAME)
         return MESSAGE_OVERHEAD + ROLE_TOKENS + named
@@ -120,9 +139,14 @@ def _joins(first: Entry, entry: Entry) -> bool:
     return first.role == "assistant" and entry.role == "assistant" and first.kind in ("message", "tool_call")
 
 
-def _said(message: Message) -> list[Message]:
+def _said(entry: Entry, message: Message, adapted: list[Adapted] | None) -> list[Message]:
     """The message, unless all that it held has no counterpart here."""
-    return [] if message.get("content") in ([], "") and not any(message.get(key) for key in SPEAKING) else [message]
+    if message.get("content") not in ([], "", None) or any(message.get(key) for key in SPEAKING):
+        return [message]
+    if adapted is not None:
+        thoughts = (key for key in THOUGHTS if message.get(key))
+        adapted.extend(Adapted(entry.seq, f"{key} that nothing follows left out") for key in thoughts)
+    return []
 
 
 def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:
@@ -148,6 +172,23 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
             message.update(native.keep)
         elif native.keep and "role" in native.keep:
             message["role"] = native.keep["role"]
+    return message if adapted is None else _accepted(message, entry, adapted)
+
+
+def _accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
+    """The message without what the API refuses: names that it takes for none, lists of nothing, keys that are null."""
+    if entry.kind == "tool_result":
+        return {**message, "role": "tool", "content": message.get("content") or ""}
+    for key in ("name", "tool_calls", "function_call"):
+        if key in message and not message[key]:
+            del message[key]
+    if message.get("content") == [] and message["role"] == "assistant":
+        message["content"] = None
+    if "name" in message:
+        name = fitting(message["name"], _NOT_SPEAKING, NAME_LENGTH)
+        if name != message["name"]:
+            adapted.append(Adapted(entry.seq, f"name as {name}"))
+            message["name"] = name
     return message
 
 
@@ -158,7 +199,8 @@ def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     message: Message = {"role": entry.role}
     if len(said) == 1:
         content = said[0].text if said[0].text is not None else _encode_content(said[0].entry, adapted)
-        message["content"] = None if calls and content == [] and said[0].entry.content else content
+        nothing = calls and content == [] and (adapted is not None or said[0].entry.content)
+        message["content"] = None if nothing else content
     elif said:
         texts = (_all_text(shown, adapted) for shown in said)
         message["content"] = "\n".join(text for text in texts if text) or (None if calls else "")
@@ -189,7 +231,7 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if isinstance(part, Text) and not part.text and not own:
+        if isinstance(part, Text) and not part.text and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
@@ -234,17 +276,21 @@ def _encode_part(part: Part, *, keep: bool) -> Message:
     return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **extra}
 
 
-def _callable(message: Message, entries: Sequence[Entry]) -> Message:
-    """Name calls whose id is empty or shared within the message by their place in the log, and nameless tools."""
-    seen: set[str] = set()
+def _callable(message: Message, entries: Sequence[Entry], adapted: list[Adapted]) -> Message:
+    """Give calls ids and tools names that the API takes: their own, unless these are empty, too long, odd or shared."""
+    taken: set[str] = set()
     calls = [entry for entry in entries if entry.kind == "tool_call"]
     for call, entry in zip(message["tool_calls"], calls, strict=True):
-        if not call["id"] or call["id"] in seen:
-            call["id"] = f"{call['id'] or 'call'}_{entry.seq}"
-        seen.add(call["id"])
+        id = fitting(call["id"], None, ID_LENGTH) or f"call_{entry.seq}"
+        call["id"] = unused(id, entry.seq, taken, ID_LENGTH)
+        taken.add(call["id"])
         kind = call.get("type", "function")
-        if not call[kind]["name"]:
-            call[kind] = {**call[kind], "name": NAMELESS}
+        given = call[kind]["name"] or NAMELESS
+        name = fitting(given, _NOT_CALLED, NAME_LENGTH)
+        if name != given:
+            adapted.append(Adapted(entry.seq, f"tool name as {name}"))
+        if name != call[kind]["name"]:
+            call[kind] = {**call[kind], "name": name}
     return message
 
 

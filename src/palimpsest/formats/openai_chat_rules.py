@@ -6,13 +6,27 @@ is only known from the API's error messages ("API error 400") it says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Message, Problem
 from palimpsest.notes import SPEAKING
 
+NAME_LENGTH = 64
+"""Characters of a function's name, and of a speaker's."""
+
+ID_LENGTH = 40
+"""Characters of a call's id."""
+
+FUNCTION_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
+SPEAKER_NAME = re.compile(rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}")
+
+_PLAIN = 2
+"""Keys of a message of a role and of text."""
+
 _REFERENCE = "API reference, chat completions"
+_ERROR = "API error 400"
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:
@@ -29,10 +43,13 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
             open_ids.discard(call_id)
             if not _sayable(message.get("content"), allow_empty=True):
                 problems.append(Problem(i, "a tool message needs content, text or text parts", _REFERENCE))
+            problems.extend(_broken_parts(i, message))
             continue
         if open_ids:
             problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
             open_ids = set()
+        if len(message) > _PLAIN or not isinstance(message.get("content"), str):  # most are text alone
+            problems.extend([*_broken_parts(i, message), *_broken_fields(i, message)])
         if role == "assistant":
             calls = message.get("tool_calls")
             if calls:
@@ -58,12 +75,39 @@ def _check_calls(calls: Any, i: int, problems: list[Problem]) -> set[str]:
             problems.append(Problem(i, "every tool call needs an id", _REFERENCE))
             continue
         ids.append(call_id)
+        if len(call_id) > ID_LENGTH:
+            problems.append(Problem(i, f"a call's id has at most {ID_LENGTH} characters, not {len(call_id)}", _ERROR))
         body = call.get(call.get("type", "function"))
-        if not isinstance(body, dict) or not body.get("name"):
-            problems.append(Problem(i, f"the call {call_id!r} needs its function's name", _REFERENCE))
+        name = body.get("name") if isinstance(body, dict) else None
+        if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+            rule = f"the call {call_id!r} needs its function's name: 1 to {NAME_LENGTH} letters, digits, _ and -"
+            problems.append(Problem(i, f"{rule}, not {name!r}", _ERROR))
     if len(set(ids)) < len(ids):
         problems.append(Problem(i, "two calls of one message share an id", "API error 400"))
     return set(ids)
+
+
+def _broken_fields(i: int, message: Message) -> list[Problem]:
+    """What is wrong with the speaker's name, and with a list of no calls."""
+    name, calls = message.get("name"), message.get("tool_calls")
+    broken = []
+    speaks = name is not None and message.get("role") != "function"
+    if speaks and not (isinstance(name, str) and SPEAKER_NAME.fullmatch(name)):
+        rule = f"a speaker's name has 1 to {NAME_LENGTH} characters without spaces and <|\\/>, unlike {name!r}"
+        broken.append(Problem(i, rule, _ERROR))
+    if calls is not None and not calls:
+        broken.append(Problem(i, "tool_calls is left out where there are none", _ERROR))
+    return broken
+
+
+def _broken_parts(i: int, message: Message) -> list[Problem]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return []
+    if not content:
+        return [Problem(i, "a list of parts is not empty", _ERROR)]
+    empty = any(isinstance(part, dict) and part.get("type") == "text" and not part.get("text") for part in content)
+    return [Problem(i, "a text part is not empty", _ERROR)] if empty else []
 
 
 def _sayable(content: Any, *, allow_empty: bool) -> bool:

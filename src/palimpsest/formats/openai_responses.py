@@ -12,11 +12,11 @@ from typing import Any
 
 from palimpsest.entries import Entry, File, Part, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import own_native
+from palimpsest.formats.common import own_native, renamed_tokens, said_beside_overhead
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
-from palimpsest.formats.openai_responses_items import NAME, PICTURES, is_name
+from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, PICTURES, is_name
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
@@ -72,13 +72,12 @@ class OpenAIResponses:
         """Tokens that the provider, or the way it is rendered, adds to this entry beside its texts."""
         if entry.kind == "tool_call":
             name = entry.name or ""
-            # A rewritten name is ASCII and no longer than the name: a token is at least one character of it.
             kept = own_native(entry, NAME)
-            tokens = PER_ITEM + PER_CALL + (0 if is_name(name) else max(len(name), 1))
+            tokens = PER_ITEM + PER_CALL + (0 if is_name(name) else renamed_tokens(name, NAME_LENGTH))
             return tokens + (_kept_tokens(entry, kept.keep) if kept is not None and kept.keep is not None else 0)
         native, tokens = entry.native, PER_ITEM
         if native is not None and native.keep is not None:
-            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else FENCE_TOKENS
+            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else said_beside_overhead(entry, NAME)
         if not isinstance(entry.content, str):
             tokens += sum([FENCE_TOKENS + _by_file(part) for part in entry.content if not isinstance(part, Text)])
         return tokens

@@ -177,9 +177,8 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= NAME_LENGTH and _ID.fullmatch(value) is not None
 
 
-def valid_name(name: str) -> str:
-    """The name with one `_` for each run of characters that the API refuses; empty where nothing is left."""
-    return name if is_name(name) else re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:NAME_LENGTH]
+NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+"""Characters that no function's name holds."""
 
 
 def sendable(item: Message) -> Message | None:

@@ -14,12 +14,14 @@ from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
 from palimpsest.fences import fenced
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.common import DEFAULT as CHAT
-from palimpsest.formats.common import NAMELESS, is_own, own_native, replaced_by_text
+from palimpsest.formats.common import NAMELESS, fitting, is_own, own_native, replaced_by_text, said_beside, unused
 from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
 from palimpsest.formats.openai_responses_items import (
     ASKING,
     ID_LENGTH,
     NAME,
+    NAME_LENGTH,
+    NOT_IN_NAME,
     PICTURES,
     SHAPES,
     is_id,
@@ -27,9 +29,8 @@ from palimpsest.formats.openai_responses_items import (
     is_status,
     pair_key,
     sendable,
-    valid_name,
 )
-from palimpsest.notes import SPEAKING, shown_text, stand_in
+from palimpsest.notes import shown_text
 
 _DETAILS = ("auto", "low", "high", "original")
 _TEXTUAL = ("function_call", "custom_tool_call")
@@ -84,11 +85,8 @@ def _call_ids(speaking: Sequence[Shown]) -> dict[int, str]:
         entry = shown.entry
         if entry.kind == "tool_call":
             call_id = entry.call_id or ""
-            if not call_id or len(call_id) > ID_LENGTH or call_id in ids.values():
-                call_id = f"{call_id[: ID_LENGTH - 24] or 'call'}_{entry.seq}"
-            while call_id in ids.values():
-                call_id += "_"
-            ids[entry.seq] = call_id
+            call_id = fitting(call_id, None, ID_LENGTH) or f"call_{entry.seq}"
+            ids[entry.seq] = unused(call_id, entry.seq, ids.values(), ID_LENGTH)
     return ids
 
 
@@ -162,7 +160,10 @@ def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Ada
         if came not in _TEXTUAL and adapted is not None:
             adapted.append(Adapted(entry.seq, f"{came} as {kind}"))
         text = entry.text if shown.text is None else shown.text
-        item |= {"type": kind, "call_id": call_id, "name": valid_name(entry.name or "") or NAMELESS}
+        name = fitting(entry.name or NAMELESS, NOT_IN_NAME, NAME_LENGTH)
+        if adapted is not None and name != (entry.name or NAMELESS):
+            adapted.append(Adapted(entry.seq, f"tool name as {name}"))
+        item |= {"type": kind, "call_id": call_id, "name": name}
         item[ASKING[kind].text] = text or ("{}" if kind == "function_call" else "")
     if (not linked or shown.text is not None) and "id" not in SHAPES[kind].needed:
         item.pop("id", None)
@@ -265,12 +266,7 @@ def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
         texts = [entry.content]
     else:
         texts = [replaced_by_text(entry, part, adapted) for part in entry.content]
-    native = entry.native
-    if native is not None and native.format != NAME and native.keep:
-        for key in SPEAKING:
-            value = native.keep.get(key)
-            if value:
-                texts.append(value if isinstance(value, str) else stand_in(Opaque(item={"type": key, key: value})))
+    texts += said_beside(entry, NAME)
     return "\n".join(filter(None, texts))
 
 

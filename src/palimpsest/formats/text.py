@@ -24,7 +24,7 @@ from palimpsest.entries import Entry, File, Native, Reasoning, Text, moment
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text
+from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text, said_beside
 from palimpsest.notes import FENCE_TOKENS, stand_in
 
 NAME = "text"
@@ -141,6 +141,8 @@ class PlainText:
             tokens += RANGE_TOKENS
         elif kind == "message" and entry.role == "system":
             tokens += 2  # the empty line after the caller's
+        for beside in said_beside(entry, NAME):
+            tokens += LABEL_TOKENS + FENCE_TOKENS + _indentation(beside)
         if type(entry.content) is not str:
             tokens += sum(_part_overhead(part) for part in entry.content)
         return tokens
@@ -184,6 +186,8 @@ def _pieces(
         texts = [(False, entry.content)]
     else:
         texts = _runs(entry, adapted)
+    if shown.text is None and says:
+        texts = _with_more(texts, said_beside(entry, NAME))
     if says:  # elsewhere thoughts and arguments have a place of their own; here only a label parts them from the rest
         called = entry.kind == "tool_call"
         texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]
@@ -213,6 +217,14 @@ def _runs(entry: Entry, adapted: list[Adapted] | None) -> list[tuple[bool, str]]
         else:
             runs.append((thought, text))
     return runs or ([(False, "")] if entry.kind in ("tool_call", "tool_result", "context") else [])
+
+
+def _with_more(runs: list[tuple[bool, str]], said: list[str]) -> list[tuple[bool, str]]:
+    """The runs with more that was said, in the last of them if that was not only thought."""
+    if not said:
+        return runs
+    last = [runs[-1][1]] if runs and not runs[-1][0] else []
+    return [*runs[: len(runs) - len(last)], (False, "\n".join(filter(None, [*last, *said])))]
 
 
 def _label(entry: Entry, names: dict[int, str | None]) -> str:

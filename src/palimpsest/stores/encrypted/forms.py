@@ -106,7 +106,7 @@ def keys_of(stored: Entry) -> set[str | None]:
 
 CLEAR = (
     *("kind", "role", "status", "importance", "pinned", "expires_at", "at"),
-    *("turn", "group", "answers", "late", "continues", "revision", "erased"),
+    *("turn", "group", "answers", "late", "continues", "pauses", "revision", "erased"),
 )
 """What of an entry stands beside its ciphertext, with id and seq: stores below go by it."""
 

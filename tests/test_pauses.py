@@ -1,0 +1,165 @@
+"""Turns that Anthropic interrupts while a tool of its own runs: call and result stay together, or are shown apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rules_anthropic
+from palimpsest import Context, Memory, Session
+from palimpsest.errors import BudgetImpossible
+from providers import FORMATS, PROVIDERS
+from worlds import STORES
+
+ASKED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "find", "input": {}}
+QUESTION = {"role": "user", "content": "look it up please"}
+
+
+def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "found"}]}
+PAUSED = said(text("I search."), ASKED)
+GOES_ON = said(FOUND, text("here it is"))
+
+
+@pytest.fixture(params=[*STORES, "encrypted"])
+def session(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Session]:
+    """A session in Anthropic's format in a store of each kind."""
+    addresses = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}
+    sealed: dict[str, Any] = {"encryption": {"k": "11" * 32}} if request.param == "encrypted" else {}
+    with Memory.open(addresses.get(request.param, tmp_path / "log.db"), **sealed) as memory:
+        yield memory.session("s", format="anthropic")
+
+
+def accepted(ctx: Context) -> list[Any]:
+    """The messages of a context that Anthropic's API takes, by their judge and by ours."""
+    assert rules_anthropic.faults(ctx.messages) == []
+    assert rules_anthropic.sdk_faults(ctx.request()) == []
+    return ctx.messages
+
+
+def test_a_turn_that_goes_on_is_one_group(session: Session) -> None:
+    """The message that a pause has interrupted and the one that goes on with it are kept or left out together."""
+    for message in (QUESTION, PAUSED, GOES_ON, QUESTION, said(text("and so on"))):
+        session.add([message])
+
+    assert [entry.group for entry in session.entries()] == [1, 2, 2, 4, 5]
+
+
+def test_what_a_pause_waits_for_may_be_a_tool_of_the_client(session: Session) -> None:
+    """A search that calls the client's tool goes on after its result, in the same group, in their order."""
+    for message in (QUESTION, said(ASKED, CALL), RESULT, GOES_ON):
+        session.add([message])
+
+    messages = accepted(session.context())
+
+    assert [entry.group for entry in session.entries()] == [1, 2, 2, 2, 2]
+    assert messages == [QUESTION, said(ASKED, CALL), RESULT, GOES_ON]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_was_sent_stays_when_the_turn_goes_on(session: Session, format: str) -> None:
+    """While the rest of a turn comes, with calls that are still open, what came before the pause is sent as it was."""
+    before: list[bytes] = []
+    for message in (QUESTION, PAUSED, said(FOUND, text("more"), CALL), RESULT, said(text("done"))):
+        session.add([message])
+
+        ctx = session.context(format=format)
+
+        now = PROVIDERS[format].blocks(ctx.messages)
+        assert PROVIDERS[format].faults(ctx.messages) == []
+        assert now[: len(before)] == before
+        before = now
+
+
+def test_the_end_of_a_pause_is_sent_as_it_is(session: Session) -> None:
+    """A turn that is to go on is sent back as it came: the API then goes on with it."""
+    session.add([QUESTION, PAUSED])
+
+    assert accepted(session.context()) == [QUESTION, PAUSED]
+
+
+def test_a_turn_that_is_given_up_has_a_search_that_failed(session: Session) -> None:
+    """Where the user speaks instead, the search is shown as one that could not be done, behind what was sent."""
+    session.add([QUESTION, PAUSED, {"role": "user", "content": "never mind"}])
+
+    messages = accepted(session.context())
+
+    error = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+    assert messages[1] == said(text("I search."), ASKED, {**FOUND, "content": error})
+
+
+def test_a_result_whose_search_was_erased_is_text(session: Session) -> None:
+    """What a search has found is told in a fence where the search itself is gone."""
+    session.add([QUESTION, PAUSED, GOES_ON])
+
+    session.erase([2])
+    messages = accepted(session.context())
+
+    assert messages[1]["content"][0]["text"].startswith("<provider_item")
+    assert messages[1]["content"][1] == text("here it is")
+
+
+def test_searches_of_one_id_are_told_apart(session: Session) -> None:
+    """An id that comes back gets a number, in call and result alike, across a pause too."""
+    session.add([QUESTION, PAUSED, GOES_ON, QUESTION, PAUSED, GOES_ON])
+
+    messages = accepted(session.context())
+
+    again = [block for block in messages[3]["content"] if block["type"] != "text"]
+    assert again == [{**ASKED, "id": "srvtoolu_1_2"}, {**FOUND, "tool_use_id": "srvtoolu_1_2"}]
+
+
+def test_no_budget_parts_a_turn_from_its_end() -> None:
+    """Whatever the budget, the API takes what is shown of an interrupted turn."""
+    answer = said(text("I search. " + "word " * 60), ASKED)
+    shown = 0
+    with Memory.open("memory://") as memory:
+        for limit in range(60, 400, 8):
+            session = memory.session(f"s{limit}", max_tokens=limit, format="anthropic")
+            session.add([QUESTION, answer, GOES_ON])
+            try:
+                ctx = session.context()
+            except BudgetImpossible:
+                continue
+            assert ctx.tokens <= limit
+            shown += "here it is" in str(accepted(ctx))
+    assert shown
+
+
+def test_a_result_without_its_search_is_a_broken_rule() -> None:
+    """`validate` names what was found by a search that is not there."""
+    from palimpsest.formats import find_format
+
+    (problem,) = find_format("anthropic").validate([QUESTION, GOES_ON])
+
+    assert "without the call that it answers" in str(problem)
+
+
+def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session: Session) -> None:
+    """Where the model has its client's result and says something else, the failure comes before that."""
+    session.add([QUESTION, said(ASKED, CALL), RESULT, {"role": "assistant", "content": "never mind"}, QUESTION])
+
+    messages = accepted(session.context())
+
+    assert [block["type"] for block in messages[3]["content"]] == ["web_search_tool_result", "text"]
+
+
+def test_what_an_unknown_tool_of_the_provider_waits_for_is_left_as_it_is(session: Session) -> None:
+    """Nobody here knows how a tool fails that is newer than this: its call is sent as it came."""
+    asked = {**ASKED, "name": "telepathy"}
+    session.add([QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION])
+
+    messages = session.context().messages
+
+    assert messages == [QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION]
