@@ -195,12 +195,13 @@ class AsyncMemory:
         appends those of its entries that are not there. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.imports import imported
+        from palimpsest.imports import accesses_of, imported
+        from palimpsest.survey import restore_accesses
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
         found, dump = imported(data, admission=None if on_conflict == "merge" else self.privacy)
-        key = SessionKey(self.tenant, session_id or found)
+        key, accesses = SessionKey(self.tenant, session_id or found), accesses_of(data, dump)
         check_id(key.session, "session")
         if on_conflict == "merge" and await self.store.head(key) is not None:
             living = [entry for entry in dump.entries if not entry.erased]
@@ -212,6 +213,7 @@ class AsyncMemory:
             if self.derivations is not None and on_conflict == "replace":
                 await self.derivations.gone(key)
             await self.store.load(key, dump, replace=on_conflict == "replace")
+            await restore_accesses(self.store, key, accesses)
             self.withheld.pop((key, self.store), None)
             await self.store.scrub(whole=False)
         await self.observers.emit("session:imported", key.session, {"entries": len(dump.entries)}, self.runner.wait)
