@@ -29,14 +29,14 @@ law = settings(deadline=None, max_examples=30, suppress_health_check=list(Health
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "simple_fifo"},
     {"strategy": "token_aware_lru"},
-    {"strategy": "hybrid_summary", "summary_tokens": 60},
-    {"strategy": "summarizer"},
+    {"strategy": "hybrid_summary", "interaction_keep": 0, "summary_tokens": 60},
+    {"strategy": "summarizer", "interaction_keep": 0},
     {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0},
     {"strategy": "summarizer", "recent_entries": 3, "min_entries": 2},
     {"strategy": "summarizer", "summaries": "chain", "interaction_keep": 1},
     {"strategy": "neuralyzer", "interaction_keep": 2},
     {"strategy": "mask_results", "interaction_keep": 0},
-    {"strategy": "ladder"},
+    {"strategy": "ladder", "interaction_keep": 1},
 )
 SUMMARY = "They looked at trains. They chose the night train to Vienna! It leaves at 22:10.\n- open: the seats\n" * 8
 
@@ -329,7 +329,7 @@ def test_a_summary_holds_only_what_providers_take(memory: Memory) -> None:
     session.add_user_message("half of a \ud800 smiley " + filler(200))
     session.add_assistant_message("ok")
 
-    session.compact("summarizer")
+    session.compact({"strategy": "summarizer", "interaction_keep": 0})
 
     (made,) = session.summaries()
     made.text.encode()
