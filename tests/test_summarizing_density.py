@@ -331,6 +331,15 @@ def test_inventions_are_left_out_of_a_plain_text():
     assert draft.text == f"{NAME}. {ORDER}."
 
 
+def test_dates_may_be_written_anew():
+    """A plain text may say in other words when something was: the source has its times in one form only."""
+    source = Source(entries=[Entry(seq=1, content="The kettle leaks at the handle.", at=1_693_130_640_000_000)])
+
+    draft, _ = drive(source, recipe(loops=0), ["At 10:04 am on 27 August, 2023, they said that the kettle leaks."])
+
+    assert draft.text == "At 10:04 am on 27 August, 2023, they said that the kettle leaks."
+
+
 def test_what_is_not_checked_is_taken_as_it_is():
     """Whoever says that answers are not to be checked gets any text that says something."""
     draft, asked = drive(SOURCE, recipe(loops=0, checked=False), ["ok"])

@@ -42,6 +42,12 @@ _RUN = 8
 _LEAST = 3
 """Content words of its source that a summary mentions at the least, or a quarter of them where there are so few."""
 
+_DATE = re.compile(
+    r"\b\d{1,2}:\d\d\b|\b\d{4}-\d\d-\d\d\b|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\b",
+    re.IGNORECASE,
+)
+"""What dates and times of day have in them."""
+
 _OF_ANY = frozenset(("entry", "user", "assis", "messa", "conve", "summa"))
 """Beginnings of words that any conversation may be described by."""
 
@@ -101,11 +107,8 @@ class Support:
 
     def holds(self, item: str) -> bool:
         """Whether the item's identifiers and most of its content words occur in the source."""
-        for identifier in identifiers(item):
-            parts = identifier.split()
-            wanted = parts if len(parts) == 1 else [part for part in parts if any(map(str.isdigit, part))]
-            if not all(contains(self._text, part.strip(".,")) for part in wanted):
-                return False
+        if not self._names(identifiers(item)):
+            return False
         words = _WORDS.findall(item.casefold())
         if not self._by_words or not words:
             return bool(words)
@@ -114,12 +117,23 @@ class Support:
             return all(contains(self._folded, word) for word in words)
         return len(stems & self._stems) >= SUPPORTED * len(stems)
 
+    def _names(self, found: Iterable[str]) -> bool:
+        """Whether all these identifiers occur in the source."""
+        for identifier in found:
+            parts = identifier.split()
+            wanted = parts if len(parts) == 1 else [part for part in parts if any(map(str.isdigit, part))]
+            if not all(contains(self._text, part.strip(".,")) for part in wanted):
+                return False
+        return True
+
     def within(self, text: str) -> str:
-        """Return the text without the sentences that name what the source does not."""
-        said, pieces = Support(self._text, words=False), sentences(text)
-        kept = [
-            piece if not identifiers(piece) or said.holds(piece) else "\n" * piece.endswith("\n") for piece in pieces
-        ]
+        """Return the text without the sentences that name what the source does not; dates may be written anew."""
+
+        def holds(piece: str) -> bool:
+            return self._names(one for one in identifiers(piece) if not _DATE.search(one))
+
+        pieces = sentences(text)
+        kept = [piece if holds(piece) else "\n" * piece.endswith("\n") for piece in pieces]
         return text if kept == pieces else "".join(kept).strip()
 
     def tells(self, text: str) -> bool:
