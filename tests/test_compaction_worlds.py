@@ -22,7 +22,7 @@ from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
 from palimpsest.tokens import encoding
 from providers import FORMATS, PROVIDERS
-from talks import Scripted, filler, talk, words
+from talks import Scripted, as_it_is, filler, talk, words
 
 law = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
 
@@ -424,7 +424,7 @@ async def test_a_cancelled_task_has_appended_and_leaves_no_lease(place: str) -> 
         return "never"
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=hanging)
+        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(hanging))
         task = asyncio.create_task(turns(chat, 0, 1, 2, 3))
         await begun.wait()
         task.cancel()
@@ -449,7 +449,7 @@ async def test_a_blocking_summarizer_does_not_block_the_loop(place: str) -> None
         return "at last."
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=blocking)
+        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(blocking))
         task = asyncio.create_task(turns(chat, 0, 1, 2, 3))
         await asyncio.to_thread(begun.wait, 30)
         other = memory.session("other", counter=words)
@@ -474,7 +474,13 @@ async def test_closing_waits_for_what_runs_in_the_background(place: str) -> None
         return "done in time."
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, auto_compact="background", summarizer=slow)
+        chat = memory.session(
+            "s",
+            counter=words,
+            long_term=EVERY,
+            auto_compact="background",
+            summarizer=as_it_is(slow),
+        )
         await turns(chat, 0, 1, 2, 3)
         await begun.wait()
     async with AsyncMemory.open(place) as memory:
@@ -488,12 +494,12 @@ async def test_a_summarizer_may_use_the_session_that_it_summarises(place: str) -
         reasons: list[Any] = []
 
         async def curious(prompt: str) -> str:
-            chat = memory.session("s", counter=words, summarizer=curious)
+            chat = memory.session("s", counter=words, summarizer=as_it_is(curious))
             await chat.add_user_message("from inside")
             reasons.append((await chat.compact("summarizer")).reason)
             return f"{len((await chat.context()).messages)} messages."
 
-        chat = memory.session("s", counter=words, summarizer=curious)
+        chat = memory.session("s", counter=words, summarizer=as_it_is(curious))
         await turns(chat, 0, 1, 2)
 
         done = await chat.compact({"strategy": "summarizer", "cod_max_loops": 0})
@@ -512,7 +518,7 @@ def test_an_interrupt_during_a_summary_leaves_all_as_it_was(memory: Memory) -> N
         never.wait(30)
         return "too late."
 
-    chat = memory.session("s", counter=words, long_term=EVERY, summarizer=interrupting)
+    chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(interrupting))
     talk(chat, *[80] * 3)
     with pytest.raises(KeyboardInterrupt):
         talk(chat, 80, start=3)

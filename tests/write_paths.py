@@ -298,7 +298,7 @@ def _compact(w: Watched) -> None:
     for name, answer in answers.items():
         session = w.session(name, summarizer=answer)
         _talk(w, session)
-        session.compact({**SUMMARY, "instructions": focus})
+        session.compact({**SUMMARY, "instructions": focus, "on_failure": "keep"})
         session.compact({**SUMMARY, "prompt_template": template})
         session.compact({**SUMMARY, "cod_max_loops": 2, "on_failure": "heuristic"})
         _talk(w, session)
