@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.cutting import Oversize
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
     from palimpsest.models import Model
-    from palimpsest.summarizers import SummarizeCallable, Summarizer
+    from palimpsest.summarizers import SummarizeCallable, Summarizer, Unbound
 
     class SessionOptions(TypedDict, total=False):
         """The options of a session, for type checkers; `Options` checks them and has their defaults."""
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         low_water: float
         readonly: bool
         long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
-        summarizer: Summarizer | SummarizeCallable | str | None
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None
         auto_compact: Literal["inline", "background", "off"]
         long_term_run: Literal["first", "all"]
         before_turn: bool
@@ -82,7 +82,7 @@ class Options:
         low_water: float = LOW_WATER,
         readonly: bool = False,
         long_term: Any = None,
-        summarizer: Summarizer | SummarizeCallable | str | None = None,
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None,
         auto_compact: str = "inline",
         long_term_run: str = "first",
         before_turn: bool = False,
