@@ -502,7 +502,7 @@ async def test_a_summarizer_may_use_the_session_that_it_summarises(place: str) -
         chat = memory.session("s", counter=words, summarizer=as_it_is(curious))
         await turns(chat, 0, 1, 2)
 
-        done = await chat.compact({"strategy": "summarizer", "cod_max_loops": 0})
+        done = await chat.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
 
         assert done.summary is not None
         assert (done.summary.text, reasons) == ("7 messages.", ["pending"])
