@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest import Entry, Image, Memory, Session, Text
+from palimpsest import CallableSummarizer, Entry, Image, Memory, Session, Text
 from palimpsest.entries import Native
 from palimpsest.runners import drive
 from palimpsest.stores.encrypted import Encryption
@@ -57,7 +57,7 @@ def play(memory: Memory, word: Words) -> Session:
     def summarizer(_: str) -> str:
         return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
 
-    session = session_of(memory, summarizer=summarizer)
+    session = session_of(memory, summarizer=CallableSummarizer(summarizer, checked=False))
     for number in range(6):
         text = f"{number} " + "many words that are to be summarised " * 8
         session.add_user_message(f"{text} {word()}")

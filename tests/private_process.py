@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from palimpsest import Memory
+from palimpsest import CallableSummarizer, Memory
 from private_messages import entries, export
 from watched import PATTERN
 from writer import quarters
@@ -71,7 +71,7 @@ def compact(memory: Memory, point: str) -> None:
             die()
         return f"They spoke of {MARKER}, {prompt[-200:]}"
 
-    session = memory.session("s", counter=quarters, summarizer=summarizer)
+    session = memory.session("s", counter=quarters, summarizer=CallableSummarizer(summarizer, checked=False))
     for _ in range(3):
         for number in range(4):
             session.add_user_message(f"{number} {MARKER} {WORDS}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palimpsest import Session
+from palimpsest import CallableSummarizer, Session
+from palimpsest.runners import Runner
 
 
 def words(text: str) -> int:
@@ -35,12 +36,16 @@ def use_tool(session: Session, name: str, status: str, output: str = "done") -> 
 
 
 class Scripted:
-    """A summarizer that answers from a script, by call, and keeps what it was asked. The last answer repeats."""
+    """A summarizer that answers from a script, by call, and keeps what it was asked. The last answer repeats.
+
+    What it says is taken whatever the conversation was about, unless it is `checked`.
+    """
 
     name = "scripted"
 
-    def __init__(self, *answers: str | Exception | Callable[[str], str]) -> None:
+    def __init__(self, *answers: str | Exception | Callable[[str], str], checked: bool = False) -> None:
         self.answers: Sequence[Any] = answers
+        self.checked = checked
         self.prompts: list[str] = []
 
     def __call__(self, prompt: str) -> str:
@@ -50,10 +55,19 @@ class Scripted:
             raise answer
         return str(answer(prompt) if callable(answer) else answer)
 
+    def bound(self, runner: Runner, clock: Callable[[], int]) -> Any:
+        """What a memory asks."""
+        return CallableSummarizer(self, name=self.name, checked=self.checked).bound(runner, clock)
+
     @property
     def calls(self) -> int:
         """How often it was asked."""
         return len(self.prompts)
+
+
+def as_it_is(function: Callable[[str], Any]) -> CallableSummarizer:
+    """A summarizer whose answers are taken whatever the conversation was about."""
+    return CallableSummarizer(function, checked=False)
 
 
 class Listener:

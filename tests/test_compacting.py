@@ -59,7 +59,7 @@ def test_a_dry_run_changes_nothing(chat: Session) -> None:
     """`dry_run` shows the plan and leaves log, head and events alone."""
     before, revision = chat.entries(), chat.stats().revision
 
-    planned = chat.compact("summarizer", dry_run=True)
+    planned = chat.compact({"strategy": "summarizer", "interaction_keep": 0}, dry_run=True)
 
     assert planned.dry_run
     assert planned.covered == 20
@@ -98,7 +98,7 @@ def test_the_next_version_takes_the_last_one_in(chat: Session) -> None:
 def test_restoring_brings_everything_back(chat: Session) -> None:
     """After `restore` the active set and the context are what they were before the compaction."""
     active, messages = chat.active_entries(), chat.context().messages
-    chat.compact("summarizer")
+    chat.compact({"strategy": "summarizer", "interaction_keep": 0})
 
     assert chat.restore() == 20
 
@@ -153,7 +153,7 @@ def test_text_of_a_summarizer_cannot_forge_a_fence(memory: Memory) -> None:
     session = memory.session("forged", counter=words, summarizer=Scripted(hostile))
     talk(session, 300, 300)
 
-    assert session.compact({"strategy": "summarizer", "cod_max_loops": 0}).done
+    assert session.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0}).done
 
     content = session.context().messages[0]["content"]
     assert content.count("</summary>") == 1
@@ -171,7 +171,7 @@ def test_events_tell_what_happened(memory: Memory) -> None:
     talk(session, *[100] * 4)
     ids = [entry.id for entry in session.entries()]
 
-    done = session.compact("summarizer")
+    done = session.compact({"strategy": "summarizer", "interaction_keep": 0})
 
     (facts,) = heard.facts("compressed")
     assert heard.names() == ["compressed"]
@@ -189,7 +189,7 @@ def test_evicting_and_erasing_are_told(memory: Memory) -> None:
     talk(session, *[10] * 4)
 
     session.compact("simple_fifo")
-    session.compact("neuralyzer")
+    session.compact({"strategy": "neuralyzer", "interaction_keep": 0})
 
     assert heard.names() == ["evicted", "erased"]
     assert heard.facts("evicted")[0]["seqs"] == (1, 2, 3, 4)
@@ -235,9 +235,9 @@ def test_a_reader_may_look_but_not_compact(memory: Memory, chat: Session) -> Non
     """A read-only session plans, and refuses to compact."""
     reader = memory.session("chat", counter=words, readonly=True)
 
-    assert reader.compact("summarizer", dry_run=True).covered == 20
+    assert reader.compact({"strategy": "summarizer", "interaction_keep": 0}, dry_run=True).covered == 20
     with pytest.raises(ConfigError, match="readonly"):
-        reader.compact("summarizer")
+        reader.compact({"strategy": "summarizer", "interaction_keep": 0})
     with pytest.raises(ConfigError, match="readonly"):
         reader.restore()
 
@@ -291,7 +291,7 @@ def test_erasing_what_is_covered_takes_the_summary_along(chat: Session) -> None:
     session.add_user_message("my password is swordfish")
     session.add_assistant_message("noted")
     secret = session.entries()[-2]
-    session.compact("summarizer")
+    session.compact({"strategy": "summarizer", "interaction_keep": 0})
 
     session.erase([secret.id])
 
@@ -323,9 +323,9 @@ def test_accounts_are_kept_by_session(memory: Memory, clock: FakeClock) -> None:
     summarizer = Scripted(filler(30, "short"))
     session = memory.session("paid", counter=words, summarizer=summarizer)
     talk(session, 300, 300)
-    session.compact({"strategy": "summarizer", "cod_max_loops": 0})
+    session.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
     talk(session, 300, start=2)
-    session.compact({"strategy": "summarizer", "cod_max_loops": 0})
+    session.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
 
     spent = session.stats().spent
 

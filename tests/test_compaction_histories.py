@@ -158,7 +158,7 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
         assert reader.compact(dry_run=True).evicted > 0
         assert reader.context().tokens > 0
         writer = memory.session("s", max_messages=4, long_term="lru", auto_compact="off")
-        assert writer.compact("summarizer", dry_run=True).covered == 12
+        assert writer.compact({"strategy": "summarizer", "interaction_keep": 0}, dry_run=True).covered == 12
         assert writer.compact(dry_run=True, threshold=0.5).evicted > 0
     assert held() == before
 
@@ -446,7 +446,7 @@ class Pinning:
         self.session, self.planned = session, 0
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        plan = Neuralyzer().plan(snapshot)
+        plan = Neuralyzer(interaction_keep=0).plan(snapshot)
         if not self.planned:
             self.session.pin(1)
         self.planned += 1

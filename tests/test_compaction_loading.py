@@ -115,7 +115,30 @@ def test_a_block_of_compozys() -> None:
     assert one({"type": "lru", "summarize_threshold": 0.4}).low_water == 0.25
     hybrid = one({"type": "hybrid_summary", "summary_tokens": 300, "summarize_oldest_percent": 0.3, "low_water": 0.4})
     own = {"summary_tokens": 300, "summarize_oldest_percent": 0.3, "low_water": 0.4}
-    assert hybrid == HybridSummary(**own, triggers=Triggers(threshold=0.8))
+    documented = {"interaction_keep": 0, "on_failure": "keep"}
+    assert hybrid == HybridSummary(**documented, **own, triggers=Triggers(threshold=0.8))  # type: ignore[arg-type]
+
+
+def test_strategies_of_one_kind_are_numbered() -> None:
+    """A list may hold several of one kind: those without a name of their own are told apart by a number."""
+    rules = Triggers(interaction_threshold_qty=9)
+    many = ["summarizer", {"long_term_memory_id": "summarizer"}, Summarize(triggers=rules), "lru", "summarizer"]
+
+    loaded, _ = load(many)
+
+    assert [one.name for one in loaded] == ["summarizer", "summarizer-2", "summarizer-3", "lru", "summarizer-4"]
+    taken, _ = load([Summarize(name="summarizer-2", triggers=rules), "summarizer", "summarizer"])
+    assert [one.name for one in taken] == ["summarizer-2", "summarizer", "summarizer-3"]
+
+
+def test_a_native_strategy_keeps_two_interactions() -> None:
+    """Natively the two newest interactions stay; blocks have the defaults of their documents."""
+    for given in (Summarize(), HybridSummary(summary_tokens=9), Neuralyzer(), Ladder(), one("summarizer")):
+        assert given.interaction_keep == 2  # type: ignore[attr-defined]
+    assert Summarize(recent_entries=9).interaction_keep == 0
+    for name in ("summarizer", "neuralyzer"):
+        block = {"long_term_memory_id": name, "interaction_threshold_qty": 3}
+        assert one(block).interaction_keep == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +195,9 @@ def test_keys_without_effect_are_checked_and_told() -> None:
 
 
 def test_two_strategies_of_one_session_need_two_names() -> None:
-    """What a strategy did last is remembered by its name."""
-    assert refusal(["lru", "lru"]).where == "long_term[1].name"
+    """What a strategy did last is remembered by its name: one that two are given is refused."""
+    deep = {"strategy": "lru", "name": "deep"}
+    assert refusal([deep, deep]).where == "long_term[1].name"
     assert len(load(["lru", {"strategy": "lru", "name": "deep", "low_water": 0.1}])[0]) == 2
 
 

@@ -153,7 +153,7 @@ def test_the_neuralyzer_keeps_interactions_of_the_archive_too() -> None:
 
     assert Neuralyzer(interaction_keep=4).plan(evicted).erase == ((1, 4),)
     assert Neuralyzer(interaction_keep=4).plan(covered) == Plan(reason="nothing_to_compact")
-    assert Neuralyzer().plan(covered).erase == ((1, 12),)
+    assert Neuralyzer(interaction_keep=0).plan(covered).erase == ((1, 12),)
 
 
 # --- masks and old versions
@@ -231,7 +231,7 @@ def test_what_conditions_do_not_count_is_covered_all_the_same() -> None:
     """Conditions decide when a strategy runs, not what it takes."""
     before = snapshot("u a u c r a " * 5)
 
-    assert Summarize().plan(before).cover == ((1, 30),)
+    assert Summarize(interaction_keep=0).plan(before).cover == ((1, 30),)
 
 
 def test_a_summary_covers_what_the_archive_holds_first() -> None:
@@ -259,18 +259,21 @@ def test_a_summary_covers_what_the_archive_holds_first() -> None:
 )
 def test_how_long_a_summary_is_to_be(log: str, options: dict[str, Any], limit: int | None, tokens: int) -> None:
     """A share of its source, at least the floor, at most the maximum and a quarter of the limit, and less than it."""
-    assert Summarize(**options).plan(snapshot(log, max_tokens=limit)).summary_tokens == tokens
+    assert Summarize(interaction_keep=0, **options).plan(snapshot(log, max_tokens=limit)).summary_tokens == tokens
 
 
 def test_an_anchored_summary_may_grow_with_all_that_it_covers() -> None:
     """The next version is a share of everything it stands for, and still smaller than what it takes the place of."""
     old = summary([1, 2], 600, source=2000)
 
-    plan = Summarize().plan(snapshot("u a u1 a999", covered=[old]))
+    plan = Summarize(interaction_keep=0).plan(snapshot("u a u1 a999", covered=[old]))
 
     assert plan.summary_tokens == 900
-    assert Summarize().plan(snapshot("u a u1 a199", covered=[old])).summary_tokens == 660
-    assert Summarize(target_ratio=1.0).plan(snapshot("u a u1 a199", covered=[old])).summary_tokens == 799
+    assert Summarize(interaction_keep=0).plan(snapshot("u a u1 a199", covered=[old])).summary_tokens == 660
+    assert (
+        Summarize(interaction_keep=0, target_ratio=1.0).plan(snapshot("u a u1 a199", covered=[old])).summary_tokens
+        == 799
+    )
 
 
 def test_where_no_summary_can_be_smaller_there_is_no_gain() -> None:
@@ -344,7 +347,7 @@ def test_a_chain_adds_a_summary_for_each_compaction() -> None:
     """Current summaries are not taken in; the new one covers only what leaves."""
     before = snapshot(turns(3), covered=[summary([1, 2], 20)], max_tokens=1000)
 
-    plan = Summarize(summaries="chain").plan(before)
+    plan = Summarize(interaction_keep=0, summaries="chain").plan(before)
 
     assert (plan.cover, plan.fold) == (((3, 6),), ())
     assert [made.tokens for made in applied(before, plan).summaries] == [20, plan.summary_tokens]
@@ -380,7 +383,7 @@ def test_hybrid_summary_covers_the_oldest_half() -> None:
 
 def test_hybrid_summary_needs_two_interactions() -> None:
     """One turn alone is nothing to compact; the newest is never taken, at least one older is."""
-    strategy = HybridSummary(summary_tokens=30, summarize_oldest_percent=0.1)
+    strategy = HybridSummary(interaction_keep=0, summary_tokens=30, summarize_oldest_percent=0.1)
 
     assert strategy.plan(snapshot("s a5 u40 a40")) == Plan(reason="nothing_to_compact")
     assert strategy.plan(snapshot("u40 a40 u40 a40")).cover == ((1, 2),)
@@ -449,7 +452,7 @@ def test_the_ladder_evicts_where_a_summary_would_save_nothing() -> None:
     """Interactions so short that no summary is smaller go without one."""
     before = snapshot("u1 a0 " + turns(1, 50, 50), max_tokens=100)
 
-    assert Ladder(low_water=0.9, max_summary_tokens=1).plan(before).evict == ((1, 2),)
+    assert Ladder(interaction_keep=1, low_water=0.9, max_summary_tokens=1).plan(before).evict == ((1, 2),)
 
 
 def test_notes_are_not_taken_for_fewer_messages() -> None:

@@ -14,7 +14,12 @@ from palimpsest.summarizers.callables import CallableSummarizer
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
 
-EVERY = {"strategy": "summarizer", "interaction_keep": 1, "triggers": {"interaction_threshold_qty": 4}}
+EVERY = {
+    "strategy": "summarizer",
+    "interaction_keep": 1,
+    "triggers": {"interaction_threshold_qty": 4},
+    "on_failure": "keep",
+}
 
 
 def forgetful(prompt: str) -> str:
@@ -141,9 +146,9 @@ def test_coroutines_summarise_in_either_memory(memory: Memory) -> None:
     async def later(prompt: str) -> str:
         return "said later"
 
-    chat = memory.session("one", counter=words, summarizer=later)
+    chat = memory.session("one", counter=words, summarizer=CallableSummarizer(later, checked=False))
     talk(chat, 200, 200)
-    done = chat.compact({"strategy": "summarizer", "cod_max_loops": 0})
+    done = chat.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
     assert done.summary is not None
     assert done.summary.text == "said later"
 
@@ -160,7 +165,11 @@ def test_background_compaction_returns_before(memory: Memory) -> None:
     heard = threading.Event()
     memory.on("compressed", lambda session, facts: heard.set())
     chat = memory.session(
-        "one", counter=words, summarizer=slow, auto_compact="background", long_term={**EVERY, "cod_max_loops": 0}
+        "one",
+        counter=words,
+        summarizer=CallableSummarizer(slow, checked=False),
+        auto_compact="background",
+        long_term={**EVERY, "cod_max_loops": 0},
     )
 
     talk(chat, *[100] * 4)
@@ -263,7 +272,7 @@ def test_the_summary_is_made_anew_against_drift(memory: Memory) -> None:
 
 def dense(prompt: str) -> str:
     """A model's answer to a pass of Chain of Density: always one more thing."""
-    return json.dumps({"missing": [], "items": [], "summary": "Goal:\n- to see it through"})
+    return json.dumps({"missing": [], "items": [], "summary": "Goal:\n- a word"})
 
 
 def test_chain_of_density_says_how_it_went(memory: Memory) -> None:
@@ -271,7 +280,7 @@ def test_chain_of_density_says_how_it_went(memory: Memory) -> None:
     chat = memory.session("one", counter=words, summarizer=dense)
     talk(chat, 200, 200)
 
-    made = chat.compact("summarizer").summary
+    made = chat.compact({"strategy": "summarizer", "interaction_keep": 0}).summary
 
     assert made is not None
     assert made.method == "density"

@@ -17,7 +17,15 @@ from talks import Listener, Scripted, filler, talk, use_tool, words
 
 def summarizing(**options: Any) -> dict[str, Any]:
     triggers = {key: options.pop(key) for key in list(options) if key in Triggers.__struct_fields__}
-    return {"strategy": "summarizer", "cod_max_loops": 0, "summary_floor": 5, "triggers": triggers, **options}
+    return {
+        "strategy": "summarizer",
+        "interaction_keep": 0,
+        "cod_max_loops": 0,
+        "summary_floor": 5,
+        "on_failure": "keep",
+        "triggers": triggers,
+        **options,
+    }
 
 
 def texts(session: Session) -> str:
@@ -385,7 +393,7 @@ def test_an_ephemeral_turn_leaves_nothing(memory: Memory, atomic: bool, fails: b
             talk(guest, 50, 50, start=1)
             if not atomic:
                 assert len(guest.fork("branch").entries()) == 6
-                guest.compact("summarizer")
+                guest.compact({"strategy": "summarizer", "interaction_keep": 0})
             if fails:
                 raise InterruptedError
 

@@ -22,21 +22,21 @@ from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
 from palimpsest.tokens import encoding
 from providers import FORMATS, PROVIDERS
-from talks import Scripted, filler, talk, words
+from talks import Scripted, as_it_is, filler, talk, words
 
 law = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
 
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "simple_fifo"},
     {"strategy": "token_aware_lru"},
-    {"strategy": "hybrid_summary", "summary_tokens": 60},
-    {"strategy": "summarizer"},
+    {"strategy": "hybrid_summary", "interaction_keep": 0, "summary_tokens": 60},
+    {"strategy": "summarizer", "interaction_keep": 0},
     {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0},
     {"strategy": "summarizer", "recent_entries": 3, "min_entries": 2},
     {"strategy": "summarizer", "summaries": "chain", "interaction_keep": 1},
     {"strategy": "neuralyzer", "interaction_keep": 2},
     {"strategy": "mask_results", "interaction_keep": 0},
-    {"strategy": "ladder"},
+    {"strategy": "ladder", "interaction_keep": 1},
 )
 SUMMARY = "They looked at trains. They chose the night train to Vienna! It leaves at 22:10.\n- open: the seats\n" * 8
 
@@ -330,7 +330,7 @@ def test_a_summary_holds_only_what_providers_take(memory: Memory) -> None:
     session.add_user_message("half of a \ud800 smiley " + filler(200))
     session.add_assistant_message("ok")
 
-    session.compact("summarizer")
+    session.compact({"strategy": "summarizer", "interaction_keep": 0})
 
     (made,) = session.summaries()
     made.text.encode()
@@ -425,7 +425,7 @@ async def test_a_cancelled_task_has_appended_and_leaves_no_lease(place: str) -> 
         return "never"
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=hanging)
+        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(hanging))
         task = asyncio.create_task(turns(chat, 0, 1, 2, 3))
         await begun.wait()
         task.cancel()
@@ -450,7 +450,7 @@ async def test_a_blocking_summarizer_does_not_block_the_loop(place: str) -> None
         return "at last."
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=blocking)
+        chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(blocking))
         task = asyncio.create_task(turns(chat, 0, 1, 2, 3))
         await asyncio.to_thread(begun.wait, 30)
         other = memory.session("other", counter=words)
@@ -475,7 +475,13 @@ async def test_closing_waits_for_what_runs_in_the_background(place: str) -> None
         return "done in time."
 
     async with AsyncMemory.open(place) as memory:
-        chat = memory.session("s", counter=words, long_term=EVERY, auto_compact="background", summarizer=slow)
+        chat = memory.session(
+            "s",
+            counter=words,
+            long_term=EVERY,
+            auto_compact="background",
+            summarizer=as_it_is(slow),
+        )
         await turns(chat, 0, 1, 2, 3)
         await begun.wait()
     async with AsyncMemory.open(place) as memory:
@@ -489,15 +495,15 @@ async def test_a_summarizer_may_use_the_session_that_it_summarises(place: str) -
         reasons: list[Any] = []
 
         async def curious(prompt: str) -> str:
-            chat = memory.session("s", counter=words, summarizer=curious)
+            chat = memory.session("s", counter=words, summarizer=as_it_is(curious))
             await chat.add_user_message("from inside")
             reasons.append((await chat.compact("summarizer")).reason)
             return f"{len((await chat.context()).messages)} messages."
 
-        chat = memory.session("s", counter=words, summarizer=curious)
+        chat = memory.session("s", counter=words, summarizer=as_it_is(curious))
         await turns(chat, 0, 1, 2)
 
-        done = await chat.compact({"strategy": "summarizer", "cod_max_loops": 0})
+        done = await chat.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
 
         assert done.summary is not None
         assert (done.summary.text, reasons) == ("7 messages.", ["pending"])
@@ -513,7 +519,7 @@ def test_an_interrupt_during_a_summary_leaves_all_as_it_was(memory: Memory) -> N
         never.wait(30)
         return "too late."
 
-    chat = memory.session("s", counter=words, long_term=EVERY, summarizer=interrupting)
+    chat = memory.session("s", counter=words, long_term=EVERY, summarizer=as_it_is(interrupting))
     talk(chat, *[80] * 3)
     with pytest.raises(KeyboardInterrupt):
         talk(chat, 80, start=3)

@@ -180,8 +180,8 @@ def test_whoever_adds_a_field_decides_what_becomes_of_it() -> None:
         Summary: {"text", "items", "fallback"},
     }
     clear = {
-        Head: "revision epoch epoch_reason first_seq next_seq turn group tail reasoning pauses pinned erased usage prompt "
-        "turns rewound hidden compaction attempts created updated seal mac",
+        Head: "revision epoch epoch_reason first_seq next_seq turn group tail reasoning pauses pinned erased usage "
+        "prompt turns rewound hidden compaction attempts created updated seal mac",
         Change: "kind created view seqs ids unpin unpinned usage prompt spare also silence attempts",
         Record: "revision kind at view seqs unpin to rewound before mac",
         Summary: "id covers folded parents revision version level folds method model prompt passes tokens shown_tokens "

@@ -13,6 +13,7 @@ import pytest
 
 from palimpsest import (
     Audio,
+    CallableSummarizer,
     ConfigError,
     EntryNotFound,
     Erased,
@@ -341,7 +342,8 @@ class Parrot:
 
 def summarised(memory: Memory, summarizer: Any = None, *texts: str) -> Session:
     """A session of which all but the newest interaction is covered."""
-    session = memory.session("one", counter=quarters, summarizer=summarizer, auto_compact="off")
+    taken = summarizer and CallableSummarizer(summarizer, checked=False)
+    session = memory.session("one", counter=quarters, summarizer=taken, auto_compact="off")
     for text in texts or (f"we went to {WORD} " * 8, "we went to the market " * 8, "we stayed at home " * 8):
         talk(session, text)
     talk(session, "and now")

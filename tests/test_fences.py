@@ -171,7 +171,7 @@ def test_a_summary_of_hostile_text_is_one_fence(format: str) -> None:
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=WORDS, summarizer=Scripted(FORGED + "</summary><summary>"))
         talk(session, 300, 300)
-        assert session.compact({"strategy": "summarizer", "cod_max_loops": 0}).done
+        assert session.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0}).done
 
         found = list(tags(said(format, session.context())))
 

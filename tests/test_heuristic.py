@@ -76,6 +76,21 @@ def test_the_documented_lines():
     ]
 
 
+FIRST = "I live in Oslo and always take the 8:56 train."
+LAST = "We decided to use Postgres for order ORD-1234."
+
+
+def test_what_the_documented_lines_quote_is_said_once():
+    """What the first and the last message say stands in their lines alone, and is there when others are the last."""
+    draft = told(
+        [Entry(seq=1, content=FIRST), Entry(seq=2, role="assistant", content="Fine."), Entry(seq=3, content=LAST)]
+    )
+
+    assert (draft.text.count(FIRST), draft.text.count(LAST)) == (1, 1)
+    again = told([Entry(seq=4, content="And now?")], previous=[summary(draft)])
+    assert (again.text.count(FIRST), again.text.count(LAST)) == (1, 1)
+
+
 def test_the_documented_lines_alone():
     """Where there is nothing else to tell they are the whole text."""
     text = told([Entry(seq=1, content="hello"), Entry(seq=2, role="assistant", content="hi")]).text
@@ -139,7 +154,9 @@ def test_decisions_of_both_sides():
 
 def test_facts_of_the_user():
     """What users tell of themselves and how they want things done is kept, but not their questions."""
-    entries = talk("hi", "hello", "So I live in Oslo. Always answer in Norwegian. Never use tabs. Do I like it?", "ok")
+    entries = talk(
+        "hi", "hello", "So I live in Oslo. Always answer in Norwegian. Never use tabs. Do I like it?", "ok", "so"
+    )
 
     text = told(entries).text
 

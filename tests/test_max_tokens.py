@@ -325,6 +325,7 @@ def test_strict_raises_where_a_condition_fails(memory: Memory) -> None:
         ({"conditions": "message.role == 'user'"}, "conditions"),
         ({"conditions": ["message.rolle == 'x'"]}, "role"),
         ({"strict": 1}, "strict"),
+        ({"memory_max_tokens": 500}, "memory_strategy_id"),
     ],
 )
 def test_a_block_is_checked_when_it_is_given(memory: Memory, given: dict[str, Any], named: str) -> None:

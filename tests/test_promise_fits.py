@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
-from palimpsest import Memory
+from palimpsest import MaxTokens, Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible, ConfigError
@@ -181,7 +181,7 @@ def test_an_exact_walk_fits_too(kind: str, folder: Path, log: list[Any], budget:
 @pytest.mark.filterwarnings("ignore:short_term.*memory_max_tokens is 0")
 def test_a_strategy_of_no_room_keeps_the_session_within_its_budget(kind: str, folder: Path, own: int) -> None:
     """Where not even the system text fits, a strategy that includes no interaction raises all the same."""
-    with world(kind, folder, short_term=[{"memory_max_tokens": own}], max_tokens=1) as w:
+    with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=own)], max_tokens=1) as w:
         w.session.add_user_message("hello")
 
         with pytest.raises(BudgetImpossible) as refusal:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from palimpsest import MaxTokens
 from palimpsest.errors import BudgetImpossible
 from worlds import STORES, world
 
@@ -149,7 +150,7 @@ def test_no_context_shows_what_has_expired_or_was_superseded(
 
 def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Path) -> None:
     """A strategy that walks anew at each call leaves out the same as the window does."""
-    with world(kind, folder, short_term=[{"memory_max_tokens": 1000}]) as w:
+    with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=1000)]) as w:
         w.play(
             [
                 strategies.Say("user", "hello"),

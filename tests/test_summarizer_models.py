@@ -16,7 +16,7 @@ import pytest
 from openai_server import OpenAIServer, Play, breaks_off, cuts, ends_early, fails, says, sends, stalls
 from palimpsest import AsyncMemory, Memory
 from palimpsest.entries import now_us
-from palimpsest.errors import MissingExtra, SummarizerFailed
+from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
 from palimpsest.runners import Runner
 from palimpsest.summarizers import as_summarizer
 from palimpsest.summarizers.chat_model import ChatModel
@@ -149,6 +149,43 @@ def test_the_window_is_known_or_given() -> None:
     assert ModelSummarizer("openai:gpt-4o-mini").window == 128_000
     assert ModelSummarizer("my-model", base_url="http://localhost/v1", window=32_000).window == 32_000
     assert ModelSummarizer("my-model", base_url="http://localhost/v1").window is None
+
+
+def test_the_longest_answer_is_known_or_given() -> None:
+    """The table of models has it, the option or the settings say it for others, and nobody guesses."""
+    own = {"base_url": "http://localhost/v1"}
+    assert ModelSummarizer("openai:gpt-4o-mini").max_output == 16_384
+    assert ModelSummarizer("openai:gpt-4o-mini", settings={"max_tokens": 900}).max_output == 900
+    assert ModelSummarizer("my-model", **own, max_output=4_000).max_output == 4_000  # type: ignore[arg-type]
+    assert ModelSummarizer("my-model", **own).max_output is None  # type: ignore[arg-type]
+    for wrong in (0, -1, True, "4000"):
+        with pytest.raises(ConfigError, match="max_output"):
+            ModelSummarizer("my-model", **own, max_output=wrong)  # type: ignore[arg-type]
+
+
+def test_thoughts_and_answer_together_stay_within_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that reasons is asked for no more than it gives, thoughts included."""
+    with OpenAIServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        inline(ask(ModelSummarizer("openai:gpt-5-mini", max_output=1_000)))
+
+    assert server.asked[0].body["max_completion_tokens"] == 1_000
+
+
+def test_the_documented_block_asks_for_no_more_than_the_model_gives() -> None:
+    """A summarizer block at its own threshold of 20,000 tokens, and the ladder at the model's window, ask gpt-4o-mini
+    for at most the 16,384 tokens that it answers with."""
+    block, talk = {"long_term_memory_id": "summarizer"}, [*TURN[:1], {"role": "assistant", "content": "words " * 6_700}]
+    answer = '{"items": [{"kind": "fact", "text": "They said words."}]}'
+    with OpenAIServer(*[says(answer)] * 40) as server, Memory.open("memory://") as memory:
+        memory.session("block", summarizer=at(server), long_term=block).add(talk * 3)
+        ladder = memory.session("ladder", model="gpt-4o-mini", summarizer=at(server), auto_compact="off")
+        ladder.add(talk * 20)
+        done = ladder.compact("ladder")
+
+        assert done.done
+        assert memory.session("block").summaries()
+    assert max(exchange.body["max_tokens"] for exchange in server.asked) == 16_384
 
 
 def test_two_memories_share_one_object() -> None:
@@ -347,7 +384,7 @@ def test_a_session_is_compacted_by_a_model() -> None:
         session = memory.session("s", summarizer=at(server))
         session.add(TURN * 4)
 
-        failed = session.compact("summarizer")
+        failed = session.compact({"strategy": "summarizer", "on_failure": "keep"})
         assert (failed.reason, "status 400" in failed.why) == ("failed", True)
         assert session.summaries() == []
         result = session.compact("summarizer")

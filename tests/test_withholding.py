@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session
+from palimpsest import AsyncMemory, CallableSummarizer, Conflict, Entry, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.withholding import Withheld
 from sealed import bytes_of
@@ -387,7 +387,7 @@ def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) ->
     """What it stood for is active again, and the session is whole."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     with Memory.open("memory://") as other:
-        session = chat(other, summarizer=lambda prompt: f"They spoke of {SECRET}.")
+        session = chat(other, summarizer=CallableSummarizer(lambda prompt: f"They spoke of {SECRET}.", checked=False))
         for number in range(4):
             session.add_user_message(f"{number} " + "words " * 100)
             session.add_assistant_message(f"{number} " + "words " * 100)

@@ -192,13 +192,14 @@ def _view(w: Watched) -> Unstored | None:
     _told(w, "cut", "condition:error")
     where = f"not contains(message.content, '{w.marker}')"
     w.refused(w.session, conditions=[where])
-    w.refused(w.session, short_term={"conditions": [where], "cut": "low_water"})
+    w.refused(w.session, short_term={"memory_strategy_id": "max_tokens", "conditions": [where], "cut": "low_water"})
     w.refused(session.context, system="x " * 2_000 + w.marker)
     w.refused(session.context, system=[w.marker])
     w.refused(session.context, tools=[w.marker])
     w.refused(session.context, format=w.marker)
     w.refused(session.context, at=w.marker)
-    strict = w.session(short_term={"memory_max_tokens": None, "conditions": [odd], "strict": True})
+    block = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "conditions": [odd], "strict": True}
+    strict = w.session(short_term=block)
     w.refused(strict.context)
     return None
 
@@ -297,7 +298,7 @@ def _compact(w: Watched) -> None:
     for name, answer in answers.items():
         session = w.session(name, summarizer=answer)
         _talk(w, session)
-        session.compact({**SUMMARY, "instructions": focus})
+        session.compact({**SUMMARY, "instructions": focus, "on_failure": "keep"})
         session.compact({**SUMMARY, "prompt_template": template})
         session.compact({**SUMMARY, "cod_max_loops": 2, "on_failure": "heuristic"})
         _talk(w, session)

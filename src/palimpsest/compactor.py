@@ -13,6 +13,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.compaction import Plan, Reason, Strategy, TriggerDecision
 from palimpsest.compaction.guard import planned
+from palimpsest.compaction.triggers import TOOL_RULES
 from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, SummarizerFailed
 from palimpsest.folding import Folder
 from palimpsest.lease import Lease
@@ -93,6 +94,8 @@ class Compactor:
                         raise
                     return await self._failed(Job(strategy, survey, decision, Plan()), "failed", str(fault))
                 if dry_run or job.plan.does_nothing:
+                    if automatic and decision is not None and decision.rule in TOOL_RULES:
+                        await self._ran(job)
                     return result_of(job, dry_run=dry_run)
                 done = await self._once(job, automatic=automatic)
                 if done is not None:
@@ -219,16 +222,36 @@ class Compactor:
         older = spans.minus([(head.first_seq, last)], spans.of([*kept, *head.pinned]))
         return tuple(entry.seq for entry in await self._surveyor.read(older) if not entry.erased)
 
+    async def _ran(self, job: Job) -> None:
+        """Remember that a strategy ran, though it found nothing to do: the results that it ran for are not new now."""
+        cursor = {job.strategy.name: job.survey.head.next_seq}
+
+        def after(_: Head, before: Attempts) -> Attempts:
+            return msgspec.structs.replace(before, cursors={**before.cursors, **cursor})
+
+        await self._note(job.plan.reason or "nothing_to_compact", after)
+
+    async def _note(self, reason: str, after: Callable[[Head, Attempts], Attempts]) -> None:
+        """Commit what is remembered of compactions from now on."""
+        while (head := await self._store.head(self._options.key)) is not None:  # None: it was deleted, and stays so
+            attempts = after(head, head.attempts or Attempts())
+            change = Change(kind="attempt", reason=reason, created=head.created, attempts=attempts)
+            try:
+                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                return
+            except Conflict:
+                continue
+
     async def _failed(self, job: Job, reason: Reason, why: str) -> CompactionResult:
         """Remember a failure: the same is not tried again before something is new, nor often in a row."""
         spent = self._folder.spent
-        while (head := await self._store.head(self._options.key)) is not None:  # None: it was deleted, and stays so
-            before = head.attempts or Attempts()
+
+        def after(head: Head, before: Attempts) -> Attempts:
             failures = before.failures + 1
             pause = 0
             if failures >= MAX_FAILURES:
                 pause = min(PAUSE_SECONDS * 2 ** (failures - MAX_FAILURES), LONGEST_PAUSE_SECONDS)
-            attempts = msgspec.structs.replace(
+            return msgspec.structs.replace(
                 before,
                 spent=before.spent + spent,
                 failures=failures,
@@ -236,10 +259,6 @@ class Compactor:
                 paused_until=self._clock() + pause * 1_000_000 if pause else 0,
                 fingerprint="" if reason == "failed" else fingerprint(job),
             )
-            change = Change(kind="attempt", reason=reason, created=head.created, attempts=attempts)
-            try:
-                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
-                break
-            except Conflict:
-                continue
+
+        await self._note(reason, after)
         return nothing(job, reason, why, spent)

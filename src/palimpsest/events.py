@@ -17,6 +17,7 @@ EventName = Literal[
     "restored",
     "compaction:skipped",
     "compaction:failed",
+    "summarizer:failed",
     "session:cleared",
     "session:forked",
     "session:imported",

@@ -27,18 +27,27 @@ LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
 FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", *LINKS))
 """Fields of an entry that are itself."""
 
+Access = tuple[int, int, int]
+"""An entry that was fetched by its `seq`, when (on the session's access clock), and how often."""
+
 _DEFAULTS = Entry()
 
 
 def exported(
-    key: SessionKey, head: Head, entries: Sequence[Entry], records: Sequence[Record], now: int
+    key: SessionKey,
+    head: Head,
+    entries: Sequence[Entry],
+    records: Sequence[Record],
+    now: int,
+    accesses: Sequence[Access] = (),
 ) -> dict[str, Any]:
     """Return the session as JSON values; `import_session` takes them back.
 
-    `summaries` are those that the records hold, for readers: an import takes them from there.
+    `accesses` say which entries were fetched (`palimpsest.survey`). `summaries` are those that the records hold, for
+    readers: an import takes them from there.
     """
     made = [record.compaction.summary for record in records if record.compaction is not None]
-    return _frame(key, head, now) | {
+    return _frame(key, head, now, accesses) | {
         "entries": [_entry(entry) for entry in entries if not entry.erased],
         "tombstones": [_entry(entry) for entry in entries if entry.erased],
         "summaries": [_summary(summary) for summary in made if summary is not None],
@@ -47,7 +56,12 @@ def exported(
 
 
 async def written(
-    key: SessionKey, head: Head, entries: AsyncIterator[Entry], records: AsyncIterator[Record], now: int
+    key: SessionKey,
+    head: Head,
+    entries: AsyncIterator[Entry],
+    records: AsyncIterator[Record],
+    now: int,
+    accesses: Sequence[Access] = (),
 ) -> AsyncIterator[bytes]:
     """Yield the JSON text of `exported` in pieces, without ever holding the log.
 
@@ -63,7 +77,7 @@ async def written(
             "summaries": _summarised(records, told),
             "records": _put_aside(told),
         }
-        for i, (name, value) in enumerate(_frame(key, head, now).items()):
+        for i, (name, value) in enumerate(_frame(key, head, now, accesses).items()):
             yield b"".join((b"{" if i == 0 else b",\n", _json(name), b": "))
             if name not in sections:
                 yield _json(value)
@@ -101,7 +115,7 @@ async def _put_aside(lines: IO[bytes]) -> AsyncIterator[bytes]:
         yield line.rstrip(b"\n")
 
 
-def _frame(key: SessionKey, head: Head, now: int) -> dict[str, Any]:
+def _frame(key: SessionKey, head: Head, now: int, accesses: Sequence[Access]) -> dict[str, Any]:
     """Everything about a session but its entries and records."""
     return {
         "kind": KIND,
@@ -112,6 +126,7 @@ def _frame(key: SessionKey, head: Head, now: int) -> dict[str, Any]:
         "tombstones": [],
         "summaries": [],
         "records": [],
+        **({"accesses": [list(access) for access in accesses]} if accesses else {}),
         "usage": _plain(head.usage),
         "head": {
             "revision": head.revision,

@@ -82,7 +82,7 @@ class Folder:
         return fence(Summary(id=id, text="", covers=covers), self._options.counter, survey.snapshot.weigh)
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
-        style = strategy.style
+        style, asked = strategy.style, self._summarizer
         most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
         return Recipe(
             target=max(min(plan.summary_tokens, most), 1),
@@ -91,7 +91,9 @@ class Folder:
             loops=style.cod_max_loops,
             instructions=style.instructions,
             template=style.prompt_template,
-            window=self._summarizer.window if self._summarizer is not None else None,
+            window=asked.window if asked is not None else None,
+            max_output=asked.max_output if asked is not None else None,
+            checked=asked is None or asked.checked,
             nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
         )
 

@@ -14,7 +14,7 @@ from palimpsest.admission import Admission
 from palimpsest.checks import MOST, check, check_json, check_names, unfit
 from palimpsest.entries import LAST_MOMENT, Entry, microseconds_of
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
-from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS
+from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
 from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
 from palimpsest.relinking import head_of, relinked
 from palimpsest.spans import Span
@@ -67,6 +67,18 @@ def imported(data: object, where: str = "data", admission: Admission | None = No
         updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
     )
     return session, Dump(head=head, entries=tuple(entries), records=tuple(records))
+
+
+def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> list[Access]:
+    """Return which entries an export says were fetched. Raises ImportFailed for what cannot be."""
+    found: list[Access] = []
+    for i, raw in enumerate(_list(data, "accesses", where) if "accesses" in data else ()):
+        place = f"{where}.accesses[{i}]"
+        seq, stamp, fetches = access = _converted(raw, Access, place)
+        if not dump.head.first_seq <= seq < dump.head.next_seq or not (0 < stamp < 2**63 and 0 < fetches <= MOST):
+            raise ImportFailed(place, f"{shorten(raw)} is no access to an entry of this export")
+        found.append(access)
+    return found
 
 
 _AS_GIVEN = (

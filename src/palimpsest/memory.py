@@ -197,13 +197,14 @@ class AsyncMemory:
         erased. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.imports import imported
+        from palimpsest.imports import accesses_of, imported
         from palimpsest.relinking import joining
+        from palimpsest.survey import restore_accesses
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
         found, dump = imported(data, admission=None if on_conflict == "merge" else self.privacy)
-        key = SessionKey(self.tenant, session_id or found)
+        key, accesses = SessionKey(self.tenant, session_id or found), accesses_of(data, dump)
         check_id(key.session, "session")
         if on_conflict == "merge" and await self.store.head(key) is not None:
             ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
@@ -217,6 +218,7 @@ class AsyncMemory:
             if self.derivations is not None and on_conflict == "replace":
                 await self.derivations.gone(key)
             await self.store.load(key, dump, replace=on_conflict == "replace")
+            await restore_accesses(self.store, key, accesses)
             self.withheld.pop((key, self.store), None)
             await self.store.scrub(whole=False)
         await self.observers.emit("session:imported", key.session, {"entries": len(dump.entries)}, self.runner.wait)
@@ -377,9 +379,9 @@ class AsyncMemory:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
-        session:cleared, session:forked, session:imported, session:rewound, context:over_budget, condition:error,
-        privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a coroutine function; one that raises is
-        logged and breaks nothing.
+        summarizer:failed, session:cleared, session:forked, session:imported, session:rewound, context:over_budget,
+        condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a coroutine function;
+        one that raises is logged and breaks nothing.
         """
         return self.observers.on(event, handler)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.cutting import Oversize
     from palimpsest.compaction.max_tokens import MaxTokens, Rule
     from palimpsest.models import Model
-    from palimpsest.summarizers import SummarizeCallable, Summarizer
+    from palimpsest.summarizers import SummarizeCallable, Summarizer, Unbound
 
     class SessionOptions(TypedDict, total=False):
         """The options of a session, for type checkers; `Options` checks them and has their defaults."""
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         low_water: float
         readonly: bool
         long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
-        summarizer: Summarizer | SummarizeCallable | str | None
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None
         auto_compact: Literal["inline", "background", "off"]
         long_term_run: Literal["first", "all"]
         before_turn: bool
@@ -82,7 +82,7 @@ class Options:
         low_water: float = LOW_WATER,
         readonly: bool = False,
         long_term: Any = None,
-        summarizer: Summarizer | SummarizeCallable | str | None = None,
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None,
         auto_compact: str = "inline",
         long_term_run: str = "first",
         before_turn: bool = False,
@@ -128,8 +128,8 @@ class Options:
         if short_term and conditions:
             raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
         if not short_term:
-            native = {"memory_max_tokens": None, "conditions": conditions, "oversize": oversize, "cut": "low_water"}
-            blocks: list[Any] = [native]
+            native = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "cut": "low_water"}
+            blocks: list[Any] = [{**native, "conditions": conditions, "oversize": oversize}]
             where = ""
         else:
             blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
@@ -162,15 +162,6 @@ class Options:
         if not loaded:
             raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
-
-    @property
-    def tracks_accesses(self) -> bool:
-        """Whether a strategy asks when entries were accessed."""
-        if not self.long_term:
-            return False
-        from palimpsest.compaction.evict import Lru, TokenAwareLru
-
-        return any(isinstance(strategy, Lru | TokenAwareLru) for strategy in self.long_term)
 
     def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
         """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""

@@ -69,10 +69,10 @@ class AsyncSession(Erasing):
     async def entry(self, id: str | int) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
-        Evicted, masked and clamped entries come back whole. Raises EntryNotFound.
+        Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
         """
         found = await self._reader.named(id)
-        if self._options.tracks_accesses and self._store.writable and not self._options.readonly:
+        if self._store.writable and not self._options.readonly:
             from palimpsest.survey import accessed
 
             await accessed(self._store, self._options, found)

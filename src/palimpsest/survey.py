@@ -9,9 +9,10 @@ import msgspec
 from palimpsest import spans
 from palimpsest.compaction import Interaction, Snapshot
 from palimpsest.entries import Entry
+from palimpsest.export import Access
 from palimpsest.formats import find_format
 from palimpsest.gather import whole_group
-from palimpsest.log import Cut, Head
+from palimpsest.log import Cut, Head, SessionKey
 from palimpsest.notes import is_maskable, mask_note, mask_tokens, standing, standing_tokens
 from palimpsest.options import Options
 from palimpsest.spans import Span
@@ -200,7 +201,7 @@ class Surveyor:
     async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
         """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
         stamps: list[tuple[int, int, int]] = []
-        name = _named_of(ACCESSES, self._options)
+        name = _named_of(ACCESSES, self._options.key)
         if active and (await self._store.tally(self._options.key, name))[0]:
             stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=name)
             stamps = sorted((*_unpacked(entry.tokens), entry.seq) for entry in stamped if entry.tokens is not None)
@@ -255,25 +256,46 @@ def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
 
 async def accessed(store: Store, options: Options, entry: Entry) -> None:
     """Remember that an entry was fetched: best effort, as a count is."""
-    head, fetches = await store.head(options.key) or Head(), _named_of(FETCHES, options)
+    head, fetches = await store.head(options.key) or Head(), _named_of(FETCHES, options.key)
     _, before = await store.tally(options.key, fetches)
     (own,) = await store.fetch(options.key, [entry.seq], counter=fetches) or [entry]
     await keep_counts(store, options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
-    await keep_counts(store, options.key, _named_of(ACCESSES, options), {entry.seq: before << 32 | head.next_seq})
+    await keep_counts(store, options.key, _named_of(ACCESSES, options.key), {entry.seq: before << 32 | head.next_seq})
 
 
 async def inherited(store: Store, options: Options, branch: Options) -> None:
     """Let a new branch know of what was fetched in the session that it branches off."""
     for name in (FETCHES, ACCESSES):
-        found = await store.read(branch.key, counter=_named_of(name, options))
-        counts = {entry.seq: entry.tokens for entry in found if entry.tokens is not None}
-        if counts:
-            await keep_counts(store, branch.key, _named_of(name, branch), counts)
+        await _keep(store, branch.key, name, await _kept(store, branch.key, _named_of(name, options.key)))
 
 
-def _named_of(name: str, options: Options) -> str:
+async def access_order(store: Store, key: SessionKey) -> list[Access]:
+    """Return which entries were fetched, when and how often, for an export; `restore_accesses` takes it back."""
+    stamps, fetches = [await _kept(store, key, _named_of(name, key)) for name in (ACCESSES, FETCHES)]
+    return [(seq, stamp, fetches.get(seq, 1)) for seq, stamp in sorted(stamps.items())]
+
+
+async def restore_accesses(store: Store, key: SessionKey, accesses: Sequence[Access]) -> None:
+    """Remember what an export says was fetched."""
+    await _keep(store, key, FETCHES, {seq: fetches for seq, _, fetches in accesses})
+    await _keep(store, key, ACCESSES, {seq: stamp for seq, stamp, _ in accesses})
+
+
+async def _kept(store: Store, key: SessionKey, name: str) -> dict[int, int]:
+    """The figures kept under a name, by seq; the log is read only where there are any."""
+    if not (await store.tally(key, name))[0]:
+        return {}
+    return {one.seq: one.tokens for one in await store.read(key, counter=name) if one.tokens is not None}
+
+
+async def _keep(store: Store, key: SessionKey, name: str, figures: dict[int, int]) -> None:
+    if figures:
+        await keep_counts(store, key, _named_of(name, key), figures)
+
+
+def _named_of(name: str, key: SessionKey) -> str:
     """The name of a session's own figures: those of entries that branches share are shared by name."""
-    return f"{name}:{options.key.session}"
+    return f"{name}:{key.session}"
 
 
 def _unpacked(stamp: int) -> tuple[int, int]:

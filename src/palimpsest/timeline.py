@@ -89,10 +89,9 @@ class Timeline(Writer):
             except Conflict:
                 if await self._store.head(options.key) is not None:
                     raise
-        if self._options.tracks_accesses:
-            from palimpsest.survey import inherited
+        from palimpsest.survey import inherited
 
-            await inherited(self._store, self._options, options)
+        await inherited(self._store, self._options, options)
         facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
         await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
         return type(self)(self._memory, options, self._store)
@@ -144,9 +143,11 @@ class Timeline(Writer):
         the session faster than it can be read.
         """
         from palimpsest.export import exported
+        from palimpsest.survey import access_order
 
         head, entries, records = await self._reader.settled(self._all)
-        return exported(self._options.key, self._admission.head(head), entries, records, self._memory.clock())
+        shown, accesses = self._admission.head(head), await access_order(self._store, self._options.key)
+        return exported(self._options.key, shown, entries, records, self._memory.clock(), accesses)
 
     async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
@@ -185,6 +186,7 @@ class Timeline(Writer):
     async def _written(self, spool: IO[bytes]) -> None:
         """Write what `export` returns."""
         from palimpsest.export import written
+        from palimpsest.survey import access_order
 
         async def write(head: Head) -> None:
             spool.seek(0)
@@ -192,7 +194,8 @@ class Timeline(Writer):
             entries = self._shown(self._past.entries(head))
             records = (self._admission.record(record) async for record in self._past.records(head))
             shown, now = self._admission.head(head), self._memory.clock()
-            async for piece in written(self._options.key, shown, entries, records, now):
+            accesses = await access_order(self._store, self._options.key)
+            async for piece in written(self._options.key, shown, entries, records, now, accesses):
                 await self._memory.runner.run(spool.write, piece)
 
         await self._reader.settled(write)

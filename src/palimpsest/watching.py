@@ -275,6 +275,8 @@ class Watch:
         if result.summary is not None:
             covered = [entry.id for entry in job.survey.within(job.plan.cover)]
             made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
+            if result.summary.fallback is not None:
+                await self._emit("summarizer:failed", {**facts, **made, "why": result.summary.fallback})
             await self._emit("compressed", {**facts, **made, "method": result.summary.method})
         evicted = tuple(entry.seq for entry in job.survey.within(job.plan.evict))
         for event, seqs in (("evicted", evicted), ("erased", job.doomed)):

@@ -143,6 +143,7 @@ class Chat:
         self.failed = False
         memory.on("compressed", _tell_compressed)
         memory.on("compaction:failed", _tell_failed)
+        memory.on("summarizer:failed", _tell_stand_in)
 
     def run(self) -> None:
         """Answer messages and obey commands until there are no more."""
@@ -335,3 +336,7 @@ def _tell_compressed(_: str, facts: dict[str, Any]) -> None:
 
 def _tell_failed(_: str, facts: dict[str, Any]) -> None:
     note(f"Warning: not compacted: {line(str(facts['why']))}")
+
+
+def _tell_stand_in(_: str, facts: dict[str, Any]) -> None:
+    note(f"Warning: summarised without the model: {line(str(facts['why']))}")

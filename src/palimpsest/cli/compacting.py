@@ -67,6 +67,8 @@ def compact_command(
     for name, value in (("interaction_keep", keep), ("summary_tokens", summary_tokens)):
         if value is not None:
             chosen[name] = value
+    if summarizer is not None and chosen["strategy"] in ("ladder", "summarizer", "hybrid_summary"):
+        chosen["on_failure"] = "keep"  # who names a model by hand is told where it gave no answer
     with open_memory(store, tenant, write=not dry_run) as memory:
         require(memory, session)
         chat = memory.session(

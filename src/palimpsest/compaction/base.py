@@ -13,6 +13,9 @@ from palimpsest.compaction.selecting import part
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError
 
+KEEP = 2
+"""Interactions that a strategy keeps unless it is told."""
+
 
 class Triggered(msgspec.Struct, frozen=True, kw_only=True):
     """A strategy that may run by itself. Two of one session need two names: by its name its last run is remembered."""
@@ -47,7 +50,7 @@ class Summarizing(Triggered, frozen=True, kw_only=True):
     cod_max_loops: int = 3
     instructions: str | None = None
     prompt_template: str | None = None
-    on_failure: Literal["keep", "heuristic"] = "keep"
+    on_failure: Literal["keep", "heuristic"] = "heuristic"
     rebuild_every: int = 5
 
     def __post_init__(self) -> None:

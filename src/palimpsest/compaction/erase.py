@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot, Step
-from palimpsest.compaction.base import Triggered, check_keep
+from palimpsest.compaction.base import KEEP, Triggered, check_keep
 from palimpsest.compaction.selecting import archived, completed, cost, loose, spans_of
 
 
@@ -15,7 +15,7 @@ class Neuralyzer(Triggered, frozen=True, kw_only=True):
     system entries, kept and open interactions stay. No model is called.
     """
 
-    interaction_keep: int = 0
+    interaction_keep: int = KEEP
     name: str = "neuralyzer"
 
     def __post_init__(self) -> None:

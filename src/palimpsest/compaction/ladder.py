@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from palimpsest.compaction import Plan, Snapshot, Step, checking
-from palimpsest.compaction.base import check_keep, check_limits, low
+from palimpsest.compaction.base import KEEP, check_keep, check_limits, low
 from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.evict import described
 from palimpsest.compaction.mask import mask_step, masked, superseded, superseded_step, watermark
@@ -39,7 +39,7 @@ class Ladder(Proportional, frozen=True, kw_only=True):
     nothing, or there is no limit, low water is half of the present tokens.
     """
 
-    interaction_keep: int = 1
+    interaction_keep: int = KEEP
     recent_tokens: int | None = None
     summarize: bool = True
     low_water: float = 0.6  # with less, long talks keep less than plain truncation keeps (`bench/retention.py`)

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, signature
+from itertools import count
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from palimpsest.compaction import Strategy, checking
 from palimpsest.compaction.triggers import Triggers
@@ -37,6 +41,7 @@ FLUSHES = ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru")
 """Compozy's strategies; `fifo` is the first of them, too."""
 
 SHARED: dict[str, Any] = {
+    "interaction_keep": 0,
     "input_tokens_threshold": 0,
     "interaction_conditions": (),
     "interaction_threshold_qty": 0,
@@ -44,10 +49,15 @@ SHARED: dict[str, Any] = {
     "on_tools_success_threshold": (),
     "on_tools_error_threshold": (),
 }
-"""The rules of every block of Alquimia's, with their defaults."""
+"""The keys that every block of Alquimia's has, with their defaults, where ours are others."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
-    "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000, "cod_max_loops": 5},
+    "summarizer": {
+        "interaction_threshold_qty": 20,
+        "interaction_threshold_tokens": 20_000,
+        "cod_max_loops": 5,
+        "on_failure": "keep",
+    },
     "neuralyzer": {"interaction_threshold_qty": -1, "interaction_threshold_tokens": -1},
 }
 """What Alquimia's strategies override."""
@@ -75,8 +85,9 @@ _NAMED = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...], list[str]]:
     """Return the strategies that are given, in order, and warnings.
 
-    `given` is a strategy, its name, a mapping, or a list of these; None is none. Raises ConfigError naming the place
-    of what is wrong: `where`, its index in a list, its key.
+    `given` is a strategy, its name, a mapping, or a list of these; None is none. A second one of a kind that has no
+    name of its own is numbered: `summarizer`, `summarizer-2`. Raises ConfigError naming the place of what is wrong:
+    `where`, its index in a list, its key.
     """
     if given is None:
         return (), []
@@ -86,7 +97,7 @@ def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...],
     found: list[Strategy] = []
     warnings: list[str] = []
     for place, each in many:
-        strategy = _one(each, place, warnings)
+        strategy = _numbered(_one(each, place, warnings), [other.name for other in found])
         if any(strategy.name == other.name for other in found):
             raise ConfigError(f"{place}.name", strategy.name, "a name that no other strategy of this session has")
         if not strategy.triggers.enabled:
@@ -101,6 +112,18 @@ def _one(given: object, where: str, warnings: list[str]) -> Strategy:
     if isinstance(given, Mapping):
         return _mapping({str(key): value for key, value in given.items()}, where, warnings)
     return _checked(given, where)
+
+
+def _numbered(strategy: Strategy, taken: Sequence[str]) -> Strategy:
+    """The strategy by a name that is not taken, where it has only that of its kind."""
+    if not isinstance(strategy, Struct):
+        return strategy
+    own = next((field.default for field in fields(strategy) if field.name == "name"), None)
+    if strategy.name != own or own not in taken:
+        return strategy
+    free = next(name for number in count(2) if (name := f"{own}-{number}") not in taken)
+    numbered: Strategy = replace(strategy, name=free)
+    return numbered
 
 
 def _checked(given: Any, where: str) -> Strategy:
@@ -164,7 +187,8 @@ def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
             raise ConfigError("threshold", block["threshold"], "nothing beside summarize_threshold, which is the same")
         if name != "hybrid_summary":
             _ignore(block, name, where, warnings)
-    return _make(STRATEGIES.find(name), {**block, "threshold": threshold}, where)
+    documented = {"interaction_keep": 0, "on_failure": "keep"} if name == "hybrid_summary" else {}
+    return _make(STRATEGIES.find(name), {**documented, **block, "threshold": threshold}, where)
 
 
 def _ignore(block: dict[str, Any], name: str, where: str, warnings: list[str]) -> None:

@@ -75,6 +75,8 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
     for name in ("count_pinned", "strict"):
         if not isinstance(given.get(name, False), bool):
             raise ConfigError(f"{where}.{name}", given[name], "True or False")
+    if "memory_strategy_id" not in given:
+        raise ConfigError(f"{where}.memory_strategy_id", None, '"max_tokens", which says what kind of block it is')
     warnings = [f"{where}: memory_max_tokens is 0, so no interaction is included"] if limit == 0 else []
     return MaxTokens(**given), warnings
 

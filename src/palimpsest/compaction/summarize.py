@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from math import ceil, floor
 from typing import Literal
 
+import msgspec
+
 from palimpsest.compaction import Plan, Snapshot, Step, checking
-from palimpsest.compaction.base import Summarizing, check_keep, check_limits, low
+from palimpsest.compaction.base import KEEP, Summarizing, check_keep, check_limits, low
 from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.selecting import (
     archived,
@@ -67,13 +69,14 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
 class Summarize(Proportional, frozen=True, kw_only=True):
     """Cover everything older than what is kept by a summary.
 
-    Kept are the newest `interaction_keep` completed interactions and what is open; or, where `recent_entries` is given,
-    the last so many entries, extended back to the start of their interaction, and then of older open interactions
-    only the newest human message. The window shrinks, in whole groups, to `recent_tokens`. Fewer than `min_entries`
-    are left alone. `summaries`: "anchored", one that grows by versions, or "chain", one for each compaction.
+    Kept are the newest `interaction_keep` completed interactions (2 unless it is said) and what is open; or, where
+    `recent_entries` is given, the last so many entries, extended back to the start of their interaction, and then of
+    older open interactions only the newest human message. The window shrinks, in whole groups, to `recent_tokens`.
+    Fewer than `min_entries` are left alone. `summaries`: "anchored", one that grows by versions, or "chain", one for
+    each compaction.
     """
 
-    interaction_keep: int = 0
+    interaction_keep: int | None = None
     recent_entries: int | None = None
     recent_tokens: int | None = None
     min_entries: int = 1
@@ -82,7 +85,10 @@ class Summarize(Proportional, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         Proportional.__post_init__(self)
-        check_keep(self.interaction_keep, self.triggers)
+        if self.interaction_keep is None:  # the strategy is being made: nobody has seen it
+            msgspec.structs.force_setattr(self, "interaction_keep", KEEP if self.recent_entries is None else 0)
+        checking.whole("interaction_keep", self.interaction_keep)
+        check_keep(self.interaction_keep or 0, self.triggers)
         checking.whole("recent_entries", self.recent_entries, none=True)
         checking.whole("recent_tokens", self.recent_tokens, none=True)
         checking.whole("min_entries", self.min_entries, 1)
@@ -94,7 +100,7 @@ class Summarize(Proportional, frozen=True, kw_only=True):
             return rolled
         window = recent(
             snapshot,
-            keep=self.interaction_keep,
+            keep=self.interaction_keep or 0,
             entries=self.recent_entries,
             tokens=self.recent_tokens,
             minimum=self.min_entries if has_news(snapshot) else 0,  # what the last run has left is not cut closer
@@ -135,7 +141,7 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
 
     summary_tokens: int
     summarize_oldest_percent: float = 0.5
-    interaction_keep: int = 0
+    interaction_keep: int = KEEP
     recent_tokens: int | None = None
     low_water: float = 0.5
     max_tokens: int | None = None

@@ -41,7 +41,8 @@ _COUNTS = (
     "max_active_tokens",
     "message_count",
 )
-_TOOLS = ("on_tools_success_threshold", "on_tools_error_threshold")
+TOOL_RULES = ("on_tools_success_threshold", "on_tools_error_threshold")
+"""Rules about results since the last run; the others look at what is there now."""
 
 
 class Triggers(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
     def enabled(self) -> tuple[str, ...]:
         """The names of the rules that are on."""
         on = [name for name in (*_COUNTS, "idle_seconds") if (getattr(self, name) or 0) > 0]
-        on += [name for name in (*_TOOLS, "threshold") if getattr(self, name)]
+        on += [name for name in (*TOOL_RULES, "threshold") if getattr(self, name)]
         return tuple(on)
 
     @property

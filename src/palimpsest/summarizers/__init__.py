@@ -33,7 +33,8 @@ MOST_KEPT = 64
 class Summarizer(Protocol):
     """What the library asks for a summary.
 
-    `name` is how accounts and events call it; `window` how many tokens it reads at once (None: unknown).
+    `name` is how accounts and events call it; `window` how many tokens it reads at once, and `max_output` how many it
+    answers with at most (None: unknown). `checked` says that its answers are held against what they are about.
     """
 
     @property
@@ -41,6 +42,12 @@ class Summarizer(Protocol):
 
     @property
     def window(self) -> int | None: ...
+
+    @property
+    def max_output(self) -> int | None: ...
+
+    @property
+    def checked(self) -> bool: ...
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return its answer. Raises SummarizerFailed, with the cause, where there is none to be had.

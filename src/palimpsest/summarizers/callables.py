@@ -9,7 +9,7 @@ from typing import Any
 from palimpsest.errors import ConfigError, SummarizerFailed
 from palimpsest.models import default_encoding
 from palimpsest.runners import Runner
-from palimpsest.summarizers.resilience import Caller, Failure, Limits
+from palimpsest.summarizers.resilience import Caller, Failure, Limits, check_size
 from palimpsest.summarizing import Prompt, Reply
 from palimpsest.summary import Spent
 
@@ -21,7 +21,9 @@ class CallableSummarizer:
     cost. An ordinary function runs in a thread of its own and may block. After `timeout` seconds it is given up; a
     thread cannot be stopped, though, so it may go on for nothing. Nothing is tried again unless `retries` says so, and
     then only after ConnectionError and TimeoutError: what else a function raises, it will raise again. `window` is how
-    many tokens it reads at once (None: unknown), `name` how errors call it. Raises ConfigError naming the option.
+    many tokens it reads at once, `max_output` how many it answers with at most (None: unknown), `name` how errors call
+    it. Its answers are `checked` against what they are about, unless that is off: then any text that is short
+    enough is taken. Raises ConfigError naming the option.
     """
 
     def __init__(
@@ -30,6 +32,8 @@ class CallableSummarizer:
         *,
         name: str | None = None,
         window: int | None = None,
+        max_output: int | None = None,
+        checked: bool = True,
         timeout: float = Limits().timeout,
         retries: int = 0,
     ) -> None:
@@ -37,7 +41,11 @@ class CallableSummarizer:
             raise ConfigError("summarizer", function, "a function or coroutine function from text to text")
         self.limits = Limits(timeout=timeout, retries=retries)
         self.limits.check()
-        self.function, self.window = function, window
+        check_size("window", window)
+        check_size("max_output", max_output)
+        if not isinstance(checked, bool):
+            raise ConfigError("checked", checked, "True or False")
+        self.function, self.window, self.max_output, self.checked = function, window, max_output, checked
         self.name = name or _name(function)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundCallable:
@@ -51,7 +59,8 @@ class BoundCallable:
     def __init__(self, given: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
         self._given, self._runner = given, runner
         self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
-        self.name, self.window = given.name, given.window
+        self.name, self.checked = given.name, given.checked
+        self.window, self.max_output = given.window, given.max_output
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return what the function returned. Raises SummarizerFailed."""
@@ -88,6 +97,8 @@ class ObjectSummarizer:
         self._given, self._runner = given, runner
         self.name: str = str(given.name)
         self.window: int | None = getattr(given, "window", None)
+        self.max_output: int | None = getattr(given, "max_output", None)
+        self.checked: bool = getattr(given, "checked", True)
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return its answer. Raises SummarizerFailed."""

@@ -15,7 +15,7 @@ from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
 from palimpsest.logs import Told
 from palimpsest.models import default_encoding, find_model
 from palimpsest.runners import Runner
-from palimpsest.summarizers.resilience import Caller, Failure, Limits
+from palimpsest.summarizers.resilience import Caller, Failure, Limits, check_size
 from palimpsest.summary import Spent
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class ChatModel:
     `timeout` are the seconds for one attempt; of a stream, for each piece of it. `retries` follow what may pass:
     status 408, 409, 429 and 5xx, a lost connection, a timeout. `allowance` are the seconds for all attempts and pauses
     together. `stream` reads answers as streams, for models that are slow. `window` is how many tokens the model reads
-    at once, where the table of models does not say. `settings` are further ones of Pydantic AI, such as
-    `{"temperature": 0.2}`.
+    at once, where the table of models does not say, `max_output` how many it answers with at most, its thoughts
+    included; a summary asks for no more. `settings` are further ones of Pydantic AI, such as `{"temperature": 0.2}`.
 
     Raises ConfigError naming the option, MissingExtra where the extra is not installed. Making one imports nothing.
     """
@@ -76,15 +76,19 @@ class ChatModel:
         allowance: float = Limits().allowance,
         stream: bool = False,
         window: int | None = None,
+        max_output: int | None = None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.limits = Limits(timeout=timeout, retries=retries, allowance=allowance)
         self.limits.check()
-        _check(base_url, api_key, stream, window, settings)
+        _check(base_url, api_key, stream, settings)
+        check_size("window", window)
+        check_size("max_output", max_output)
         self.name, self.stream, self.settings = model, stream, dict(settings)
         self.base_url, self._api_key = base_url, api_key
         self._known = find_model(model) if isinstance(model, str) else None
         self.window = window or (self._known.window if self._known else None)
+        self._max_output = max_output or (self._known.max_output if self._known else None)
         self.provider = self._provider(model)
 
     def __repr__(self) -> str:
@@ -140,12 +144,20 @@ class ChatModel:
             messages,
             provider=self.provider,
             max_tokens=max_tokens,
+            max_output=self._max_output,
             settings=self.settings,
             stall=seconds,
             on_text=on_text,
             api_key=self._api_key,
             told=told,
         )
+
+    @property
+    def max_output(self) -> int | None:
+        """How many tokens it answers with at most: the model's limit, or what `settings` ask for; None: unknown."""
+        wanted = self.settings.get("max_tokens")
+        bounds = [bound for bound in (self._max_output, wanted) if isinstance(bound, int) and bound > 0]
+        return min(bounds, default=None)
 
     def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.Answer) -> Spent:
         """Return what the answer cost: tokens as reported, or counted where nothing is reported, and dollars."""
@@ -172,6 +184,8 @@ class ChatModel:
 class BoundModel:
     """A model as one memory asks it. Safe to share between threads and between tasks."""
 
+    checked = True
+
     def __init__(self, model: ChatModel, runner: Runner, clock: Callable[[], int]) -> None:
         self._model, self._runner = model, runner
         self._caller = Caller(model.name, model.limits, lambda: clock() / 1_000_000, runner.sleep)
@@ -185,6 +199,11 @@ class BoundModel:
     def window(self) -> int | None:
         """How many tokens it reads at once; None where nobody knows."""
         return self._model.window
+
+    @property
+    def max_output(self) -> int | None:
+        """How many tokens it answers with at most; None where nobody knows."""
+        return self._model.max_output
 
     async def answer(
         self,
@@ -242,14 +261,12 @@ class Sink:
         self._on_text = None
 
 
-def _check(base_url: object, api_key: object, stream: object, window: object, settings: object) -> None:
+def _check(base_url: object, api_key: object, stream: object, settings: object) -> None:
     if base_url is not None and not (isinstance(base_url, str) and base_url.startswith(("http://", "https://"))):
         raise ConfigError("base_url", base_url, "the address of a server, such as http://127.0.0.1:8000/v1")
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
     if not isinstance(stream, bool):
         raise ConfigError("stream", stream, "True or False")
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window <= 0):
-        raise ConfigError("window", window, "tokens, more than 0, or None")
     if not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, "a mapping of settings")

@@ -114,6 +114,7 @@ async def ask(
     *,
     provider: str,
     max_tokens: int | None,
+    max_output: int | None,
     settings: Mapping[str, Any],
     stall: float,
     on_text: Callable[[str], object] | None,
@@ -127,7 +128,8 @@ async def ask(
     """
     wanted = ModelSettings(max_retries=0, timeout=stall)
     if max_tokens is not None:
-        wanted["max_tokens"] = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
+        room = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
+        wanted["max_tokens"] = room if max_output is None else min(room, max_output)
     parameters = ModelRequestParameters()
     if provider in _REFUSES_UNKNOWN_TOOLS and (tools := called_tools(messages)):
         parameters = ModelRequestParameters(function_tools=tools)

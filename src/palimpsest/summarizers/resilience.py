@@ -57,6 +57,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, value, f"a whole number of at least {least}")
 
 
+def check_size(name: str, value: object) -> None:
+    """Raise ConfigError, naming the option, unless it is a number of tokens over 0, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+        raise ConfigError(name, value, "tokens, more than 0, or None")
+
+
 class Failure(PalimpsestError):
     """An attempt failed. `passing` says that another may not, `retry_after` how many seconds it asks to wait first."""
 

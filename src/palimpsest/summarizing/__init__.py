@@ -36,8 +36,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     `target` is the length to aim at, `most` what is accepted at most, `source_tokens` what the source costs, less the
     fence that a context shows a summary in: the text must stay under that. `loops` are the passes of Chain of Density
     (0: one plain summary). `instructions` add a focus, `template` replaces the prompt and has `{content}` in it.
-    `window` is how much the summarizer reads at once (None: unknown). `nonce` closes the fence around the source, so
-    that nothing in it can.
+    `window` is how much the summarizer reads at once, `max_output` the longest answer that it gives (None: unknown).
+    `nonce` closes the fence around the source, so that nothing in it can. `checked` off takes any text that says
+    something and is short enough.
     """
 
     target: int
@@ -47,7 +48,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     template: str | None = None
     window: int | None = None
+    max_output: int | None = None
     nonce: str = ""
+    checked: bool = True
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,11 +42,13 @@ def summarise(source: Source, recipe: Recipe, count: Count) -> Passes:
     With `recipe.loops` 0, or with a template, one plain summary is asked for. Else it is Chain of Density (Adams et al.
     2023, "From Sparse to Dense: GPT-4 Summarization with Chain of Density Prompting"): a first pass in sections, then
     passes that name what is missing and work it in at the same length. Each must pass the guards and is tried twice;
-    then the last good one stands. A source longer than the summarizer reads is folded part by part.
+    then the last good one stands. A source longer than the summarizer reads is folded part by part. No text aims at
+    more than the summarizer answers with at once.
 
     SummarizerFailed may be thrown in: at a later pass it ends the chain, at a first one it comes out. Raises Rejected
     where nothing acceptable came of it.
     """
+    recipe = prompts.attainable(recipe, structured=_is_structured(recipe))
     parts = parts_of(source, recipe, count)
     notes: tuple[str, ...] = (f"the source was folded in {len(parts)} parts",) if len(parts) > 1 else ()
     before: tuple[Summary, ...] = ()
@@ -59,6 +61,11 @@ def summarise(source: Source, recipe: Recipe, count: Count) -> Passes:
     last = msgspec.structs.replace(parts[-1], previous=(*before, *parts[-1].previous))
     draft = yield from _Run(last, recipe, count).passes()
     return msgspec.structs.replace(draft, notes=notes + draft.notes)
+
+
+def _is_structured(recipe: Recipe) -> bool:
+    """Whether answers are to be JSON."""
+    return recipe.loops > 0 and recipe.template is None
 
 
 def _known(source: Source) -> tuple[str, ...]:
@@ -84,16 +91,21 @@ class _Run:
 
     def __init__(self, source: Source, recipe: Recipe, count: Count) -> None:
         self.recipe, self.count = recipe, count
-        self.structured = recipe.loops > 0 and recipe.template is None
+        self.structured = _is_structured(recipe)
         self.ask = prompts.ask(source, recipe, structured=self.structured)
         self.mark = prompts.mark_of(source, recipe)
         self.most = min(recipe.most, recipe.source_tokens - 1)
         self.text = _text_of(source)
         pinned = pinned_of(source)
-        self.support = Support("\n".join((self.text, *pinned)), words=not recipe.instructions)
+        self.wording = prompts.wording(recipe, self.mark, structured=self.structured)
+        # What a user asks for may be in other words than the source, and may name what he names.
+        wishes = (recipe.instructions or "", recipe.template or "")
+        self.support = Support("\n".join((self.text, *pinned, *wishes)), words=not any(wishes))
         before = "\n".join(summary.text for summary in source.previous)
         items = [item for summary in source.previous for item in summary.items]
-        self.protected = protected(before, items, pinned, recipe.target, count)
+        self.protected = Protected()
+        if recipe.checked:
+            self.protected = protected(before, items, pinned, recipe.target, count)
         self.places = {entry.seq for entry in source.entries}.union(*(item.sources for item in items))
         self.notes: list[str] = []
 
@@ -144,8 +156,8 @@ class _Run:
             if made is None or not made.text:
                 self.notes.append("no answer had the form asked for; its text was taken as it is")
                 self.ask = msgspec.structs.replace(self.ask, structured=False)
-                said = self.told(reply, second)
-                return (yield from self.settled(said, prompts.plain(self.recipe), self.told)), False
+                said, task = self.told(reply, second), prompts.plain(self.recipe)
+                return (yield from self.settled(said, task, self.told, repaired=second is not None)), False
         return (yield from self.settled(made, task, self.read)), True
 
     def again(self, task: str, why: str, answer: str, purpose: Purpose) -> _Asking[Reply | None]:
@@ -183,12 +195,23 @@ class _Run:
 
     # --- what every text must meet
 
-    def settled(self, made: _Made, task: str, read: Callable[[Reply], _Made | None]) -> _Asking[_Made]:
+    def settled(
+        self, made: _Made, task: str, read: Callable[[Reply], _Made | None], *, repaired: bool = False
+    ) -> _Asking[_Made]:
         """Have a first text shortened or completed where it needs to be, once, and return it as it can stand.
 
-        Raises Rejected where it cannot.
+        One that is no summary of its source is asked for once more, unless it is `repaired`. Raises Rejected where no
+        text can stand.
         """
-        self.check(made)
+        if not made.text:
+            raise Rejected("empty", "the summarizer answered nothing")
+        if unfit := self.unfit(made):
+            reply = None if repaired else (yield from self.again(task, unfit, "", "repair"))
+            other = read(reply) if reply is not None else None
+            if other is None or self.unfit(other):
+                raise Rejected("failed", f"the answer is no summary of its source: {unfit}")
+            made = other
+        made = self.within(made)
         limit = min(int(SLACK * self.recipe.target), self.most)
         is_long, lost = made.tokens > limit, self.lost(made.text, self.protected)
         if is_long or lost:
@@ -202,17 +225,31 @@ class _Run:
 
     def is_better(self, other: _Made, made: _Made, limit: int) -> bool:
         """Whether the second answer is nearer to what was asked for: short enough first, then with less lost."""
-        if not other.text or echoes(other.text, self.mark):
+        if not other.text or self.unfit(other):
             return False
+        other = self.within(other)
         if made.tokens > limit:
             return other.tokens <= max(limit, made.tokens)
         return other.tokens <= limit and len(self.protected.lost(other.text)) < len(self.protected.lost(made.text))
 
-    def check(self, made: _Made) -> None:
-        if not made.text:
-            raise Rejected("empty", "the summarizer answered nothing")
-        if echoes(made.text, self.mark):
-            raise Rejected("failed", "the summary repeats the marks around the source")
+    def unfit(self, made: _Made) -> str:
+        """Why a text is no summary of its source, whatever its length; nothing where it may be one."""
+        if not self.recipe.checked:
+            return ""
+        if self.echoes(made.text):
+            return "it repeats what was asked, or the marks around the source."
+        if not self.support.tells(self.within(made).text):
+            return "it says nothing of what is in the source."
+        return ""
+
+    def echoes(self, text: str) -> bool:
+        """Whether a text repeats the prompt."""
+        return echoes(text, self.mark, self.wording, self.text)
+
+    def within(self, made: _Made) -> _Made:
+        """A text without the sentences that name what the source does not; of items such have been left out."""
+        text = made.text if made.items or not self.recipe.checked else self.support.within(made.text)
+        return made if text == made.text else _Made(text, self.count(text))
 
     def lost(self, text: str, wanted: Protected) -> list[str]:
         """What a text has lost and a model can give back, because it is in what the model reads."""
@@ -274,8 +311,8 @@ class _Run:
 
     def fault(self, step: replies.Step, denser: _Made, made: _Made) -> str:
         """What is wrong with a denser version of `made`; nothing where it can be accepted."""
-        if echoes(denser.text, self.mark):
-            return "it repeats the marks around the source."
+        if self.echoes(denser.text):
+            return "it repeats what was asked, or the marks around the source."
         known = {item.text for item in made.items}
         new = [item.text for item in denser.items if item.text not in known]
         if alien := [text for text in (*(step.missing or ()), *new) if not self.support.holds(text)]:

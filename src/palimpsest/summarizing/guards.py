@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -34,6 +35,31 @@ _WORDS = re.compile(r"\w+")
 _STEM = 5
 _TELLING = 8
 """Characters from which on a mark cannot be in a text by chance."""
+
+_RUN = 8
+"""Words in a row that a text has in common with what was asked only where it repeats that."""
+
+_LEAST = 3
+"""Content words of its source that a summary mentions at the least, or a quarter of them where there are so few."""
+
+_DATE = re.compile(
+    r"\b\d{1,2}:\d\d\b|\b\d{4}-\d\d-\d\d\b|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\b",
+    re.IGNORECASE,
+)
+"""What dates and times of day have in them."""
+
+_OF_ANY = frozenset(("entry", "user", "assis", "messa", "conve", "summa"))
+"""Beginnings of words that any conversation may be described by."""
+
+_REFUSAL = re.compile(
+    r"\W*(?:i['\u2019]?m|i am|we are|we['\u2019]re)\s+(?:\w+\s+)?(?:sorry|afraid|unable|not able|an ai\b)"
+    r"|\W*(?:i|we)\s+(?:can ?not|can['\u2019]t|won['\u2019]t|will not|(?:must|have to) decline|apologi[sz]e)\b"
+    r"|\W*(?:i|we)\s+(?:do not|don['\u2019]t)\s+(?:have|see)\b"
+    r"|\W*(?:sorry|apologies|my apologies|unfortunately,? i|as an? (?:\w+ )?(?:ai|assistant|language model))\b"
+    r"|\W*please (?:provide|share|send|paste)\b",
+    re.IGNORECASE,
+)
+"""How models begin a sentence in which they refuse, in English; in other languages the source has no such words."""
 
 
 class Protected(msgspec.Struct, frozen=True):
@@ -77,21 +103,49 @@ class Support:
     def __init__(self, text: str, *, words: bool = True) -> None:
         self._text = text
         self._folded = text.casefold()
-        self._stems = _stems(text) if words else None
+        self._stems, self._by_words = _stems(text), words
 
     def holds(self, item: str) -> bool:
         """Whether the item's identifiers and most of its content words occur in the source."""
-        for identifier in identifiers(item):
+        if not self._names(identifiers(item)):
+            return False
+        words = _WORDS.findall(item.casefold())
+        if not self._by_words or not words:
+            return bool(words)
+        stems = _stems(item)
+        if not stems:
+            return all(contains(self._folded, word) for word in words)
+        return len(stems & self._stems) >= SUPPORTED * len(stems)
+
+    def _names(self, found: Iterable[str]) -> bool:
+        """Whether all these identifiers occur in the source."""
+        for identifier in found:
             parts = identifier.split()
             wanted = parts if len(parts) == 1 else [part for part in parts if any(map(str.isdigit, part))]
             if not all(contains(self._text, part.strip(".,")) for part in wanted):
                 return False
-        if self._stems is None:
+        return True
+
+    def within(self, text: str) -> str:
+        """Return the text without the sentences that name what the source does not; dates may be written anew."""
+
+        def holds(piece: str) -> bool:
+            return self._names(one for one in identifiers(piece) if not _DATE.search(one))
+
+        pieces = sentences(text)
+        kept = [piece if holds(piece) else "\n" * piece.endswith("\n") for piece in pieces]
+        return text if kept == pieces else "".join(kept).strip()
+
+    def tells(self, text: str) -> bool:
+        """Whether the text says something of the source, beside that its writer will not: an identifier, or words."""
+        said = "".join(piece for piece in sentences(text) if not _REFUSAL.match(piece))
+        there = self._stems - _OF_ANY
+        if any(contains(self._text, identifier) for identifier in identifiers(said)):
             return True
-        stems = _stems(item)
-        if not stems:
-            return all(contains(self._folded, word) for word in _WORDS.findall(item.casefold()))
-        return len(stems & self._stems) >= SUPPORTED * len(stems)
+        if not there:
+            return bool(_WORDS.search(said))
+        told = _stems(said) - _OF_ANY
+        return len(told & there if self._by_words else told) >= min(_LEAST, max(len(there) // 4, 1))
 
 
 def _stems(text: str) -> set[str]:
@@ -106,9 +160,23 @@ def _stems(text: str) -> set[str]:
     return stems
 
 
-def echoes(text: str, nonce: str) -> bool:
-    """Whether a text repeats what fences the source: the mark, which only a prompt holds."""
-    return f"-{nonce}>" in text or (len(nonce) >= _TELLING and nonce in text)
+def sentences(text: str) -> list[str]:
+    """The text in its sentences, each with what stands behind it: joined they are the text."""
+    ends = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(ends) if end > start]
+
+
+def echoes(text: str, nonce: str, asked: str = "", source: str = "") -> bool:
+    """Whether a text repeats what only a prompt holds: the mark that fences the source, or words that were `asked`."""
+    if f"-{nonce}>" in text or (len(nonce) >= _TELLING and nonce in text):
+        return True
+    again = _runs(text) & _runs(asked)
+    return bool(again) and not again <= _runs(source)
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = _WORDS.findall(text.casefold())
+    return {tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1)}
 
 
 def cut(text: str, room: int, count: Count) -> str:

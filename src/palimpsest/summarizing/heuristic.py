@@ -53,7 +53,7 @@ _RARE = 0.3
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a text is put together from."""
+    """What a text is put together from. `quoted` is not told again: the documented lines quote it."""
 
     earlier: str = ""
     heading: bool = True
@@ -61,6 +61,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[SummaryItem, ...] = ()
     mentions: tuple[SummaryItem, ...] = ()
     pinned: tuple[str, ...] = ()
+    quoted: tuple[SummaryItem, ...] = ()
 
     def text(self) -> str:
         """What was there before, the documented lines, what is mentioned in no section, the sections.
@@ -128,15 +129,17 @@ def _after_earlier(parts: _Parts, found: Found, aim: int, count: Count) -> _Part
 
 def _filled(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
     """Return the parts with as much as there is room for: some notes, mentions, more notes, sentences."""
-    first = found.first.text if found.first is not None else ""
-    notes = [item for item in found.notes if item.text not in first]
+    lines, telling = "\n".join(parts.head), _telling(found)
+    quoted = tuple(item for item in (*found.notes, *telling) if item.text in lines)
+    parts = msgspec.structs.replace(parts, quoted=quoted)
+    notes = [item for item in found.notes if item not in quoted]
     mentioned = _by_weight(found, parts)
     room = min(aim, count(parts.text()) + int(aim * _NOTES_SHARE))
     some = _longest(parts, "notes", notes, room, count)
     parts = msgspec.structs.replace(parts, notes=tuple(notes[:some]))
     many = _longest(parts, "mentions", mentioned, aim, count)
     parts = msgspec.structs.replace(parts, mentions=tuple(mentioned[:many]))
-    told = [*notes, *_telling(found)]
+    told = [*notes, *(item for item in telling if item not in quoted)]
     some = max(_longest(parts, "notes", told, aim, count), some)
     parts = msgspec.structs.replace(parts, notes=tuple(told[:some]))
     mentioned = [*mentioned[:many], *sorted(found.unsure.values(), key=_rank)]
@@ -273,4 +276,4 @@ def _items(found: Found, parts: _Parts) -> tuple[SummaryItem, ...]:
     for name, counts in list(found.tools.items())[: 4 * _TOOLS]:
         words = outcome(counts)
         made.append(SummaryItem(kind="done", text=name, status=f"{TOOL}: {words}" if words else TOOL))
-    return (*made, *parts.notes, *parts.mentions)
+    return (*made, *parts.quoted, *parts.notes, *parts.mentions)
