@@ -562,6 +562,8 @@ MEMORY: Mapping[str, Driver | str] = {
     "import_file": _import_file,
     "delete_session": _delete,
     "derive": _derive,
+    "derivers": "it reads names of indexes",
+    "underive": "it removes",
     "forget": _forget,
     "scan": _scan,
     "sweep": _sweep,

@@ -176,12 +176,13 @@ class PrivacyRefused(PalimpsestError, RuntimeError):
 class ErasureFailed(PalimpsestError, RuntimeError):
     """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
 
-    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause.
+    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause. From `derive` the
+    entries are gone already, and the note of what is to be removed stays.
     """
 
-    def __init__(self, derived: str, kind: str) -> None:
+    def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
         self.derived, self.kind = derived, kind
-        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), so nothing was erased")
+        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), {then}")
 
 
 class MissingExtra(PalimpsestError, ImportError):

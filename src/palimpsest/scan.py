@@ -278,7 +278,7 @@ class _Scanner:
         """
         assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        if self._memory.derivations is not None and found.entries:
+        if found.entries:
             await self._memory.derivations.erased(self._store, key, sorted(found.entries))
         if not await self._noted(key, head, found, figures):
             return False

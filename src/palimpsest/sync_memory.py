@@ -149,7 +149,13 @@ class Memory:
         )
 
     def derive(self, derived: Derived) -> Callable[[], None]:
-        return self._core.derive(derived)
+        return drive(self._core.derive(derived))
+
+    def derivers(self) -> tuple[str, ...]:
+        return drive(self._core.derivers())
+
+    def underive(self, name: str) -> bool:
+        return drive(self._core.underive(name))
 
     def scan(
         self,

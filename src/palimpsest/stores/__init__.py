@@ -260,12 +260,18 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session."""
+    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session.
+
+        With `tenant` those of its sessions alone: nothing of another tenant's is looked at.
+        """
 
     @abstractmethod
-    async def sweep(self, now: int) -> int:
-        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many."""
+    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
+        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many.
+
+        With `tenant` what it owns alone.
+        """
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.

@@ -209,18 +209,19 @@ class MemoryStore(RewritingStore):
             self._leases[tenant, name] = (holder, now + int(seconds * 1e6), fence)
             return fence
 
-    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         with self._lock:
-            return [(key, due) for key, log in self._logs.items() if (due := log.due(now))]
+            meant = [(key, log) for key, log in self._logs.items() if tenant in (None, key.tenant)]
+            return [(key, due) for key, log in meant if (due := log.due(now))]
 
-    def _sweep(self, now: int) -> int:
+    def _sweep(self, now: int, tenant: str | None) -> int:
         with self._lock:
             swept = 0
-            for items in self._items.values():
+            for items in [items for (owner, _), items in self._items.items() if tenant in (None, owner)]:
                 for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
                     del items[item.key]
                     swept += 1
-            for key in self._logs:
+            for key in [key for key in self._logs if tenant in (None, key.tenant)]:
                 if due := self._logs[key].due(now):  # unless it went with another branch
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
