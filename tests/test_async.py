@@ -45,7 +45,7 @@ def verbs(face: type) -> dict[str, object]:
     return {name: inspect.getattr_static(face, name) for name in dir(face) if not name.startswith("_")}
 
 
-INSIDE = {"runner", "observers", "privacy", "clock", "first_failure", "summarizer", "derivations"}
+INSIDE = {"runner", "observers", "privacy", "clock", "first_failure", "summarizer", "derivations", "renewals"}
 """What `AsyncMemory` shows to its own sessions only; `Memory` keeps it in its core."""
 
 

@@ -9,6 +9,7 @@ PalimpsestError
 ├── SessionNotFound        (LookupError)     no such session in this store
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
+├── LockTimeout            (TimeoutError)    somebody else held what was waited for
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it, or forked in between
 ├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
@@ -117,6 +118,16 @@ class Conflict(PalimpsestError):
     def __init__(self, what: str, reason: str) -> None:
         self.what, self.reason = what, reason
         super().__init__(f"{what}: {reason}")
+
+
+class LockTimeout(PalimpsestError, TimeoutError):
+    """Somebody else held `what` for all of the `seconds` that were to be waited. Nothing was done."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        self.what, self.seconds = what, seconds
+        super().__init__(
+            f"{what} is held by another, who did not end within {seconds:g} seconds; try again, or wait longer"
+        )
 
 
 class Closed(PalimpsestError):

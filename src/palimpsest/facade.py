@@ -235,8 +235,8 @@ class Session:
     def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         return drive(self._core.export_to(file, format=format))
 
-    def turn(self, *, atomic: bool = False) -> AbstractContextManager[Session]:
-        return self._within(self._core.turn(atomic=atomic))
+    def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractContextManager[Session]:
+        return self._within(self._core.turn(atomic=atomic, wait=wait))
 
     @contextmanager
     def _within(self, turn: Any) -> Iterator[Session]:

@@ -12,6 +12,7 @@ from palimpsest.checks import check_whole, checked_clock, unfit
 from palimpsest.entries import now_us
 from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.events import Handler, Observers
+from palimpsest.lease import TURN_SECONDS, Renewals
 from palimpsest.log import BY_REQUEST, SessionKey
 from palimpsest.options import Options, check_id
 from palimpsest.runners import Runner
@@ -80,6 +81,7 @@ class AsyncMemory:
         self._keys = _keys(encryption)
         self._failed: set[tuple[str, str]] = set()
         self._derivations: Derivations | None = None
+        self.renewals = Renewals(runner, TURN_SECONDS)
 
     @classmethod
     def open(
@@ -423,6 +425,7 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine.
         """
+        self.renewals.close()
         await self.runner.close(last=self._store.close if self._store is not None else None)
 
     def __del__(self) -> None:
