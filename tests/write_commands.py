@@ -96,7 +96,7 @@ def _chat(shell: Shell) -> None:
 def _compact(shell: Shell) -> None:
     shell.talked()
     shell.run("compact", "s", "--strategy", "summarizer", "--keep", "1", "--json")
-    shell.run("compact", "s", "--strategy", "neuralyzer", "--keep", "1")
+    shell.run("compact", "s", "--strategy", "neuralyzer", "--keep", "1", "--yes")
     shell.run("compact", "s", "--strategy", shell.marker, status=2)
 
 
