@@ -84,7 +84,9 @@ class Viewer:
         self.failures: dict[str, str] = {}
         self._limits = limits_of(options, call)
         self._limit, self._reserve = limit_of(self._limits, options.model, options.model_name)
-        self.meter = Meter(options.counter, find_format(call.format or options.format), options.model)
+        self.meter = Meter(
+            options.counter, find_format(options.format if call.format is None else call.format), options.model
+        )
         self.rules: list[tuple[MaxTokens, list[Rule]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
         ]

@@ -10,7 +10,7 @@ from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo
+from palimpsest.stores import Appended, Dump, Item, SessionInfo, discreet_address
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
 from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
@@ -19,7 +19,8 @@ from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
     """Open an empty store. Raises ConfigError for any option but `clock`, or an address with a path."""
     if url not in ("memory:", "memory://"):
-        raise ConfigError("store", url, "memory:// (it has no name: nobody else can open it)")
+        shown = discreet_address(url)
+        raise ConfigError("store", shown, "memory:// (it has no name: nobody else can open it)")
     unknown = set(options) - {"clock"}
     if unknown:
         raise ConfigError("option", min(unknown), "clock (the only option of memory://)")
