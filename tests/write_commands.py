@@ -157,6 +157,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "diff": "it reads",
     "doctor": "it writes, and deletes, an entry of its own making",
     "history": "it reads",
+    "repair": "it takes out what cannot be read",
     "rotate-keys": "it seals anew what is there",
     "sessions": "it reads",
     "show": "it reads",

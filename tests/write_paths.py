@@ -591,6 +591,7 @@ SESSION: Mapping[str, Driver | str] = {
     "unpin": _pin,
     "erase": _erase,
     "clear": _clear,
+    "repair": "it takes out what cannot be read, and keeps nothing of it",
     "fork": _fork,
     "rewind": _rewind,
     "export": _export,

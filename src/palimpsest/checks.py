@@ -152,6 +152,7 @@ _FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
     ("importance", None, "not a number between 0 and 1", _is_share),
     ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
     ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
+    ("damaged", False, "for stores alone to say", lambda value: value is False),
     ("at", 0, f"not {MICROSECONDS}", _is_moment),
     *((field, False, "neither True nor False", _is_switch) for field in ("pinned", "continues", "erased", "lone")),
 )

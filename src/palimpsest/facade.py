@@ -220,6 +220,9 @@ class Session:
     def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
         return drive(self._core.erase(what, reason=reason))
 
+    def repair(self) -> Erased:
+        return drive(self._core.repair())
+
     def clear(self) -> int:
         return drive(self._core.clear())
 

@@ -34,7 +34,7 @@ class Logs:
         large_bytes: int,
         witness: Callable[[], Witness],
     ) -> None:
-        self._url, self._db, self._clock, self._witness = url, connection, clock, witness
+        self.url, self._db, self._clock, self._witness = url, connection, clock, witness
         self.rows, self.branches = Rows(url, connection, large_bytes, witness), Branches(connection)
         self.recorded = Records(url, connection)
         self.heads = Heads(url, connection, self.branches, known, witness)
@@ -93,7 +93,7 @@ class Logs:
             return []
         entries = self.rows.read(key.tenant, found.spans(after, before), counter, limit, newest_first, uncounted)
         if not uncounted and len(entries) < _expected(found.head, after, before, limit):  # a log has no gaps
-            raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
+            raise StoreCorrupt(self.url, f"entries of session {key.session!r} are missing: it is damaged")
         return entries
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
