@@ -30,7 +30,7 @@ class FileBase(BlockingStore):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner, options.clock)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
-        self._large_bytes = options.large_bytes
+        self._large_bytes, self._told = options.large_bytes, set[tuple[str, int]]()
         self._disk = Disk(
             url,
             self.path,
@@ -76,6 +76,7 @@ class FileBase(BlockingStore):
     def _open(self, at: Place, fd: int) -> Log:
         """The log at its place. Raises StoreCorrupt where it is another session's, under a name that is not its own."""
         log = Log(self.url, at.log, fd)
+        log.told = self._told
         if log.header is not None and place(self.path, log.header.key) != at:
             raise StoreCorrupt(
                 self.url,
@@ -103,6 +104,7 @@ class FileBase(BlockingStore):
         try:
             with self._disk.locked(at.log, shared=True) as fd:
                 log = self._open(at, fd)
+                log.lenient = True
                 return read(log) if log.exists else none
         except FileNotFoundError:
             return none
@@ -118,6 +120,7 @@ class FileBase(BlockingStore):
         with self._disk.locked(at.log, os.O_RDWR | (os.O_CREAT if create else 0)) as fd:
             remove(at.log + NEW)  # of a writer that was killed
             log = self._open(at, fd)
+            log.lenient = True
             try:
                 with log.held:
                     yield log
