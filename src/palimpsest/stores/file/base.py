@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
-from palimpsest.log import SessionKey
+from palimpsest.log import SessionKey, tombstone
 from palimpsest.runners import Runner
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
@@ -19,6 +21,7 @@ from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import read_entry
 from palimpsest.stores.file.log import Found, Log
 from palimpsest.stores.shielded import shielded
+from palimpsest.threads import warn
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -138,5 +141,12 @@ class FileBase(BlockingStore):
 
         try:
             return read_entry(raw, spot, tokens, load)
+        except StoreCorrupt as fault:  # of what is kept apart
+            if not log.lenient:
+                raise
+            if (at.log, spot.seq) not in self._told:
+                self._told.add((at.log, spot.seq))
+                warn("%s", f"{fault}. The entry is set aside, and `repair` takes it out")
+            return replace(tombstone(read_entry(raw, spot, None, lambda _: b"")), damaged=True)
         except (ValueError, TypeError) as cause:
             raise StoreCorrupt(self.url, f"{at.log}: entry {spot.seq} cannot be read ({cause})") from cause
