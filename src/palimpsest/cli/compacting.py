@@ -13,7 +13,7 @@ from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 
 if TYPE_CHECKING:
-    from palimpsest import CompactionResult, Summary
+    from palimpsest import CompactionResult, Session, Summary
 
 FAILURES = ("failed", "empty", "no_gain", "conflict")
 
@@ -77,7 +77,7 @@ def compact_command(
             session, model=model, max_tokens=max_tokens, max_messages=max_messages, summarizer=summarizer
         )
         given = chosen if len(chosen) > 1 else chosen["strategy"]
-        asks = chat.options.chosen(given).erases and not (yes or dry_run)
+        asks = not (yes or dry_run) and _destroys(chat, given)
         if asks and (as_json or not on_terminal(sys.stdin)):
             why = "--json asks nothing" if as_json else "there is nobody to be asked"
             raise click.UsageError(f"{why}, and this strategy destroys: give --yes, or --dry-run")
@@ -96,6 +96,16 @@ def compact_command(
         raise Conflicting(result.why or "another compaction of this session is under way")
     if result.reason in FAILURES:
         raise Failed(result.why or f"nothing was changed: {result.reason}")
+
+
+def _destroys(chat: Session, strategy: Any) -> bool:
+    """Whether a strategy may erase. What is wrong with one is for `compact` to say, as the privacy policy has it."""
+    from palimpsest import ConfigError
+
+    try:
+        return chat.options.chosen(strategy).erases
+    except ConfigError:
+        return False
 
 
 def result_json(result: CompactionResult) -> dict[str, Any]:
