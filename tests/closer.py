@@ -106,7 +106,10 @@ def sync(what: str, way: str, url: str) -> None:
     hanging = Hanging()
     memory = Memory.open(url, synchronous="NORMAL", busy_seconds=3600)
     memory._core.runner.patience = PATIENCE
-    prepare(memory, what, hanging)
+    if what == "observer":
+        memory.on("compressed", hanging.observer)
+    elif what == "derived":
+        memory.derive(hanging)
     session = memory.session("s", **options(what, hanging))
     for number in range(4):
         session.add(talk(number))
@@ -138,7 +141,10 @@ async def asynchronous(what: str, way: str, url: str) -> None:
     memory = AsyncMemory.open(url, synchronous="NORMAL", busy_seconds=3600)
     memory.runner.patience = PATIENCE
     await memory.connect()
-    prepare(memory, what, hanging)
+    if what == "observer":
+        memory.on("compressed", hanging.observer)
+    elif what == "derived":
+        await memory.derive(hanging)
     session = memory.session("s", **options(what, hanging))
     for number in range(4):
         await session.add(talk(number))
@@ -160,14 +166,6 @@ async def asynchronous(what: str, way: str, url: str) -> None:
     keep.append(memory)
     if beside is not None:
         beside.cancel()
-
-
-def prepare(memory: Memory | AsyncMemory, what: str, hanging: Hanging) -> None:
-    """Have what hangs told of what happens."""
-    if what == "observer":
-        memory.on("compressed", hanging.observer)
-    elif what == "derived":
-        memory.derive(hanging)
 
 
 def wait_for(what: str, hanging: Hanging) -> None:

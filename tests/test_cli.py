@@ -397,6 +397,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "compact": (STEERING, "--keep", "1"),
     "summaries": (STEERING, "--all", "--expand"),
     "verify": (STEERING,),
+    "repair": (STEERING, "--dry-run"),
     "export": (STEERING,),
     "fork": (STEERING, STEERING + "2"),
     "rewind": (STEERING, "--to", "2"),

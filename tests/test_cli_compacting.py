@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from commands import read, run, write_lines
 
@@ -141,3 +142,44 @@ def test_stats_tell_what_summaries_cost(long_chat: str) -> None:
     figures = read("stats", long_chat)
     assert figures["summaries"] == 1
     assert json.dumps(figures)
+
+
+# --- what destroys
+
+
+def neuralyze(session: str, *more: str, given: str | None = None) -> Result:
+    """Have the neuralyzer keep two interactions."""
+    return run("compact", session, "--strategy", "neuralyzer", "--keep", "2", *more, given=given)
+
+
+def erased(session: str) -> int:
+    """How many entries of the session are tombstones."""
+    return sum(entry.get("erased", False) for entry in read("show", session, "--all"))
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_what_destroys_is_not_done_where_nobody_can_be_asked(long_chat: str, more: tuple[str, ...]) -> None:
+    """Without a terminal, or with --json, the neuralyzer destroys nothing unless --yes says so."""
+    refused = neuralyze(long_chat, *more)
+
+    assert refused.exit_code == 2
+    assert "--yes" in refused.stderr
+    assert erased(long_chat) == 0
+    assert neuralyze(long_chat, *more, "--yes").exit_code == 0
+    assert erased(long_chat) == 16
+
+
+def test_what_destroys_asks(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neuralyzer shows what would go, and goes on when that is confirmed; other strategies ask nothing."""
+    monkeypatch.setattr("palimpsest.cli.compacting.on_terminal", lambda stream=None: stream is not None)
+
+    declined = neuralyze(long_chat, given="n\n")
+
+    assert declined.exit_code != 0
+    assert "16 entries erased" in declined.stdout
+    assert "Destroy this?" in declined.stdout
+    assert erased(long_chat) == 0
+    assert "Destroy this?" not in neuralyze(long_chat, "--dry-run").stdout
+    assert "Destroy this?" not in run("compact", long_chat, "--strategy", "lru", "--max-messages", "18").stdout
+    assert neuralyze(long_chat, given="y\n").exit_code == 0
+    assert erased(long_chat) == 16

@@ -13,7 +13,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from palimpsest import Closed, Conflict, Memory, Session
+from palimpsest import Closed, Conflict, LockTimeout, Memory, Session
+from palimpsest.entries import now_us
 from processes import PATIENCE, Process, integrity, run, together, whole_turns
 from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
@@ -300,8 +301,29 @@ def test_a_turn_waits_for_another_process_to_end_its_own(path: Path, memory: Mem
     assert texts == ["begin held", "end held", "begin own"]
 
 
-def test_a_turn_that_never_ends_holds_nobody_up_for_ever(path: Path, memory: Memory, start: Start) -> None:
-    """After five seconds of waiting `turn()` goes on without the lease: it is advice, correctness rests elsewhere."""
+def test_a_turn_waits_as_long_as_the_other_one_lives(path: Path, memory: Memory, start: Start) -> None:
+    """However long another process holds a turn, `turn()` does not begin before that one has ended."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if sum(waited) > 60:
+            holder.tell()
+            assert holder.end() == ["done"]
+
+    memory._core.runner.sleep = sleep
+    with memory.session(SESSION).turn() as session:
+        session.add_user_message("begin own")
+
+    assert sum(waited) > 60
+    assert [entry.text for entry in session.entries()] == ["begin held", "end held", "begin own"]
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+def test_a_turn_says_that_it_has_waited_in_vain(path: Path, memory: Memory, start: Start, wait: float) -> None:
+    """With `wait` a turn that does not begin in that time raises LockTimeout, and nothing of it was done."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     waited = []
@@ -310,12 +332,29 @@ def test_a_turn_that_never_ends_holds_nobody_up_for_ever(path: Path, memory: Mem
         waited.append(seconds)
 
     memory._core.runner.sleep = sleep
-    with memory.session(SESSION).turn() as session:
-        session.add_user_message("begin own")
+    session = memory.session(SESSION)
+    with pytest.raises(LockTimeout, match=f"{wait} seconds") as raised, session.turn(wait=wait):
+        raise AssertionError("the other one lives")
 
-    assert 5 <= sum(waited) < 6
+    assert isinstance(raised.value, TimeoutError)
+    assert sum(waited) == pytest.approx(wait)
+    holder.tell()
+    assert holder.end() == ["done"]
+    with session.turn(wait=wait):
+        session.add_user_message("begin own")
+    assert [entry.text for entry in session.entries()] == ["begin held", "end held", "begin own"]
+
+
+def test_a_turn_whose_process_was_killed_is_over_when_its_lease_is(path: Path, start: Start) -> None:
+    """Nobody renews the lease of a process that is no more: half a minute later the next turn begins."""
+    holder = start("hold", path)
+    assert holder.hear() == "ready"
     holder.kill()
-    assert [entry.text for entry in session.entries()] == ["begin held", "begin own"]
+
+    with Memory.open(path) as memory, pytest.raises(LockTimeout), memory.session(SESSION).turn(wait=0):
+        raise AssertionError("its lease is not over")
+    with Memory.open(path, clock=lambda: now_us() + 31_000_000) as memory, memory.session(SESSION).turn(wait=0):
+        pass
 
 
 def test_a_plain_add_does_not_wait_for_a_turn(path: Path, memory: Memory, statements: list[str], start: Start) -> None:

@@ -171,7 +171,7 @@ def test_whoever_adds_a_field_decides_what_becomes_of_it() -> None:
     """Of an entry only what is listed stays in clear; of heads, changes and records each field was thought about."""
     assert set(Entry.__struct_fields__) - set(CLEAR) == {
         *("id", "seq"),
-        *("content", "name", "call_id", "tokens", "metadata", "native", "lone"),
+        *("content", "name", "call_id", "tokens", "metadata", "native", "lone", "damaged"),
     }
     sealed = {
         Head: {"calls", "contexts", "pseudonyms", "views", "forked_from"},

@@ -84,6 +84,8 @@ def notices(path: Path, before: dict[str, Any]) -> bool:
         now = everything(path)
     except (StoreCorrupt, WrongKey):
         return True
+    if any(entry.damaged for session in now.values() for entry in session["entries"]):
+        return True
     assert now == before, "it reads other than it was written, and nobody says so"
     return False
 

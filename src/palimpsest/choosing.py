@@ -55,7 +55,18 @@ class Named:
         for id in self._ids:
             entry = await Reader(store, options).named(id)
             found[entry.seq] = entry
-        return [found[seq] for seq in sorted(found) if not found[seq].erased]
+        return [found[seq] for seq in sorted(found) if found[seq].damaged or not found[seq].erased]
+
+
+class Damaged:
+    """Every entry of a session that cannot be read."""
+
+    says: Says | None = None
+    sees_all = True
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return what stands for them, by seq."""
+        return [entry async for entry in walk(store, options, head, seen) if entry.damaged]
 
 
 class Everything:
@@ -66,7 +77,7 @@ class Everything:
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""
-        return [entry async for entry in walk(store, options, head, seen) if not entry.erased]
+        return [entry async for entry in walk(store, options, head, seen) if entry.damaged or not entry.erased]
 
 
 class Meant:

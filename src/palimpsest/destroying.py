@@ -108,7 +108,7 @@ class Eraser:
         """Erase what a look has found, in one step, and return what that took."""
         key, seqs = look.key, tuple(entry.seq for entry in found)
         branches = await self.sharing(found)
-        derived = await unmake(self._memory, self._options, self._store, seqs)
+        unmade = await unmake(self._memory, self._options, self._store, seqs)
         before = await self.standing([key.session, *branches])
         change = Change(
             kind="erase",
@@ -123,7 +123,7 @@ class Eraser:
         try:
             after = await self._store.compact(key, change)
         except Conflict:  # it was deleted, with all that was found; another may be in its place
-            return Erased(derived=derived), Lost()
+            return unmade, Lost()
         if after.revision == look.head.revision + 1:  # nobody was in between
             look.after = after
         told = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
@@ -132,8 +132,8 @@ class Eraser:
             facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
             await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
         media = sum(media_in(entry) for entry in found if entry.seq in gone)
-        done = Erased(entries=len(gone), branches=tuple(branches), derived=derived, media=media)
-        return done, await self.lost(before)
+        done = Erased(entries=len(gone), branches=tuple(branches), media=media)
+        return done + unmade, await self.lost(before)
 
     async def sharing(self, found: Sequence[Entry]) -> list[str]:
         """Return the other sessions that share some of these entries."""

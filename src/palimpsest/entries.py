@@ -6,7 +6,7 @@ the records in `palimpsest.log`. The links at the end of `Entry` are written onc
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -96,7 +96,8 @@ class Entry(
     `content` is text or a tuple of parts; for a tool call it is the arguments, as JSON text. `at` is the
     time of writing in microseconds since 1970 (UTC), `created_at` the same as a datetime. `tokens` is the
     stored count of the text as it is rendered, or None where it has not been counted yet. `importance` is
-    0 to 1. An entry whose `erased` is set is a tombstone: its place is kept, its content is gone. `lone` says
+    0 to 1. An entry whose `erased` is set is a tombstone: its place is kept, its content is gone. One whose
+    `damaged` is set, too, cannot be read where it is stored: what is known of it is its place. `lone` says
     that its text holds lone surrogates, which no provider takes: a context shows U+FFFD in their place.
 
     Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
@@ -123,6 +124,7 @@ class Entry(
     native: Native | None = None
     erased: bool = False
     lone: bool = False
+    damaged: bool = False
     at: int = 0
     turn: int = 0
     group: int = 0
@@ -166,7 +168,7 @@ def pack(entry: Entry) -> bytes:
 
     Text with lone surrogates, which has no UTF-8, is stored with JSON's escapes for them.
     """
-    bare = _replace(entry, id="", seq=0, tokens=None)
+    bare = _replace(entry, id="", seq=0, tokens=None, damaged=False)
     try:
         return _encode(bare)
     except UnicodeEncodeError:
@@ -191,6 +193,45 @@ def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
 
 
 _set = msgspec.structs.force_setattr
+
+
+def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: Sequence[Entry]) -> Entry:
+    """Return what stands for an entry that is damaged, until it is taken out: a tombstone.
+
+    Its links are as far as its neighbours tell, nearest first: the interaction and the group that go on behind it, the
+    call that one of them answers. What is left of its stored form tells the rest, where that can be true.
+    """
+    near = (*before[:1], *behind[:1], Entry())[0]
+    turn = behind[0].turn if behind and behind[0].turn <= seq else (before[0].turn if before else 0)
+    group = behind[0].group if behind and 0 < behind[0].group <= seq else seq
+    kind, answers = _left_of(body, seq)
+    if any(entry.answers == seq for entry in behind):
+        kind, answers = "tool_call", 0
+    roles: dict[Kind, Role] = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
+    return Entry(
+        id=id,
+        seq=seq,
+        kind=kind,
+        role=roles.get(kind, "user" if turn == seq else "assistant"),
+        erased=True,
+        damaged=True,
+        at=near.at,
+        turn=turn,
+        group=group,
+        answers=answers,
+        revision=near.revision,
+    )
+
+
+def _left_of(body: bytes, seq: int) -> tuple[Kind, int]:
+    """The kind of a damaged entry, and what it answers, as far as its stored form still says."""
+    import re  # only for what is damaged
+
+    found = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
+    answered = re.search(rb'"answers":(\d{1,10})[,}]', body)
+    kind: Kind = found[1].decode() if found else "message"  # type: ignore[assignment]
+    answers = int(answered[1]) if answered and kind == "tool_result" else 0
+    return kind, answers if answers < seq else 0
 
 
 def same(one: Entry, other: Entry) -> bool:

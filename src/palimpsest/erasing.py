@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from palimpsest.derivers import Derivers
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, ErasureFailed
+from palimpsest.log import SessionKey
 
 if TYPE_CHECKING:
-    from palimpsest.log import SessionKey
     from palimpsest.memory import AsyncMemory
     from palimpsest.options import Options
     from palimpsest.runners import Runner
@@ -144,9 +145,11 @@ def media_in(entry: Entry) -> int:
 class Derived(Protocol):
     """Something that is made from entries, such as a search index: it is told, before they go, what to remove.
 
-    What is removed here and stays after all, because the erasure then failed or another writer was first, can be made
-    again from its entries. Whatever this raises stops the erasure: nothing is erased, and repeating it goes on. An
-    entry that has expired before it is added may be swept without a word.
+    Its name says which it is, in all processes: whoever joins under a name reaches all that was made under it. What is
+    removed here and stays after all, because the erasure then failed, another writer was first, or a session began anew
+    before a note of its end was worked off, can be made again from its entries. Whatever this raises stops the erasure:
+    nothing is erased, and repeating it goes on. An entry that has expired before it is added may be swept without a
+    word.
     """
 
     name: str
@@ -164,67 +167,115 @@ class Derived(Protocol):
 
 
 class Derivations:
-    """What is made from the entries of one memory. Every path that destroys entries comes by here first."""
+    """What is made from the entries of one tenant. Every path that destroys entries comes by here first.
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there.
+    """
+
+    def __init__(self, runner: Runner, store: Store, tenant: str) -> None:
+        self._runner, self._tenant = runner, tenant
+        self._derivers = Derivers(store, tenant)
         self._all: list[Derived] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
+    async def join(self, derived: Derived) -> None:
+        """Have this told from now on, when it has removed what went while it was away.
 
-    def join(self, derived: Derived) -> None:
-        """Have this told from now on. Raises ConfigError for what is not as `Derived` says."""
+        Raises ConfigError for what is not as `Derived` says, ErasureFailed where it does not remove that.
+        """
         verbs = [callable(getattr(derived, verb, None)) for verb in ("erased", "gone")]
         name = getattr(derived, "name", None)
-        if not all(verbs) or not isinstance(name, str) or not name:
-            raise ConfigError("derived", derived, "an object with a name and the coroutine functions erased and gone")
+        if not all(verbs) or not isinstance(name, str) or not 0 < len(name) <= 256 or not name.isprintable():
+            rule = "an object with a name of 1 to 256 characters and the coroutine functions erased and gone"
+            raise ConfigError("derived", derived, rule)
         if any(one.name == name for one in self._all):
             raise ConfigError("derived", name, "a name that nothing else has that joined")
+        await self._derivers.mark(name)
+        await self._catch_up(derived)
         self._all.append(derived)
 
+    async def catch_up(self) -> None:
+        """Have removed what others have left notes of."""
+        for derived in self._all:
+            await self._catch_up(derived)
+
+    async def _catch_up(self, derived: Derived) -> None:
+        async for id, note in self._derivers.notes(derived.name):
+            await self._tell(derived, SessionKey(self._tenant, note.session), note.entries, "the note of it stays")
+            await self._derivers.done(derived.name, id)
+
     def leave(self, derived: Derived) -> None:
-        """Have this told no longer."""
+        """Have this told no longer. The store knows of it still."""
         self._all = [one for one in self._all if one is not derived]
 
-    async def erased(
-        self, store: Store, key: SessionKey, seqs: Collection[int], *, branches: bool = True
-    ) -> dict[str, int]:
-        """Have removed what was made from these entries, in every branch, too; return how much, by name."""
-        found: dict[str, int] = {}
-        if self._all and seqs:
+    async def names(self) -> tuple[str, ...]:
+        """The names under which something has joined, here or elsewhere."""
+        return tuple(await self._derivers.names())
+
+    async def end(self, name: str) -> bool:
+        """Have this told no longer, and the store know of it no more; return whether it did."""
+        self._all = [one for one in self._all if one.name != name]
+        return await self._derivers.unmark(name)
+
+    async def erased(self, store: Store, key: SessionKey, seqs: Collection[int], *, branches: bool = True) -> Erased:
+        """Have removed what was made from these entries, in every branch, too; return how much, and what remains."""
+        done = Erased()
+        if seqs and (absent := await self._absent()) is not None:
             entries = {entry.seq: entry.id for entry in await store.fetch(key, seqs)}
-            found = await self._told(key, entries)
+            done += await self._told(key, entries, absent)
             for branch in await store.branches(key) if branches else ():
                 other = key._replace(session=branch)
                 there = await store.fetch(other, entries)
                 shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
                 if shared:
-                    found = _sum(found, await self._told(other, shared))
-        return found
+                    done += await self._told(other, shared, absent)
+        return done
 
-    async def gone(self, key: SessionKey) -> dict[str, int]:
-        """Have removed what was made from anything of a session; return how much, by name."""
-        return await self._told(key, None)
+    async def gone(self, key: SessionKey) -> Erased:
+        """Have removed what was made from anything of a session; return how much, and what remains."""
+        absent = await self._absent()
+        return Erased() if absent is None else await self._told(key, None, absent)
 
-    async def _told(self, key: SessionKey, entries: Mapping[int, str] | None) -> dict[str, int]:
-        found: dict[str, int] = {}
+    async def _absent(self) -> list[str] | None:
+        """The names that have joined elsewhere alone; None where nothing has joined at all."""
+        here = {derived.name for derived in self._all}
+        absent = [name for name in await self._derivers.names() if name not in here]
+        return absent if absent or here else None
+
+    async def _told(self, key: SessionKey, entries: Mapping[int, str] | None, absent: Sequence[str]) -> Erased:
+        found = {}
         for derived in self._all:
-            try:
-                doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
-                found[derived.name] = await self._runner.wait(doing)
-            except Exception as fault:  # whatever it is: what was made from entries must not outlive them
-                raise ErasureFailed(derived.name, type(fault).__name__) from fault
-        return {name: number for name, number in found.items() if number}
+            found[derived.name] = await self._tell(derived, key, entries)
+        for name in absent:
+            await self._derivers.leave(name, key.session, entries)
+        return Erased(
+            derived={name: number for name, number in found.items() if number},
+            remains=tuple(AWAY.format(name) for name in absent),
+        )
+
+    async def _tell(
+        self,
+        derived: Derived,
+        key: SessionKey,
+        entries: Mapping[int, str] | None,
+        then: str = "so nothing was erased",
+    ) -> int:
+        try:
+            doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
+            return int(await self._runner.wait(doing))
+        except Exception as fault:  # whatever it is: what was made from entries must not outlive them
+            raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
 
-async def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> dict[str, int]:
+AWAY = "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note"
+
+
+async def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Erased:
     """Have removed what was made from these entries of a session (None: from anything of it), before they go.
 
-    Of an EPHEMERAL session nothing is made: nobody else has seen its entries. Returns how much went, by name.
+    Of an EPHEMERAL session nothing is made: nobody else has seen its entries. Returns what went, and what remains.
     """
-    if memory.derivations is None or options.persistence == "ephemeral":
-        return {}
+    if options.persistence == "ephemeral":
+        return Erased()
     if seqs is None:
         return await memory.derivations.gone(options.key)
     return await memory.derivations.erased(store, options.key, seqs)

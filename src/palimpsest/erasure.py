@@ -40,6 +40,22 @@ class Erasing(Compacting):
         self._let_go()
         return await eraser.finished(done, lost, choice.says)
 
+    async def repair(self) -> Erased:
+        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
+
+        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
+        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
+        a backup first, if there is one.
+        """
+        from palimpsest.choosing import Damaged
+        from palimpsest.destroying import Eraser
+
+        self._may_write()
+        eraser = Eraser(self._memory, self._options, self._store)
+        done, lost = await eraser.erase(Damaged(), "damaged")
+        self._let_go()
+        return await eraser.finished(done, lost, None)
+
     async def clear(self) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 

@@ -10,6 +10,7 @@ PalimpsestError
 ├── PastUnknown            (LookupError)     what was given at a revision cannot be known any more
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
+├── LockTimeout            (TimeoutError)    somebody else held what was waited for
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it, or forked in between
 ├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
@@ -128,6 +129,16 @@ class Conflict(PalimpsestError):
         super().__init__(f"{what}: {reason}")
 
 
+class LockTimeout(PalimpsestError, TimeoutError):
+    """Somebody else held `what` for all of the `seconds` that were to be waited. Nothing was done."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        self.what, self.seconds = what, seconds
+        super().__init__(
+            f"{what} is held by another, who did not end within {seconds:g} seconds; try again, or wait longer"
+        )
+
+
 class Closed(PalimpsestError):
     """The memory or store was used after `close`."""
 
@@ -185,12 +196,13 @@ class PrivacyRefused(PalimpsestError, RuntimeError):
 class ErasureFailed(PalimpsestError, RuntimeError):
     """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
 
-    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause.
+    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause. From `derive` the
+    entries are gone already, and the note of what is to be removed stays.
     """
 
-    def __init__(self, derived: str, kind: str) -> None:
+    def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
         self.derived, self.kind = derived, kind
-        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), so nothing was erased")
+        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), {then}")
 
 
 class MissingExtra(PalimpsestError, ImportError):

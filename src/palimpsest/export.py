@@ -24,7 +24,7 @@ KIND = "palimpsest/session"
 LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
 """Fields of an entry that are its place and its links."""
 
-FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", *LINKS))
+FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", "damaged", *LINKS))
 """Fields of an entry that are itself."""
 
 Access = tuple[int, int, int]

@@ -220,6 +220,9 @@ class Session:
     def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
         return drive(self._core.erase(what, reason=reason))
 
+    def repair(self) -> Erased:
+        return drive(self._core.repair())
+
     def clear(self) -> int:
         return drive(self._core.clear())
 
@@ -235,8 +238,8 @@ class Session:
     def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         return drive(self._core.export_to(file, format=format))
 
-    def turn(self, *, atomic: bool = False) -> AbstractContextManager[Session]:
-        return self._within(self._core.turn(atomic=atomic))
+    def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractContextManager[Session]:
+        return self._within(self._core.turn(atomic=atomic, wait=wait))
 
     @contextmanager
     def _within(self, turn: Any) -> Iterator[Session]:

@@ -467,6 +467,7 @@ def tombstone(entry: Entry) -> Entry:
         status=None,
         tokens=None,
         erased=True,
+        damaged=False,
         lone=False,
     )
 

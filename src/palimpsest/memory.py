@@ -12,6 +12,7 @@ from palimpsest.checks import check_whole, checked_clock, unfit
 from palimpsest.entries import now_us
 from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.events import Handler, Observers
+from palimpsest.lease import TURN_SECONDS, Renewals
 from palimpsest.log import BY_REQUEST, SessionKey
 from palimpsest.options import Options, check_id
 from palimpsest.runners import Runner
@@ -79,7 +80,8 @@ class AsyncMemory:
         self._where, self._store_options = where, options
         self._keys = _keys(encryption)
         self._failed: set[tuple[str, str]] = set()
-        self.derivations: Derivations | None = None
+        self._derivations: Derivations | None = None
+        self.renewals = Renewals(runner, TURN_SECONDS)
 
     @classmethod
     def open(
@@ -215,7 +217,7 @@ class AsyncMemory:
         else:
             if on_conflict == "merge":
                 _, dump = imported(data, admission=self.privacy)
-            if self.derivations is not None and on_conflict == "replace":
+            if on_conflict == "replace":
                 await self.derivations.gone(key)
             await self.store.load(key, dump, replace=on_conflict == "replace")
             await restore_accesses(self.store, key, accesses)
@@ -273,8 +275,7 @@ class AsyncMemory:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
         key = SessionKey(self.tenant, session_id)
-        if self.derivations is not None:
-            await self.derivations.gone(key)
+        await self.derivations.gone(key)
         there = await self.store.delete(key)
         self.withheld.pop((key, self.store), None)
         await self.store.scrub(whole=False)
@@ -317,14 +318,41 @@ class AsyncMemory:
             progress=progress,
         )
 
-    def derive(self, derived: Derived) -> Callable[[], None]:
-        """Have something that is made from entries, such as a search index, told before entries go, and return a
-        function that stops it. Raises ConfigError for what is not as `palimpsest.erasing.Derived` says."""
-        from palimpsest.erasing import Derivations
+    @property
+    def derivations(self) -> Derivations:
+        """What is made from this tenant's entries."""
+        if self._derivations is None:
+            from palimpsest.erasing import Derivations
 
-        joined = self.derivations = self.derivations or Derivations(self.runner)
-        joined.join(derived)
+            self._derivations = Derivations(self.runner, self.store, self.tenant)
+        return self._derivations
+
+    async def derive(self, derived: Derived) -> Callable[[], None]:
+        """Have something that is made from this tenant's entries, such as a search index, told before entries go.
+
+        From then on the store knows its name, in every process: who erases where it has not joined leaves a note in the
+        store. What such notes say is removed here first, before this returns, and later by `sweep`. Join before
+        anything is made.
+
+        Returns a function after which it is told no longer in this memory; the store knows of it until `underive`.
+        Raises ConfigError for what is not as `palimpsest.erasing.Derived` says, ErasureFailed where it does not remove
+        what it should, and StoreUnavailable in a memory that only reads.
+        """
+        joined = self.derivations
+        await joined.join(derived)
         return lambda: joined.leave(derived)
+
+    async def derivers(self) -> tuple[str, ...]:
+        """Return the names of what is made from this tenant's entries, in this process or another."""
+        return await self.derivations.names()
+
+    async def underive(self, name: str) -> bool:
+        """Have the store forget what joined under this name, with the notes for it: for what is there no more.
+
+        Returns whether the store knew of it.
+        """
+        check_id(name, "derived")
+        return await self.derivations.end(name)
 
     async def scan(
         self,
@@ -353,23 +381,24 @@ class AsyncMemory:
         return await scan(self, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
     async def sweep(self) -> int:
-        """Erase, in all of the store, what has expired; return how many entries and items that were.
+        """Erase what has expired of all that this tenant owns; return how many entries and items that were.
 
-        Summaries that told of it are made anew from the rest, without a model.
+        Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
+        was erased elsewhere meanwhile, too.
         """
         from palimpsest.destroying import Eraser
 
         now = self.clock()
-        due = await self.store.due(now)
-        if self.derivations is not None:
-            for key, seqs in due:
-                await self.derivations.erased(self.store, key, seqs, branches=False)
+        due = await self.store.due(now, tenant=self.tenant)
+        await self.derivations.catch_up()
+        for key, seqs in due:
+            await self.derivations.erased(self.store, key, seqs, branches=False)
         standing = []
         for key, _ in due:
             eraser = Eraser(self, Options(key), self.store)
             with suppress(StoreCorrupt):  # which the sweep itself tells
                 standing.append((eraser, await eraser.standing([key.session])))
-        swept = await self.store.sweep(now)
+        swept = await self.store.sweep(now, tenant=self.tenant)
         for eraser, before in standing:
             await eraser.rebuild(await eraser.lost(before), None)
         await self.store.scrub(whole=False)
@@ -403,6 +432,7 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine.
         """
+        self.renewals.close()
         await self.runner.close(last=self._store.close if self._store is not None else None)
 
     def __del__(self) -> None:

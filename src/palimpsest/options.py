@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palimpsest.budget import LOW_WATER, Limits
-from palimpsest.checks import unfit
+from palimpsest.checks import ID_RULE, is_id, unfit
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log import SessionKey
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_ENCODING = "o200k_base"
-MAX_ID = 256
 PERSISTENCE = ("incremental", "flush", "ephemeral")
 
 
@@ -121,6 +120,8 @@ class Options:
             raise ConfigError("max_context_ratio", max_context_ratio, f"a model of known window, not {model!r}")
 
     def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:
+        if not short_term and not (short_term is None or isinstance(short_term, Sequence | Mapping)):
+            raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
         if not short_term and not conditions and oversize == "clamp":
             return
         from palimpsest.compaction.max_tokens import MaxTokens, load
@@ -209,11 +210,8 @@ def _choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
 
 def check_id(text: object, where: str) -> None:
     """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
-    rule = f"text of 1 to {MAX_ID} characters without control characters"
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_ID:
-        raise ConfigError(where, text, rule)
-    if not text.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
-        raise ConfigError(where, text, rule)
+    if not isinstance(text, str) or not is_id(text):
+        raise ConfigError(where, text, ID_RULE)
 
 
 def _model(name: str | None) -> Model | None:

@@ -63,6 +63,17 @@ class Runner(Protocol):
         """
         ...
 
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine that waits for nothing but this runner, for a thread that the runner knows nothing of.
+
+        Raises Closed after `close`.
+        """
+        ...
+
+    def caller(self) -> object:
+        """Who calls, and can do nothing else until he is answered: a thread, or a task."""
+        ...
+
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         """Return what a user's function returns; neither the store nor an event loop waits for it meanwhile.
 
@@ -125,6 +136,12 @@ class Inline:
 
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await start()
+
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return drive(start())
+
+    def caller(self) -> object:
+        return get_ident()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         return apart(function, *arguments).result(timeout)

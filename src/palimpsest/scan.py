@@ -245,6 +245,8 @@ class _Scanner:
                 batch = await self._store.read(key, after=after, before=before, limit=limit)
             except StoreCorrupt:
                 return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+            if any(entry.damaged for entry in batch):
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
             if len(batch) < limit:
                 return batch, before - 1
             end = next((i for i in range(limit - 1, 0, -1) if not batch[i].continues), 0)
@@ -257,9 +259,16 @@ class _Scanner:
         entries: list[Entry] = []
         for seq in seqs:
             try:
-                entries += await self._store.fetch(key, [seq])
+                there = await self._store.fetch(key, [seq])
             except StoreCorrupt:
+                there = []
+                damaged = True
+            else:
+                damaged = any(entry.damaged for entry in there)
+            if damaged:
                 found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
+            else:
+                entries += there
         return entries, seqs[-1]
 
     async def _records(self, key: SessionKey, after: int, upto: int, found: Found) -> Sequence[Record]:
@@ -278,7 +287,7 @@ class _Scanner:
         """
         assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        if self._memory.derivations is not None and found.entries:
+        if found.entries:
             await self._memory.derivations.erased(self._store, key, sorted(found.entries))
         if not await self._noted(key, head, found, figures):
             return False

@@ -17,7 +17,7 @@ from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
 from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.formats import Message
-from palimpsest.lease import TURN_SECONDS, Lease
+from palimpsest.lease import Lease
 from palimpsest.log import Change, Head, Usage
 
 if TYPE_CHECKING:
@@ -267,19 +267,23 @@ class AsyncSession(Erasing):
 
     # --- turns
 
-    def turn(self, *, atomic: bool = False) -> AbstractAsyncContextManager[AsyncSession]:
+    def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractAsyncContextManager[AsyncSession]:
         """One run of the model as a block: `async with session.turn():`.
 
         Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
-        after the other. That is advice: plain adds never wait, and after 5 seconds neither does this. With
-        `atomic` the adds are gathered and committed together when the block ends, or dropped when it raises.
+        after the other: it waits as long as the other run lives, or for `wait` seconds (0: not at all), and raises
+        LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
+        the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
+        for nobody.
         """
         if not isinstance(atomic, bool):
             raise ConfigError("atomic", atomic, "True or False")
-        return self._turn(atomic)
+        if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
+            raise ConfigError("wait", wait, "a number of seconds, 0 or more, or None: as long as the other run lives")
+        return self._turn(atomic, wait)
 
     @asynccontextmanager
-    async def _turn(self, atomic: bool) -> AsyncIterator[AsyncSession]:
+    async def _turn(self, atomic: bool, wait: float | None) -> AsyncIterator[AsyncSession]:
         if self._in_turn:
             raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
         try:
@@ -287,8 +291,9 @@ class AsyncSession(Erasing):
             if atomic:
                 self._buffer = Gathered()
             else:
-                self._lease = Lease(self._store, self._memory.runner, self._options.key, "turn", TURN_SECONDS)
-                await self._lease.take()
+                renewals, runner = self._memory.renewals, self._memory.runner
+                self._lease = Lease(self._store, runner, self._options.key, "turn", renewals.seconds)
+                await self._lease.take(renewals, wait)
             yield self
             await self.end_turn()
         except BaseException:

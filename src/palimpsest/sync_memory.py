@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Memory:
     """A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
 
-    Needs no event loop and starts no thread; safe to share between threads.
+    Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
+    the background, and, while a `turn()` is open, one that renews its lease.
     """
 
     def __init__(self, core: AsyncMemory) -> None:
@@ -149,7 +150,13 @@ class Memory:
         )
 
     def derive(self, derived: Derived) -> Callable[[], None]:
-        return self._core.derive(derived)
+        return drive(self._core.derive(derived))
+
+    def derivers(self) -> tuple[str, ...]:
+        return drive(self._core.derivers())
+
+    def underive(self, name: str) -> bool:
+        return drive(self._core.underive(name))
 
     def scan(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palimpsest.errors import Closed
+from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.logs import Told, log_failure
 from palimpsest.runners import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
 from palimpsest.threads import apart, warn
@@ -89,6 +89,19 @@ class Threaded:
             if task.cancelled():  # by a loop that is ending, which cancels every task that it knows
                 await _settled(asyncio.ensure_future(start()))
             raise
+
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return self._writer.submit(self._driven, start).result()
+        except RuntimeError as fault:
+            if self._closed and not isinstance(fault, PalimpsestError):
+                raise Closed("the memory") from None
+            raise
+
+    def caller(self) -> object:
+        import asyncio
+
+        return asyncio.current_task()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
         import asyncio

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from palimpsest import spans
-from palimpsest.checks import check_file, check_whole
+from palimpsest.checks import MAX_ID, check_file, check_whole
 from palimpsest.errors import ConfigError, Conflict, SessionNotFound
 from palimpsest.formats import find_format
 from palimpsest.log import Change, Head, Record
-from palimpsest.options import MAX_ID
 from palimpsest.since import kinds_since
 from palimpsest.summary import Spent
 from palimpsest.writing import Writer

@@ -80,6 +80,8 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             if entry.seq != seen + 1:
                 problems.append(f"entries {seen + 1} to {entry.seq - 1} are missing")
             seen = entry.seq
+            if entry.damaged:
+                problems.append(f"entry {entry.seq} is damaged and cannot be read")
             what = _state(entry, head, state.covered, evicted, now)
             counts[what] += 1
             if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too

@@ -86,7 +86,8 @@ class Viewer:
         self.failures: dict[str, str] = {}
         self._limits = limits_of(options, call)
         self._bounds = bounds_of(self._limits, options.model, options.model_name)
-        self.meter = Meter(options.counter, find_format(call.format or options.format), options.model)
+        fmt = find_format(options.format if call.format is None else call.format)
+        self.meter = Meter(options.counter, fmt, options.model)
         self.rules: list[tuple[MaxTokens, list[Rule]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
         ]

@@ -13,6 +13,7 @@ from palimpsest.checks import check, check_json, unfit
 from palimpsest.entries import STATUSES, Entry, Part, Role, Status, new_ids
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Message, find_format
+from palimpsest.formats.common import canonical
 from palimpsest.log import digest
 
 Content = str | Sequence[Part]
@@ -174,7 +175,8 @@ class Writer(Appender):
         malformed; then nothing of the batch is stored.
         """
         batch = [messages] if type(messages) is dict or isinstance(messages, Mapping) else messages
-        entries = find_format(format or self._options.format).decode(batch, "messages")
+        shape = find_format(self._options.format if format is None else format)
+        entries = shape.decode(canonical(batch, shape.name), "messages")
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "fork": "timeline",
     "history": "timeline",
     "import": "importing",
+    "repair": "repair",
     "rewind": "timeline",
     "rotate-keys": "keys",
     "scan": "scan",

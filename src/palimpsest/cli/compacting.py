@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 
 if TYPE_CHECKING:
-    from palimpsest import CompactionResult, Summary
+    from palimpsest import CompactionResult, Session, Summary
 
 FAILURES = ("failed", "empty", "no_gain", "conflict")
 
@@ -41,6 +42,7 @@ FAILURES = ("failed", "empty", "no_gain", "conflict")
 @click.option("--summarizer", metavar="MODEL", help="Such as openai:gpt-4o-mini. Without it no model is asked.")
 @click.option("--if-over", type=click.FLOAT, metavar="SHARE", help="Only if this share of the limits is reached.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before a strategy destroys.")
 @json_option
 @store_options
 def compact_command(
@@ -57,11 +59,13 @@ def compact_command(
     summarizer: str | None,
     if_over: float | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Compact a session now: cover, mask, evict or erase what a strategy chooses.
 
     What is covered or evicted stays in the log, where `show`, `summaries --expand` and `export` reach it; only
-    the neuralyzer destroys. Nothing to do is no error.
+    the neuralyzer destroys: what it would is shown, and nothing goes before that is confirmed. Nothing to do is no
+    error.
     """
     chosen: Any = {"strategy": strategy or "ladder"}
     for name, value in (("interaction_keep", keep), ("summary_tokens", summary_tokens)):
@@ -74,9 +78,18 @@ def compact_command(
         chat = memory.session(
             session, model=model, max_tokens=max_tokens, max_messages=max_messages, summarizer=summarizer
         )
+        given = chosen if len(chosen) > 1 else chosen["strategy"]
+        asks = not (yes or dry_run) and _destroys(chat, given)
+        if asks and (as_json or not on_terminal(sys.stdin)):
+            why = "--json asks nothing" if as_json else "there is nobody to be asked"
+            raise click.UsageError(f"{why}, and this strategy destroys: give --yes, or --dry-run")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
         with busy:
-            result = chat.compact(chosen if len(chosen) > 1 else chosen["strategy"], dry_run=dry_run, threshold=if_over)
+            result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
+        if asks and result.erased:
+            print_result(result)
+            click.confirm("Destroy this? It cannot be undone.", abort=True)
+            result = chat.compact(given, threshold=if_over)
     if as_json:
         print_json(result_json(result))
     else:
@@ -85,6 +98,16 @@ def compact_command(
         raise Conflicting(result.why or "another compaction of this session is under way")
     if result.reason in FAILURES:
         raise Failed(result.why or f"nothing was changed: {result.reason}")
+
+
+def _destroys(chat: Session, strategy: Any) -> bool:
+    """Whether a strategy may erase. What is wrong with one is for `compact` to say, as the privacy policy has it."""
+    from palimpsest import ConfigError
+
+    try:
+        return chat.options.chosen(strategy).erases
+    except ConfigError:
+        return False
 
 
 def result_json(result: CompactionResult) -> dict[str, Any]:

@@ -152,6 +152,9 @@ def _sessions(store: str | None, tenant: str | None) -> str:
             for info in infos:
                 chat, seq = memory.session(info.session, readonly=True), 0
                 while batch := chat.entries(after=seq, limit=512, rewound=True):
+                    if damaged := next((entry.seq for entry in batch if entry.damaged), None):
+                        where = f"entry {damaged} of session {info.session!r}"
+                        raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
                     entries, seq = entries + len(batch), batch[-1].seq
             sessions, after = sessions + len(infos), infos[-1].session
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

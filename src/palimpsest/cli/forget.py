@@ -68,13 +68,13 @@ def forget_command(
             require(memory, session)
         done = _forgotten(memory, given, reason, dry_run=dry_run or asks)
         if asks and done:
-            _print(done)
+            print_erased(done)
             click.confirm("Destroy this? It cannot be undone.", abort=True)
             done = _forgotten(memory, given, reason, dry_run=False)
     if as_json:
         print_json(_as_json(done))
     else:
-        _print(done)
+        print_erased(done)
 
 
 def _forgotten(memory: Memory, subject: dict[str, Any], reason: str, *, dry_run: bool) -> Erased:
@@ -82,7 +82,7 @@ def _forgotten(memory: Memory, subject: dict[str, Any], reason: str, *, dry_run:
         return memory.forget(reason=reason, dry_run=dry_run, progress=progress, **subject)
 
 
-def _print(done: Erased) -> None:
+def print_erased(done: Erased) -> None:
     """Print the report: what went, or would go, and what remains."""
     would = done.dry_run
     if not (done or done.remains):

@@ -12,6 +12,7 @@ import click
 from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
 from palimpsest.cli.privacy import redactor
+from palimpsest.stores import discreet_address
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 
 
@@ -45,9 +46,12 @@ def open_memory(
 
 
 def _expect_file(where: str | Path) -> None:
-    path = where if isinstance(where, Path) else where.removeprefix("sqlite:///").removeprefix("file:")
+    path = (
+        where if isinstance(where, Path) else where.removeprefix("sqlite:///").removeprefix("file:").partition("?")[0]
+    )
+    shown = discreet_address(where) if isinstance(where, str) else str(where)
     if not os.path.exists(path):  # which is False, too, for what no file can be called
-        raise Unavailable(f"there is no store {str(where)!r} yet: `palimpsest import` makes it; --store names another")
+        raise Unavailable(f"there is no store {shown!r} yet: `palimpsest import` makes it; --store names another")
 
 
 def require(memory: Memory, session: str) -> SessionInfo:

@@ -76,6 +76,25 @@ def unused(name: str, number: int, taken: Container[str], most: int = 1000) -> s
     return found
 
 
+ALIASES = {"human": "user", "ai": "assistant"}
+"""What other libraries call two roles, by which no provider knows them."""
+
+
+def canonical(messages: Any, name: str) -> Any:
+    """Return messages of a format with roles as that format has them, where some bear other libraries' names."""
+    if name == "gemini" or type(messages) is not list:
+        return messages
+    for message in messages:
+        if type(message) is dict and message.get("role") in ("human", "ai"):
+            return [_canonical(one) for one in messages]
+    return messages
+
+
+def _canonical(message: Any) -> Any:
+    role = message.get("role") if isinstance(message, dict) else None
+    return {**message, "role": ALIASES[role]} if role in ("human", "ai") else message
+
+
 def is_own(entry: Entry, name: str) -> bool:
     """Whether unknown keys (`extra`) and opaque parts of the entry are of the format `name`."""
     return (entry.native.format if entry.native is not None else DEFAULT) == name

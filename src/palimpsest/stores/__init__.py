@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -260,12 +260,18 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session."""
+    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session.
+
+        With `tenant` those of its sessions alone: nothing of another tenant's is looked at.
+        """
 
     @abstractmethod
-    async def sweep(self, now: int) -> int:
-        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many."""
+    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
+        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many.
+
+        With `tenant` what it owns alone.
+        """
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
@@ -326,19 +332,43 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     """Open the store that `where` names.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
-    or a path, which is an SQLite file. Raises ConfigError for an address of an unknown kind or an option that the
-    backend does not know, StoreUnavailable or StoreCorrupt where it cannot be opened.
+    or a path, which is an SQLite file. Options may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
+    Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
+    or StoreCorrupt where it cannot be opened.
     """
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
+    shown = discreet_address(address) if isinstance(address, str) else where
     if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
-        raise ConfigError("store", where, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
+        raise ConfigError("store", shown, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
     if len(address) > LONGEST or not is_path(address):
         allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
-        raise ConfigError("store", where, allowed)
-    url = f"sqlite:///{address}" if isinstance(where, os.PathLike) else address
-    scheme = url.partition(":")[0]
-    opener: Opener = STORES.find(scheme, re.sub("//[^/@]*@", "//…@", url))  # without a password
+        raise ConfigError("store", shown, allowed)
+    if isinstance(where, os.PathLike):
+        return cast("Store", STORES.find("sqlite")(f"sqlite:///{address}", runner, **options))
+    opener: Opener = STORES.find(address.partition(":")[0], shown)
+    url, options = opener_options(opener, address, options)
     return opener(url, runner, **options)
+
+
+def opener_options(opener: Opener, address: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the address without what follows its question mark, and that among the options, for those built in.
+
+    What is given beside the address holds before what stands in it. An opener of somebody else's gets the address as it
+    is. Raises ConfigError, naming it, for an option that is unknown or not accepted.
+    """
+    url, mark, query = address.partition("?")
+    if not mark or not opener.__module__.startswith("palimpsest.stores"):
+        return address, options
+    from palimpsest.stores.common import options_in
+
+    return url, {**options_in(query), **options}
+
+
+def discreet_address(address: str) -> str:
+    """The address as an error may show it: without user and password, and without the values of its options."""
+    masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
+    bare, mark, query = masked.partition("?")
+    return bare + mark + "&".join(re.sub("=.*", "=…", one, flags=re.DOTALL) for one in query.split("&"))
 
 
 LONGEST = 4096

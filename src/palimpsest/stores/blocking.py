@@ -152,13 +152,13 @@ class BlockingStore(Store):
         self.check()
         return await self._run(self._lease, tenant, name, holder, seconds, fence)
 
-    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         self.check()
-        return await self._look(self._due, now)
+        return await self._look(self._due, now, tenant)
 
-    async def sweep(self, now: int) -> int:
+    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
         self.check()
-        return await self._run(self._sweep, now)
+        return await self._run(self._sweep, now, tenant)
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         self.check()
@@ -231,8 +231,8 @@ class BlockingStore(Store):
     @abstractmethod
     def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None: ...
     @abstractmethod
-    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]: ...
+    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]: ...
     @abstractmethod
-    def _sweep(self, now: int) -> int: ...
+    def _sweep(self, now: int, tenant: str | None) -> int: ...
     @abstractmethod
     def _close(self) -> None: ...

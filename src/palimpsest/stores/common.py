@@ -71,6 +71,47 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     large_bytes: int = LARGE
 
 
+def options_in(query: str) -> dict[str, Any]:
+    """Return the options of stores on a disk that stand in an address, behind its question mark.
+
+    Raises ConfigError, naming it, for one that is unknown, comes twice or cannot be read. Only names are quoted.
+    """
+    from urllib.parse import unquote_plus
+
+    found: dict[str, Any] = {}
+    for part in query.split("&"):
+        name, mark, text = part.partition("=")
+        reads = _READ.get(name)
+        if reads is None:
+            known = ", ".join(_READ)
+            allowed = f"{known}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark is "
+            shown = name if name.isidentifier() or not name else "what is no name"
+            raise ConfigError("store option", shown, allowed + "given as a pathlib.Path)", nearest=nearest(name, _READ))
+        if name in found:
+            raise ConfigError("store option", name, "each option once")
+        try:
+            found[name] = reads(unquote_plus(text))
+        except (ValueError, KeyError):
+            allowed = _ALLOWED[name] if mark else f"a value: {name}=…"
+            raise ConfigError(name, "its value in the address", allowed) from None
+    return found
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "synchronous": str,
+    "busy_seconds": float,
+    "readonly": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.lower()],
+    "large_bytes": int,
+}
+"""How options are read that stand in an address."""
+
+_ALLOWED = {
+    "busy_seconds": "a number of seconds",
+    "readonly": "true or false",
+    "large_bytes": "a whole number of bytes",
+}
+
+
 def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
     known = DiskOptions.__struct_fields__

@@ -10,7 +10,7 @@ from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo
+from palimpsest.stores import Appended, Dump, Item, SessionInfo, discreet_address
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
 from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
@@ -19,7 +19,8 @@ from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
     """Open an empty store. Raises ConfigError for any option but `clock`, or an address with a path."""
     if url not in ("memory:", "memory://"):
-        raise ConfigError("store", url, "memory:// (it has no name: nobody else can open it)")
+        shown = discreet_address(url)
+        raise ConfigError("store", shown, "memory:// (it has no name: nobody else can open it)")
     unknown = set(options) - {"clock"}
     if unknown:
         raise ConfigError("option", min(unknown), "clock (the only option of memory://)")
@@ -209,18 +210,19 @@ class MemoryStore(RewritingStore):
             self._leases[tenant, name] = (holder, now + int(seconds * 1e6), fence)
             return fence
 
-    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         with self._lock:
-            return [(key, due) for key, log in self._logs.items() if (due := log.due(now))]
+            meant = [(key, log) for key, log in self._logs.items() if tenant in (None, key.tenant)]
+            return [(key, due) for key, log in meant if (due := log.due(now))]
 
-    def _sweep(self, now: int) -> int:
+    def _sweep(self, now: int, tenant: str | None) -> int:
         with self._lock:
             swept = 0
-            for items in self._items.values():
+            for items in [items for (owner, _), items in self._items.items() if tenant in (None, owner)]:
                 for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
                     del items[item.key]
                     swept += 1
-            for key in self._logs:
+            for key in [key for key in self._logs if tenant in (None, key.tenant)]:
                 if due := self._logs[key].due(now):  # unless it went with another branch
                     self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)

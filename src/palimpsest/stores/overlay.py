@@ -216,14 +216,15 @@ class Overlay(Store):
             there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
             log.count(counter, counts, there)
 
-    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         with self._lock:
-            return [(key, due) for key, log in self._logs.items() if (due := log.due(now))]
+            meant = [(key, log) for key, log in self._logs.items() if tenant in (None, key.tenant)]
+            return [(key, due) for key, log in meant if (due := log.due(now))]
 
-    async def sweep(self, now: int) -> int:
-        swept = await self._side.sweep(now)
+    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
+        swept = await self._side.sweep(now, tenant=tenant)
         with self._lock:
-            for key in self._logs:
+            for key in [key for key in self._logs if tenant in (None, key.tenant)]:
                 if due := self._logs[key].due(now):  # unless it went with another branch
                     self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due))
                     swept += len(due)

@@ -162,13 +162,13 @@ class EncryptedStore(SealingStore):
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         return await self.below.delete(key, expect=expect)
 
-    async def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        return await self.below.due(now)
+    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        return await self.below.due(now, tenant=tenant)
 
-    async def sweep(self, now: int) -> int:
+    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
         await self.markings.refresh()
-        writing, due = self.markings.writing, await self.below.due(now)
-        swept = await self.below.sweep(now)
+        writing, due = self.markings.writing, await self.below.due(now, tenant=tenant)
+        swept = await self.below.sweep(now, tenant=tenant)
         for key in sorted({key for key, _ in due}):  # what it makes of their heads and records is under a key, too
             await self._settle([key], self.reader.box(key, writing))
         return swept

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runners import Runner
+from palimpsest.stores import discreet_address
 from palimpsest.stores.common import disk_options
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
     if path.startswith("//"):
         path = path[2:] if path.startswith("///") else ""
     if not path or "\0" in path:
-        raise ConfigError("store", url, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)")
+        shown = discreet_address(url)
+        raise ConfigError(
+            "store", shown, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)"
+        )
     checked = disk_options(options)
     try:
         from palimpsest.stores.file.store import FileStore

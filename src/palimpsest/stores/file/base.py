@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
-from palimpsest.log import SessionKey
+from palimpsest.log import SessionKey, tombstone
 from palimpsest.runners import Runner
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
@@ -19,6 +21,7 @@ from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import read_entry
 from palimpsest.stores.file.log import Found, Log
 from palimpsest.stores.shielded import shielded
+from palimpsest.threads import warn
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -30,7 +33,7 @@ class FileBase(BlockingStore):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner, options.clock)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
-        self._large_bytes = options.large_bytes
+        self._large_bytes, self._told = options.large_bytes, set[tuple[str, int]]()
         self._disk = Disk(
             url,
             self.path,
@@ -76,6 +79,7 @@ class FileBase(BlockingStore):
     def _open(self, at: Place, fd: int) -> Log:
         """The log at its place. Raises StoreCorrupt where it is another session's, under a name that is not its own."""
         log = Log(self.url, at.log, fd)
+        log.told = self._told
         if log.header is not None and place(self.path, log.header.key) != at:
             raise StoreCorrupt(
                 self.url,
@@ -103,6 +107,7 @@ class FileBase(BlockingStore):
         try:
             with self._disk.locked(at.log, shared=True) as fd:
                 log = self._open(at, fd)
+                log.lenient = True
                 return read(log) if log.exists else none
         except FileNotFoundError:
             return none
@@ -118,6 +123,7 @@ class FileBase(BlockingStore):
         with self._disk.locked(at.log, os.O_RDWR | (os.O_CREAT if create else 0)) as fd:
             remove(at.log + NEW)  # of a writer that was killed
             log = self._open(at, fd)
+            log.lenient = True
             try:
                 with log.held:
                     yield log
@@ -135,5 +141,12 @@ class FileBase(BlockingStore):
 
         try:
             return read_entry(raw, spot, tokens, load)
+        except StoreCorrupt as fault:  # of what is kept apart
+            if not log.lenient:
+                raise
+            if (at.log, spot.seq) not in self._told:
+                self._told.add((at.log, spot.seq))
+                warn("%s", f"{fault}. The entry is set aside, and `repair` takes it out")
+            return replace(tombstone(read_entry(raw, spot, None, lambda _: b"")), damaged=True)
         except (ValueError, TypeError) as cause:
             raise StoreCorrupt(self.url, f"{at.log}: entry {spot.seq} cannot be read ({cause})") from cause

@@ -277,7 +277,7 @@ def _family(log: Log) -> str:
 
 def identities(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
     """The ids of the entries at these places that are not tombstones."""
-    return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if not at.erased}
+    return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if at.damaged or not at.erased}
 
 
 def _line(change: Change, head: Head, own: Sequence[Record]) -> bytes:

@@ -86,7 +86,9 @@ class Ids:
 
     def _go_on(self, index: _Index, log: Log) -> None:
         new = array("Q")
-        for line in log.sound_lines(index.end):
+        for line in log.lines(index.end) if log.lenient else log.sound_lines(index.end):
+            if not line.sound:
+                continue
             new.extend(self._hash(at.id) << 32 | at.seq for at, _ in log.found_in(line) if placed_at(at.id) != at.seq)
         if len(new) <= FEW:
             for row in new:

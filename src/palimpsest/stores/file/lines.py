@@ -29,6 +29,8 @@ _SUM = b',"sum":"'
 _TAIL = len(_SUM) + 16 + len(b'"}\n')
 _BEGINNING = re.compile(rb'\{"revision":(\d+),"seq":(\d+),"kind":"([a-z]+)"')
 
+_NAMED = re.compile(rb'\{"id":"([0-9A-Za-z_.:-]{1,256})","seq":(\d{1,16})[,}]')
+
 
 def seal(body: bytes) -> bytes:
     """Make a line of a JSON object that still lacks its closing brace."""
@@ -122,6 +124,15 @@ class Line:
         cut = len(self.raw) - _TAIL - len(head)
         return seal(self.raw[:cut]) if self.raw[cut:-_TAIL] == head else None
 
+    def may_be_record(self) -> bool:
+        """Whether a damaged line may hold a record: not one that still begins as an append."""
+        begins = _BEGINNING.match(self.raw)
+        return begins is None or begins[3] != b"append"
+
+    def ids(self) -> dict[int, str]:
+        """The ids of entries, by place, as far as a damaged line still says them."""
+        return {int(seq): id.decode() for id, seq in _NAMED.findall(self.raw)}
+
     def holds(self) -> str:
         """What the line seems to hold, for an error about it."""
         begins = _BEGINNING.match(self.raw)
@@ -167,6 +178,7 @@ class Spot(msgspec.Struct):
     id: str
     seq: int
     erased: bool = False
+    damaged: bool = False
     expires_at: datetime | None = None
     held: list[list[Any]] | None = None
 

@@ -8,21 +8,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import Literal
 
 import msgspec
 
+from palimpsest.entries import Entry, pack, set_aside, unpack
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores.file.disk import named
-from palimpsest.stores.file.lines import Header, Line, Spot, is_sound, is_torn, spots
-from palimpsest.stores.records import HELD, decoded
+from palimpsest.stores.file.lines import Header, Line, Spot, is_sound, is_torn, spots, with_place
+from palimpsest.stores.records import HELD, decoded, encoded
+from palimpsest.threads import warn
 
 BLOCK = 32 * 1024
 """Bytes read at once: some dozen lines."""
 
 LINE = 4 * 1024
 """Bytes read at once where one line is wanted."""
+
+BESIDE = 8
+"""Lines behind a damaged one that are asked what it held."""
 
 SHARING = ("fork", "load")
 """Kinds of lines that are no commit of their own."""
@@ -39,11 +45,16 @@ class Log:
     `end` is where the last whole line ends; what a killed writer has left after it does not count. `held` is let go of
     together with the log's lock.
 
-    Raises StoreCorrupt where the first line is damaged; other damage is raised by whatever needs what is damaged.
+    Raises StoreCorrupt where the first line is damaged, or the last; other damage is raised by whatever needs what is
+    damaged. Whoever holds the log's lock, and so knows that it is damage, is `lenient`: for an entry that is damaged he
+    gets what stands for it.
     """
+
+    lenient = False
 
     def __init__(self, url: str, path: str, fd: int) -> None:
         self.url, self.path, self.fd, self.held = url, path, fd, ExitStack()
+        self.told = set[tuple[str, int]]()
         self.size = os.fstat(fd).st_size
         self._last, self.end = self._find_end()
         self.start = 0
@@ -175,39 +186,68 @@ class Log:
 
     def entries(self, low: int, high: int) -> Iterator[Found]:
         """The entries with `low` <= seq < `high`, oldest first. Raises StoreCorrupt where some of them are damaged."""
-        reached, damaged = 0, None
+        reached, damaged, before = 0, list[Line](), list[Found]()
         for line in self.lines(self.find(low)[0]):
             if not line.sound:
-                damaged = damaged or line
+                damaged.append(line)
                 continue
-            if damaged is not None:
-                self._lost(damaged, max(reached, low), min(line.seq, high))
-                damaged = None
+            found = self.found_in(line) if damaged or line.seq < high else []
+            if damaged:
+                yield from self._set_aside(damaged, max(reached, low), min(line.seq, high), before, found)
+                damaged = []
             if line.seq >= high:
                 return
-            found = self.found_in(line)
-            reached = found[-1][0].seq + 1 if found else line.seq
+            reached, before = found[-1][0].seq + 1 if found else line.seq, found or before
             yield from ((at, raw) for at, raw in found if low <= at.seq < high)
-        if damaged is not None:
-            self._lost(damaged, max(reached, low), high)
+        if damaged:
+            self._lost(damaged[0], max(reached, low), high)
+
+    def _set_aside(
+        self, lines: list[Line], first: int, end: int, before: list[Found], behind: list[Found]
+    ) -> Iterator[Found]:
+        """What stands for the entries of damaged lines, from `first` to before `end`, between those beside them."""
+        first = max(first, (self.head or Head()).first_seq)
+        if first >= end:
+            return
+        if not self.lenient:
+            raise self.corrupt(lines[0])
+        if (self.path, lines[0].offset) not in self.told:
+            self.told.add((self.path, lines[0].offset))
+            warn("%s", f"{self.corrupt(lines[0])}. It is set aside, and `repair` takes it out")
+        ids: dict[int, str] = {}
+        for line in lines:
+            ids |= line.ids()
+        for line in islice(filter(_is_sound, self.lines(max(line.end for line in lines))), BESIDE):
+            behind = [*behind, *self.found_in(line)]
+        near = [[self._slim(one) for one in side] for side in (before[::-1], behind)]
+        for seq in range(first, end):
+            made = set_aside(ids.get(seq, f"damaged-{seq}"), seq, b"", *near)
+            body = decoded(pack(made), dict) | {"damaged": True}
+            raw = with_place(made.id, seq, encoded(body))
+            yield Spot(id=made.id, seq=seq, erased=True, damaged=True), msgspec.Raw(raw)
+
+    def _slim(self, found: Found) -> Entry:
+        """An entry without what is kept apart."""
+        return unpack(bytes(found[1]), found[0].id, found[0].seq, None)
 
     def entries_back(self, low: int, high: int) -> Iterator[Found]:
         """The same, newest first."""
-        above, damaged = high, None
+        above, damaged, behind = high, list[Line](), list[Found]()
         for line in self._lines_back(self.find(high - 1)[1]):
             if not line.sound:
-                damaged = line
+                damaged.append(line)
                 continue
             found = self.found_in(line)
-            if damaged is not None:
-                self._lost(damaged, max(found[-1][0].seq + 1 if found else line.seq, low), above)
-                damaged = None
+            if damaged:
+                first = max(found[-1][0].seq + 1 if found else line.seq, low)
+                yield from reversed([*self._set_aside(damaged[::-1], first, above, found, behind)])
+                damaged = []
             yield from ((at, raw) for at, raw in reversed(found) if low <= at.seq < high)
             if line.seq <= low:
                 return
-            above = min(above, line.seq)
-        if damaged is not None:
-            self._lost(damaged, low, above)
+            above, behind = min(above, line.seq), found or behind
+        if damaged:
+            yield from reversed([*self._set_aside(damaged[::-1], low, above, [], behind)])
 
     def _lines_back(self, end: int) -> Iterator[Line]:
         for offset, raw in self._backward(end):
@@ -226,7 +266,8 @@ class Log:
         reached, damaged = 0, None
         for line in self.lines(self.find(after, "revision")[0]):
             if not line.sound:
-                damaged = damaged or line
+                if not self.lenient or line.may_be_record():
+                    damaged = damaged or line
                 continue
             if damaged is not None:
                 shares = line.kind in SHARING  # its revision, with the record before it
@@ -303,6 +344,10 @@ class Log:
                 raise StoreCorrupt(self.url, f"{self.path} was cut short while it was read")
             data += more
         return data
+
+
+def _is_sound(line: Line) -> bool:
+    return line.sound
 
 
 def _of(line: Line, by: Literal["seq", "revision"]) -> int:

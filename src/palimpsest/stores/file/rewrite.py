@@ -15,7 +15,7 @@ import msgspec
 from palimpsest.entries import Entry, pack
 from palimpsest.log import Head, Record
 from palimpsest.stores import Dump
-from palimpsest.stores.file.lines import read_entry, with_place, write_line
+from palimpsest.stores.file.lines import Line, read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log
 from palimpsest.stores.records import decoded
 from palimpsest.stores.rewriting import Rewrite
@@ -35,17 +35,27 @@ def write_erased(
     """Write the log with tombstones for the entries at `seqs`; return the contents that these had.
 
     `changed` are records, by revision, that come in the place of those that are there; `grave` makes a tombstone. Lines
-    before the byte `begin` are copied as they are. Raises StoreCorrupt where a later one is damaged: it may hold what
-    is to be erased.
+    before the byte `begin` are copied as they are. Raises StoreCorrupt where a later one is damaged that may hold
+    anything but entries: it may tell of what is to be erased.
     """
     dropped: set[str] = set()
     last = max(seqs, default=0)
     copy(log, file, log.start, begin)
-    for line in log.sound_lines(begin):
+    reached, revision, damaged = 0, 0, list[Line]()
+    for line in log.lines(begin):
+        if not line.sound:
+            damaged.append(line)
+            continue
+        if damaged:
+            file.write(_without(log, damaged, range(reached, line.seq), revision, seqs, grave))
+            damaged = []
+        revision = line.revision
         if line.seq > last and line.revision not in changed and (bare := log.without_head(line)) is not None:
             file.write(bare)
+            reached = max(reached, last + 1)
             continue
         found, record, at = log.parts(line)
+        reached = found[-1][0].seq + 1 if found else line.seq
         for one, _ in found:
             if one.seq in seqs:
                 dropped |= set(one.contents)
@@ -54,6 +64,26 @@ def write_erased(
             now = changed.get(line.revision, record) if record is not None else None
             file.write(write_line(line.kind, line.revision, line.seq, at, entries=entries, record=now))
     return dropped
+
+
+def _without(
+    log: Log, lines: list[Line], gap: range, revision: int, seqs: set[int], grave: Callable[[Entry], Entry]
+) -> bytes:
+    """What comes in the place of damaged lines. Where some of their entries are erased nothing of them stays: those are
+    tombstones, the others what stands for them. Else they stay without their heads.
+
+    Raises StoreCorrupt where they may hold something else.
+    """
+    if any(line.may_be_record() for line in lines):
+        raise log.corrupt(lines[0])
+    if seqs.isdisjoint(gap):
+        cuts = [line.raw.rfind(b',"head":') for line in lines]
+        if min(cuts) < 0:
+            raise log.corrupt(lines[0])
+        return b"".join(line.raw[:cut] + b"\n" for line, cut in zip(lines, cuts, strict=True))
+    found = log.entries(gap.start, gap.stop)
+    entries = [_buried(one, grave) if one[0].seq in seqs else bytes(one[1]) for one in found]
+    return write_line("load", revision, gap.start, 0, entries=entries)
 
 
 def write_branch(log: Log, file: BinaryIO, head: Head) -> None:

@@ -191,21 +191,27 @@ class FileStore(Rewriting):
                     others.append(told[1].session)
             return sorted(others)
 
-    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    def _folders(self, tenant: str | None) -> list[str]:
+        """The folders of this tenant, or of all (None)."""
+        if tenant is not None:
+            return [tenant_folder(self.path, tenant)]
+        return [f"{self.path}/{name}" for name in names(self.path)]
+
+    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         with self._holding():
             found = []
-            for folder in (f"{self.path}/{name}" for name in names(self.path)):
+            for folder in self._folders(tenant):
                 for at in _places(folder) if os.path.isdir(folder) else ():
                     key, due = self._reading(at, lambda log: (log.key, _due(log, now)), (None, ()))
                     if key is not None and due:
                         found.append((key, due))
             return found
 
-    def _sweep(self, now: int) -> int:
+    def _sweep(self, now: int, tenant: str | None) -> int:
         """As the seam says; what is damaged is left, the rest is swept, and then the first damage is raised."""
         swept, damaged = 0, list[StoreCorrupt]()
         with self._holding(write=True):
-            for folder in (f"{self.path}/{name}" for name in names(self.path)):
+            for folder in self._folders(tenant):
                 if not os.path.isdir(folder):
                     continue
                 with _kept(damaged):

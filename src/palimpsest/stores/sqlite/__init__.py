@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runners import Runner
+from palimpsest.stores import discreet_address
 from palimpsest.stores.common import disk_options
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
-        raise ConfigError("store", url, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
+        shown = discreet_address(url)
+        raise ConfigError("store", shown, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
     if url == "sqlite:///:memory:":
         raise ConfigError("store", url, "memory:// for a store in this process's memory")
     checked = disk_options(options)

@@ -34,7 +34,7 @@ class Logs:
         large_bytes: int,
         witness: Callable[[], Witness],
     ) -> None:
-        self._url, self._db, self._clock, self._witness = url, connection, clock, witness
+        self.url, self._db, self._clock, self._witness = url, connection, clock, witness
         self.rows, self.branches = Rows(url, connection, large_bytes, witness), Branches(connection)
         self.recorded = Records(url, connection)
         self.heads = Heads(url, connection, self.branches, known, witness)
@@ -93,7 +93,7 @@ class Logs:
             return []
         entries = self.rows.read(key.tenant, found.spans(after, before), counter, limit, newest_first, uncounted)
         if not uncounted and len(entries) < _expected(found.head, after, before, limit):  # a log has no gaps
-            raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
+            raise StoreCorrupt(self.url, f"entries of session {key.session!r} are missing: it is damaged")
         return entries
 
     def _by_ids(self, key: SessionKey, found: Known, ids: Sequence[str], counter: str | None = None) -> list[Entry]:
@@ -247,25 +247,33 @@ class Logs:
 
     # --- expiry
 
-    def _expired(self, now: int) -> dict[int, list[int]]:
-        """The seqs of what has expired, by log."""
+    def _expired(self, now: int, tenant: str | None) -> dict[int, list[int]]:
+        """The seqs of what has expired, by log: of this tenant's, or of all (None)."""
         due: dict[int, list[int]] = {}
         sql = "SELECT pos FROM entry WHERE expires <= ? ORDER BY pos"
         for (pos,) in self._db.execute(sql, (now,)).fetchall():
             due.setdefault(pos >> 32, []).append(pos & LAST)
-        return due
+        return due if tenant is None else {log: seqs for log, seqs in due.items() if self._is_of(log, tenant)}
 
-    def due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    def _is_of(self, log: int, tenant: str) -> bool:
+        """Whether a log is a tenant's; all who read it are. No head is looked at: it may be another's, and damaged."""
+        sql = (
+            "SELECT 1 FROM session WHERE tenant = ?2 "
+            "AND number IN (SELECT ?1 UNION SELECT number FROM share WHERE log = ?1)"
+        )
+        return self._db.execute(sql, (log, tenant)).fetchone() is not None
+
+    def due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         due: dict[SessionKey, list[int]] = {}
-        for log, seqs in self._expired(now).items():
+        for log, seqs in self._expired(now, tenant).items():
             for key, _, read in self.readers(log, seqs, None):
                 due.setdefault(key, []).extend(read)
         return [(key, tuple(sorted(seqs))) for key, seqs in due.items()]
 
-    def sweep(self, now: int) -> int:
+    def sweep(self, now: int, tenant: str | None) -> int:
         """Make tombstones of the entries that have expired, and return how many."""
         swept = 0
-        for log, seqs in self._expired(now).items():
+        for log, seqs in self._expired(now, tenant).items():
             self.rows.bury(log, seqs)
             self._erase_elsewhere(log, seqs, Change(kind="erase", reason="expiry", seqs=tuple(seqs)), None)
             swept += len(seqs)

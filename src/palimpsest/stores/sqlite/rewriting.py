@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Collection
 
 from palimpsest.entries import Entry
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log import SessionKey
 from palimpsest.stores.rewriting import Rewrite
 from palimpsest.stores.sqlite.branches import by_log, home
@@ -31,6 +32,11 @@ def rewrite(
     else:
         places = known.places(seq for seq in sorted(seqs) if seq > after).values()
         entries = logs.rows.at(key.tenant, places, None)
+    for entry in entries:
+        if entry.damaged:
+            raise StoreCorrupt(
+                logs.url, f"entry {entry.seq} of session {key.session!r} cannot be read: `repair` it first"
+            )
     changed += _rewrite_entries(logs, key, known, how, entries)
     if changed or not how.keeps_texts:  # a head has texts, too
         note(db)

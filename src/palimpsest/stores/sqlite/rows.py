@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import adler32
 
-from palimpsest.entries import Entry, pack, unpack
-from palimpsest.errors import StoreCorrupt
+from palimpsest.entries import Entry, pack, set_aside, unpack
 from palimpsest.stores.witness import Witness
+from palimpsest.threads import warn
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range."""
@@ -22,6 +22,13 @@ INSERT = "INSERT INTO entry(pos, id, given, expires, body, sum) VALUES(?, ?, ?, 
 
 CHANGED = "its checksum is another: something in it was changed"
 """Why a row is refused that is not as it was written."""
+
+BEFORE = SELECT + "WHERE e.pos > ? AND e.pos < ? ORDER BY e.pos DESC LIMIT 8"
+BEHIND = SELECT + "WHERE e.pos > ? AND e.pos <= ? ORDER BY e.pos LIMIT 8"
+"""The rows beside one that cannot be read, nearest first."""
+
+DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+"""What is raised for a row that is not as it was written."""
 
 Row = tuple[int, bytes | str, bytes, int | None, int | None]
 Span = tuple[int, int]
@@ -33,6 +40,7 @@ class Rows:
 
     def __init__(self, url: str, db: sqlite3.Connection, limit: int, witness: Callable[[], Witness]) -> None:
         self._url, self._db, self._limit, self._witness = url, db, limit, witness
+        self._told: set[int] = set()
 
     # --- in
 
@@ -103,17 +111,47 @@ class Rows:
         return self.entries(tenant, rows)
 
     def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
-        """Return the entries of rows that `SELECT` gave. Raises StoreCorrupt naming the first that cannot be read."""
+        """Return the entries of rows that `SELECT` gave, with what stands for those that cannot be read."""
         found = []
         for pos, id, body, written, tokens in rows:
             if written is not None and written != checksum(body, pos, id):
-                raise StoreCorrupt(self._url, _unreadable(pos, CHANGED))
+                found.append(self._aside(pos, id, body, CHANGED))
+                continue
             try:
                 whole = self._whole(tenant, body) if body[:8] == b'{"held":' else body
                 found.append(unpack(whole, _text(id), pos & LAST, tokens))
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError) as fault:
-                raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
+            except DAMAGED as fault:
+                found.append(self._aside(pos, id, body, fault))
         return found
+
+    def _aside(self, pos: int, id: bytes | str, body: object, why: object) -> Entry:
+        """What stands for the entry of a row that cannot be read. That it is so is told, once."""
+        if pos not in self._told:
+            self._told.add(pos)
+            warn("%s: %s", self._url, f"{_unreadable(pos, why)}; it is set aside, and `repair` takes it out")
+        seq = pos & LAST
+        before = self._beside(BEFORE, pos & ~LAST, pos)
+        behind = self._beside(BEHIND, pos, pos | LAST)
+        try:
+            name = _text(id)
+        except TypeError:
+            name = f"damaged-{seq}"
+        return set_aside(name, seq, body if isinstance(body, bytes) else b"", before, behind)
+
+    def _beside(self, sql: str, low: int, high: int) -> list[Entry]:
+        """The entries beside one, nearest first, that can be read."""
+        rows = self._db.execute(sql, (None, low, high)).fetchall()
+        return [entry for row in rows if (entry := self._sound(row)) is not None]
+
+    def _sound(self, row: Row) -> Entry | None:
+        """The entry of a row, without what is kept apart, where that can be read."""
+        pos, id, body, written, tokens = row
+        if written is not None and written != checksum(body, pos, id):
+            return None
+        try:
+            return unpack(body, _text(id), pos & LAST, tokens)
+        except DAMAGED:
+            return None
 
     def _whole(self, tenant: str, body: bytes) -> bytes:
         from palimpsest.stores.large import put_back
@@ -140,29 +178,22 @@ class Rows:
         """Yield place and id of those of these entries of a log that are there and no tombstones."""
         for seq in seqs:
             pos = place(number, seq)
-            for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
-                if b'"erased":true' not in body or not self._buried(pos, id, body):
-                    yield seq, _text(id)
-
-    def _buried(self, pos: int, id: bytes | str, body: bytes) -> bool:
-        """Whether a row is a tombstone. What it holds apart is not needed to see that."""
-        try:
-            return unpack(body, _text(id), pos & LAST, None).erased
-        except (ValueError, TypeError) as fault:
-            raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
+            for _, id, body, written, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+                sound = self._sound((pos, id, body, written, None))
+                if sound is None or not sound.erased:  # one that cannot be read is there until it is taken out
+                    yield seq, sound.id if sound is not None else self._aside(pos, id, body, CHANGED).id
 
     def bury(self, number: int, seqs: Iterable[int]) -> None:
         """Make tombstones of these entries of a log."""
         for seq in seqs:
             pos = number << 32 | seq
-            for _, id, body, _, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
-                try:
-                    entry = unpack(body, _text(id), seq, None)  # what it held apart is not needed
-                except (ValueError, TypeError) as fault:
-                    raise StoreCorrupt(self._url, _unreadable(pos, fault)) from fault
+            for _, id, body, written, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+                # What it held apart is not needed.
+                entry = self._sound((pos, id, body, written, None)) or self._aside(pos, id, body, CHANGED)
+                key = id if isinstance(id, bytes | str) else entry.id
                 tomb = pack(self._witness().grave(entry))
-                sql = "UPDATE entry SET body = ?, sum = ?, expires = NULL WHERE pos = ?"
-                self._db.execute(sql, (tomb, checksum(tomb, pos, id), pos))
+                sql = "UPDATE entry SET id = ?, body = ?, sum = ?, expires = NULL WHERE pos = ?"
+                self._db.execute(sql, (key, tomb, checksum(tomb, pos, key), pos))
                 self._db.execute("DELETE FROM tokens WHERE pos = ?", (pos,))
                 self._let_go(pos, pos)
 

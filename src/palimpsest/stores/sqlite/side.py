@@ -46,7 +46,8 @@ class Side:
         return self._db.execute(sql, (tenant, namespace, key, self._clock())).rowcount > 0
 
     def list_items(self, tenant: str, namespace: str) -> list[Item]:
-        rows, now = self._db.execute(SELECT + "ORDER BY place", (tenant, namespace)).fetchall(), self._clock()
+        rows = self._db.execute(SELECT + "ORDER BY place", (tenant, namespace)).fetchall()
+        now = self._clock() if rows else 0
         return [item for row in rows if (item := _live(row, now)) is not None]
 
     def items_by_namespace(self, tenant: str) -> dict[str, int]:
@@ -97,10 +98,11 @@ class Side:
         self._db.execute("INSERT OR REPLACE INTO lease VALUES(?, ?, ?, ?, ?)", (tenant, name, holder, until, fence))
         return fence
 
-    def sweep(self, now: int) -> int:
-        """Remove the items and leases that have expired; return how many items."""
-        self._db.execute("DELETE FROM lease WHERE until <= ?", (now,))
-        return self._db.execute("DELETE FROM item WHERE expires <= ?", (now,)).rowcount
+    def sweep(self, now: int, tenant: str | None) -> int:
+        """Remove the items and leases, of this tenant or of all (None), that have expired; return how many items."""
+        self._db.execute("DELETE FROM lease WHERE until <= ?1 AND tenant = coalesce(?2, tenant)", (now, tenant))
+        sql = "DELETE FROM item WHERE expires <= ?1 AND tenant = coalesce(?2, tenant)"
+        return self._db.execute(sql, (now, tenant)).rowcount
 
 
 def _live(row: tuple[str, bytes, int, int | None] | None, now: int) -> Item | None:

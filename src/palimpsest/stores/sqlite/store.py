@@ -144,8 +144,8 @@ class SQLiteStore(RewritingStore):
     def _tenants(self) -> list[str]:
         return self._database.read(lambda tables: tables.logs.tenants())
 
-    def _due(self, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        return self._database.read(lambda tables: tables.logs.due(now))
+    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        return self._database.read(lambda tables: tables.logs.due(now, tenant))
 
     # --- changing
 
@@ -161,8 +161,8 @@ class SQLiteStore(RewritingStore):
     def _delete(self, key: SessionKey, expect: int | None) -> bool:
         return self._database.write(lambda tables: tables.logs.delete(key, expect))
 
-    def _sweep(self, now: int) -> int:
-        return self._database.write(lambda tables: tables.side.sweep(now) + tables.logs.sweep(now))
+    def _sweep(self, now: int, tenant: str | None) -> int:
+        return self._database.write(lambda tables: tables.side.sweep(now, tenant) + tables.logs.sweep(now, tenant))
 
     def _rewrite(
         self, key: SessionKey, how: Rewrite, after: int, seqs: Collection[int] | None

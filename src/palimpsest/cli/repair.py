@@ -1,0 +1,47 @@
+"""`palimpsest repair`: taking out of a session what cannot be read."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.forget import print_erased
+from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.output import counted, note, on_terminal, print_json
+
+
+@click.command("repair", epilog=examples("palimpsest repair support-7 --dry-run", "palimpsest repair support-7 --yes"))
+@session_argument
+@click.option("--dry-run", is_flag=True, help="List what is damaged, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@store_options
+def repair_command(
+    store: str | None, tenant: str | None, as_json: bool, session: str, dry_run: bool, yes: bool
+) -> None:
+    """Take out for good the entries of a session that cannot be read. Restore a backup first, if there is one.
+
+    Until then they are set aside: the rest of the session goes on without them.
+    """
+    asks = not (yes or dry_run)
+    if asks and (as_json or not on_terminal(sys.stdin)):
+        why = "--json asks nothing" if as_json else "there is nobody to be asked"
+        raise click.UsageError(f"{why}: give --yes, or --dry-run")
+    with open_memory(store, tenant, write=not dry_run) as memory:
+        require(memory, session)
+        chat = memory.session(session)
+        damaged = [entry.seq for entry in chat.entries(rewound=True) if entry.damaged]
+        if asks and damaged:
+            note(f"{counted(len(damaged), 'entry')} cannot be read: {', '.join(map(str, damaged))}")
+            click.confirm("Take this out? It cannot be undone.", abort=True)
+        done = chat.repair() if damaged and not dry_run else None
+    if as_json:
+        print_json({"session": session, "damaged": damaged, "taken_out": done.entries if done is not None else 0})
+    elif done is not None:
+        print_erased(done)
+    elif damaged:
+        note(f"{counted(len(damaged), 'entry')} cannot be read: {', '.join(map(str, damaged))}")
+    else:
+        note("Nothing is damaged.")

@@ -1,0 +1,146 @@
+"""Addresses of stores: options in them, what is refused, and what no error shows; odd values of other options, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import run
+from palimpsest import ConfigError, Entry, InvalidEntry, Memory, StoreUnavailable
+from palimpsest.entries import new_ids
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///{}/a.db", "file://{}/logs"])
+def test_options_may_stand_in_an_address(scheme: str, tmp_path: Path) -> None:
+    """The documented options of a store are taken from its address; the file is named as it is without them."""
+    where = scheme.format(tmp_path)
+    with Memory.open(f"{where}?synchronous=normal&busy_seconds=2.5&large_bytes=100") as memory:
+        memory.session("s").add_user_message("x")
+        assert memory.store.url == where
+
+    with Memory.open(f"{where}?readonly=true") as memory, pytest.raises(StoreUnavailable):
+        memory.session("s").add_user_message("x")
+    with Memory.open(f"{where}?readonly=true", readonly=False) as memory:
+        memory.session("s").add_user_message("y")
+    assert not [path for path in tmp_path.rglob("*") if "?" in path.name]
+    shown = run("show", "s", "--store", f"{where}?busy_seconds=1")
+    assert (shown.exit_code, "y" in shown.output) == (0, True)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///{}/a.db", "file://{}/logs"])
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("sync=NORMAL", "'sync'.*synchronous"),
+        ("readonly", "readonly"),
+        ("readonly=maybe", "readonly.*true or false"),
+        ("busy_seconds=soon", "busy_seconds"),
+        ("busy_seconds=-1", "busy_seconds"),
+        ("large_bytes=1.5", "large_bytes"),
+        ("synchronous=OFF", "synchronous.*FULL or NORMAL"),
+        ("readonly=1&readonly=0", "readonly.*once"),
+        ("clock=1", "clock"),
+        ("", "synchronous"),
+    ],
+)
+def test_other_options_in_an_address_are_refused_by_name(scheme: str, query: str, says: str, tmp_path: Path) -> None:
+    """What a store does not know, or cannot take, is an error that names it; no file comes into being."""
+    with pytest.raises(ConfigError, match=says):
+        Memory.open(f"{scheme.format(tmp_path)}?{query}")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_a_path(tmp_path: Path) -> None:
+    """A question mark in a pathlib.Path is a character of the file's name."""
+    path = tmp_path / "what?readonly=true"
+
+    with Memory.open(path) as memory:
+        memory.session("s").add_user_message("x")
+
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgres://user:sesame@host/db",
+        "postgres://user:se/s@me:sesame@host/db",
+        "postgres:user:sesame@host",
+        "nothing://host/db?password=sesame",
+        "sqlite://user:sesame@host/a.db",
+        "sqlite:user:sesame@host",
+        "file://user:sesame@host/logs",
+        "memory://user:sesame@host",
+        "memory://?password=sesame",
+        "sqlite:///a.db?password=sesame",
+        "sqlite:///a.db?sesame@b",
+        "mongodb+srv://user:sesame@host/" + "x" * 5000,
+        "redis://:sesame@host\0",
+        "sesame@host",
+        "postgres://user:se?sesame@host/db",
+    ],
+)
+def test_no_error_shows_a_password_of_an_address(address: str, here: Path) -> None:
+    """What stands before an @, and values of options, are in no message and no attribute of an error."""
+    with pytest.raises(ConfigError) as raised:
+        Memory.open(address)
+
+    told = f"{raised.value} {raised.value.found}"
+    assert "sesame" not in told
+    shown = run("sessions", "--store", address)
+    assert shown.exit_code != 0
+    assert "user:sesame" not in shown.output
+    assert "password=sesame" not in shown.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"short_term": 1.5},
+        {"short_term": 0.0},
+        {"short_term": [1.5]},
+        {"format": []},
+        {"format": {}},
+        {"format": 0},
+    ],
+)
+def test_odd_options_of_a_session_are_named(options: dict[str, Any]) -> None:
+    """An option of a session with a value of another type is a ConfigError that names it."""
+    with Memory.open("memory://") as memory:
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            memory.session("s", **options)
+        for format in ([], {}, 0, ""):
+            with pytest.raises(ConfigError, match="format"):
+                memory.session("s").context(format=format)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="format"):
+                memory.session("s").add([], format=format)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("id", ["a\0b", "a\nb", "\x7f", "a" * 257, "a" * 1_000_000])
+def test_an_id_of_an_entry_is_short_and_plain(id: str, memory: Memory) -> None:
+    """An id that is given has 1 to 256 characters and no control characters; another one is refused by its place."""
+    session = memory.session("s")
+
+    with pytest.raises(InvalidEntry, match=r"entries\.id"):
+        session.add_entries([Entry(id=id, content="x")])
+
+    assert session.entries() == []
+    assert session.add_entries([Entry(id="a" * 256, content="x"), Entry(id=new_ids(1, 0)[0], content="y")])
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic"])
+def test_roles_have_other_names_elsewhere(format: str, memory: Memory) -> None:
+    """`human` comes in as user, `ai` as assistant, alone or among others, and goes out as the provider knows them."""
+    session = memory.session("s", format=format)
+
+    session.add([{"role": "human", "content": "a"}, {"role": "ai", "content": "b"}])
+    session.add({"role": "user", "content": "c"})
+    session.add({"role": "ai", "content": "d"})
+
+    assert [entry.role for entry in session.entries()] == ["user", "assistant"] * 2
+    assert [message["role"] for message in session.context().messages] == ["user", "assistant"] * 2
+    with pytest.raises(InvalidEntry, match="robot"):
+        session.add({"role": "robot", "content": "x"})

@@ -1,0 +1,172 @@
+"""One damaged entry: it is named, set aside, the session goes on without it, and a verb takes it out for good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import read, run
+from palimpsest import Memory, Query, Session
+from sealed import FIRST
+from writer import quarters, turn
+
+WORLDS = ("sqlite", "sealed sqlite", "file", "sealed file")
+SEQ = 9
+"""The entry that is damaged: the answer to a question, or one of a turn of six entries."""
+
+
+class World:
+    """A session of several turns in a store of one kind, which is closed, and what damages an entry of it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        *sealed, self.kind = kind.split()
+        self.folder = folder
+        self.where = {"sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[self.kind]
+        self.options: dict[str, Any] = {"encryption": FIRST} if sealed else {}
+        with Memory.open(self.where, **self.options) as memory:
+            session = memory.session("s")
+            for number in range(4):
+                for message in turn(str(number)):
+                    session.add(message)
+            session.add_user_message("last")
+            self.texts = [entry.text for entry in session.entries()]
+
+    def damage(self, *seqs: int) -> list[int]:
+        """Flip bits of entries where they are stored, in all branches; return which cannot be read by that.
+
+        In files that is all that was added at once.
+        """
+        if self.kind == "sqlite":
+            with contextlib.closing(sqlite3.connect(f"{self.folder}/a.db")) as db:
+                for seq in seqs:
+                    db.execute(
+                        "UPDATE entry SET body = CAST(substr(body, 3) || 'x' AS BLOB) WHERE pos & 255 = ?", (seq,)
+                    )
+                db.commit()
+            return [*seqs]
+        damaged: set[int] = set()
+        for log in self.folder.rglob("*.jsonl"):
+            lines = log.read_bytes().splitlines(keepends=True)
+            for at, line in enumerate(lines):
+                held = {entry["seq"] for entry in json.loads(line).get("entries", ())}
+                if held.intersection(seqs):
+                    damaged |= held
+                    flipped = bytearray(line)
+                    flipped[len(line) // 3] ^= 1
+                    lines[at] = bytes(flipped)
+            log.write_bytes(b"".join(lines))
+        return sorted(damaged)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Memory]:
+        """The memory, opened again."""
+        with Memory.open(self.where, **self.options) as memory:
+            yield memory
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A store of each kind."""
+    return World(request.param, tmp_path)
+
+
+def chat(memory: Memory) -> Session:
+    """The session with a budget that a few turns fill."""
+    return memory.session("s", max_tokens=150, counter=quarters)
+
+
+def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """What it was is gone, its place is kept; every verb of the session works, and says where the damage is."""
+    damaged = world.damage(SEQ)
+
+    with world.opened() as memory:
+        session = chat(memory)
+        found = session.entries()
+
+        assert [entry.seq for entry in found if entry.damaged] == damaged
+        texts = ["" if n + 1 in damaged else text for n, text in enumerate(world.texts)]
+        assert [entry.text for entry in found] == texts
+        assert f"at entry {damaged[0]}" in caplog.text or f"entry {SEQ}" in caplog.text
+        assert f"entry {SEQ} is damaged and cannot be read" in session.verify().problems
+        assert session.entry(SEQ).damaged
+        assert session.context().messages
+        assert memory.session("s").context().messages
+        session.add(turn("after"))
+        session.compact("summarizer")
+        assert session.summaries()
+        assert session.stats().revision
+        assert session.interactions()
+        assert session.erase([2]).entries == 1
+        assert session.erase(Query(text="question 2")) is not None
+        session.pin(1)
+        session.fork("branch").add(turn("branch"))
+        assert memory.session("branch").entry(SEQ).damaged
+        memory.import_session(session.export(), session_id="copy")
+        assert memory.session("copy").entry(SEQ).erased
+        assert memory.session("copy").verify().ok
+        session.rewind(session.stats().revision - 1)
+        assert [info.session for info in memory.sessions()] == ["branch", "copy", "s"]
+
+
+@pytest.mark.parametrize("by", ["repair", "erase", "branch"])
+def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
+    """`repair` takes out all that is damaged, `erase` one of them, in every branch; then nothing is wrong."""
+    with world.opened() as memory:
+        memory.session("s").fork("branch")
+    damaged = world.damage(SEQ, SEQ + 1)
+
+    with world.opened() as memory:
+        session = memory.session("branch" if by == "branch" else "s")
+        if by == "erase":
+            assert [session.erase([seq]).entries for seq in damaged] == [1] * len(damaged)
+        else:
+            done = session.repair()
+            assert (done.entries, len(done.branches)) == (len(damaged), 1)
+
+        assert session.repair().entries == 0
+
+    with world.opened() as memory:
+        for name in ("s", "branch"):
+            session = memory.session(name)
+            found = session.entries()
+            assert [entry.seq for entry in found if entry.erased] == damaged
+            assert not any(entry.damaged for entry in found)
+            assert session.verify().problems == ()
+            assert session.context().messages
+            session.add(turn("after"))
+
+
+@pytest.mark.parametrize("seq", [1, 2, 3, 4, 6, 7, 24])
+def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
+    """Whichever entry it is, a question, a call, a result, an answer, the first or the last: the context is valid."""
+    world.damage(seq)
+
+    with world.opened() as memory:
+        session = chat(memory)
+        for _ in range(3):
+            session.add(turn("more"))
+            assert session.context().messages
+        session.repair()
+        assert session.context().messages
+        assert session.verify().ok
+
+
+def test_the_command_line_takes_it_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` names the entry, `repair` asks, and takes it out."""
+    if world.options:
+        monkeypatch.setenv("PALIMPSEST_KEY", "old:" + bytes(range(32)).hex())
+    damaged = world.damage(SEQ)
+    where = ("--store", world.where)
+
+    assert f"entry {damaged[0]} of session 's'" in run("doctor", *where).output
+    assert read("repair", "s", "--dry-run", *where) == {"session": "s", "damaged": damaged, "taken_out": 0}
+    assert run("repair", "s", *where).exit_code == 2
+    assert run("repair", "s", "--yes", *where).exit_code == 0
+    assert read("repair", "s", "--dry-run", *where)["damaged"] == []
+    assert run("verify", "s", *where).exit_code == 0

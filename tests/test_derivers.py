@@ -1,0 +1,182 @@
+"""What is made from entries is known to the store: it goes whoever erases, in whatever process, and for one tenant."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import start
+from deriver import SESSION, FileIndex
+from palimpsest import ErasureFailed, Memory
+from palimpsest.runners import drive
+from palimpsest.testing import FakeClock
+from processes import Process
+from sealed import FIRST
+from test_erasing import Index, talk
+
+SCRIPT = Path(__file__).with_name("deriver.py")
+KINDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """Address and options of a store of each kind."""
+    *sealed, kind = request.param.split()
+    where = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
+    return where, {"encryption": FIRST} if sealed else {}
+
+
+def other(memory: Memory, **options: Any) -> Memory:
+    """Another memory object over the same store: as another program has it."""
+    core = memory._core
+    opened = Memory.open("memory://", clock=core.clock, **options)
+    opened._core._store = core.store
+    return opened
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_what_another_process_erases_leaves_the_index_when_its_program_next_opens(kind: str, tmp_path: Path) -> None:
+    """A program's index is told of what others erase that know nothing of it: by the library, by the command line."""
+    where = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
+    index = FileIndex(tmp_path / "index.json")
+    with Memory.open(where) as memory:
+        talk(memory.session(SESSION), "to zanzibar", "to quito", "to lima")
+        talk(memory.session("other"), "to oslo")
+    assert Process("index", where, tmp_path / "index.json", script=SCRIPT).end() == [0]
+
+    with Memory.open(where) as memory:
+        done = memory.session(SESSION).erase([3, 4])
+        memory.delete_session("other")
+    told = start("forget", "--store", where, "--matches", "zanzibar", "--yes")
+
+    assert "index" in " ".join(done.remains)
+    assert told.returncode == 0
+    assert "index" in told.stderr
+    assert "zanzibar" in json.dumps(index.texts())
+    assert Process("open", where, tmp_path / "index.json", script=SCRIPT).end() == [6]
+    assert sorted(index.texts().values()) == ["about that: to lima", "to lima"]
+    assert Process("open", where, tmp_path / "index.json", script=SCRIPT).end() == [0]
+
+
+def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) -> None:
+    """Who has joined already works off what others have erased since when it next sweeps."""
+    where, index = f"sqlite:///{tmp_path}/a.db", FileIndex(tmp_path / "index.json")
+    with Memory.open(where) as memory:
+        talk(memory.session(SESSION), "to zanzibar")
+        Process("index", where, tmp_path / "index.json", script=SCRIPT).end()
+        with Process("stay", where, tmp_path / "index.json", script=SCRIPT) as staying:
+            assert staying.hear() == "ready"
+
+            memory.session(SESSION).clear()
+            staying.tell()
+
+            assert staying.end() == [2]
+    assert index.texts() == {}
+
+
+def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
+    place: tuple[str, dict[str, Any]],
+) -> None:
+    """On every store: what has joined here is told at once, what has joined elsewhere when it joins again; once."""
+    where, options = place
+    with Memory.open(where, **options) as memory:
+        here, away = Index(), Index()
+        away.name = "away"
+        memory.derive(away)()
+        assert memory.derivers() == ("away",)
+        memory.derive(here)
+        session = memory.session("one")
+        talk(session, "one", "two")
+        branch = session.fork("branch")
+        ids = {entry.seq: entry.id for entry in session.entries()}
+
+        done = session.erase([1])
+        branch.clear()
+
+        assert memory.derivers() == ("away", "index")
+        assert (done.derived, len(done.remains)) == ({"index": 2}, 1)
+        assert "'away'" in done.remains[0]
+        assert away.told == []
+        memory.derive(away)
+        assert away.told == here.told == [("one", {1: ids[1]}), ("branch", {1: ids[1]}), ("branch", None)]
+        assert session.erase([2]).remains == ()
+
+
+def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
+    """What cannot be removed when an index joins is an error, it has not joined, and the note stays."""
+    index = Index()
+    memory.derive(index)()
+    session = memory.session("one")
+    talk(session, "one")
+    session.erase([1])
+    index.broken = True
+
+    with pytest.raises(ErasureFailed, match="the note of it stays"):
+        memory.derive(index)
+
+    index.broken = False
+    memory.derive(index)
+    assert [name for name, _ in index.told] == ["one"]
+
+
+def test_what_is_there_no_more_is_forgotten(memory: Memory) -> None:
+    """`underive` takes the name out of the store, with its notes; from then on nothing is noted for it."""
+    index = Index()
+    memory.derive(index)()
+    session = memory.session("one")
+    talk(session, "one", "two")
+    session.erase([1])
+
+    assert memory.underive("index")
+
+    assert memory.derivers() == ()
+    assert not memory.underive("index")
+    assert session.erase([2]).remains == ()
+    memory.derive(index)
+    assert index.told == []
+
+
+def test_forgetting_the_tenant_keeps_who_derives(memory: Memory) -> None:
+    """Items that go with a tenant are its own: who derives is known after that as before, and counted nowhere."""
+    index = Index()
+    memory.derive(index)()
+    talk(memory.session("one"), "one")
+
+    done = memory.forget(tenant="default")
+
+    assert done.items == {}
+    memory.derive(index)
+    assert index.told == [("one", None)]
+
+
+def test_a_sweep_is_of_its_tenant_alone(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
+    """`sweep` erases what has expired of its own tenant, entries, branches and items; another tenant's is neither
+    erased nor told to this one's index, until that one sweeps."""
+    where, options = place
+    with Memory.open(where, clock=clock, tenant="one", **options) as one, other(one, tenant="two") as two:
+        index = Index()
+        one.derive(index)
+        for memory in (one, two):
+            session = memory.session("s")
+            soon = session.add_user_message("stays").created_at + timedelta(minutes=1)
+            session.add_user_message("expires", expires_at=soon)
+            session.fork("branch")
+            expiry = clock.now + 60_000_000
+            drive(memory.store.put_item(memory.tenant, "n", "k", b"v", expires=expiry))
+        clock.advance(3600)
+
+        swept = one.sweep()
+
+        assert swept >= 2
+        assert sorted((name, [*seqs]) for name, seqs in index.told) == [("branch", [2]), ("s", [2])]
+        assert [entry.erased for entry in one.session("s").entries()] == [False, True]
+        assert [entry.erased for entry in two.session("s").entries()] == [False, False]
+        assert [entry.erased for entry in two.session("branch").entries()] == [False, False]
+        assert two.sweep() == swept
+        assert [entry.erased for entry in two.session("branch").entries()] == [False, True]
+        assert len(index.told) == 2
+        assert one.sweep() == two.sweep() == 0
