@@ -18,6 +18,7 @@ from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.store import EncryptedStore
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.stores.sqlite.rows import checksum
+from talks import as_it_is
 from writer import quarters
 
 OLD, NEW, OTHER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
@@ -92,7 +93,7 @@ def play(memory: Memory) -> list[str]:
     def summarizer(prompt: str) -> str:
         return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
 
-    options: dict[str, Any] = {"counter": quarters, "summarizer": summarizer}
+    options: dict[str, Any] = {"counter": quarters, "summarizer": as_it_is(summarizer)}
     session = memory.session(KEY.session, max_tokens=100_000, **options)
     before = [f"{number} " + "many words that are to be summarised " * 8 for number in range(6)]
     for text in before:

@@ -462,7 +462,7 @@ def test_the_word_error_counts_nothing(memory: Memory) -> None:
     use_tool(chat, "shell", "error", "no such file")
     use_tool(chat, "shell", "success", "error error error")
     talk(chat, 200)
-    done = chat.compact("summarizer")
+    done = chat.compact({"strategy": "summarizer", "interaction_keep": 0})
     assert done.summary is not None
     assert "1 error encountered" in done.summary.text
 

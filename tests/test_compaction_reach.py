@@ -177,12 +177,12 @@ def test_only_the_newest_interaction_is_open(memory: Memory) -> None:
 @pytest.mark.parametrize("how", ["one by one", "one batch"])
 def test_the_next_human_message_completes_an_interaction_without_an_answer(memory: Memory, how: str) -> None:
     """A rule of five interactions fires when the sixth message in a row comes, and not before."""
-    rules = {"interaction_threshold_qty": 5}
-    chat = memory.session("one", counter=words, long_term={"strategy": "neuralyzer", "triggers": rules})
+    block = {"strategy": "neuralyzer", "interaction_keep": 0, "triggers": {"interaction_threshold_qty": 5}}
+    chat = memory.session("one", counter=words, long_term=block)
     say(chat, *[3] * 5)
     assert not any(entry.erased for entry in chat.entries())
     if how == "one batch":
-        chat = memory.session("two", counter=words, long_term={"strategy": "neuralyzer", "triggers": rules})
+        chat = memory.session("two", counter=words, long_term=block)
         chat.add([{"role": "user", "content": f"m{i} and more"} for i in range(5)])
         assert not any(entry.erased for entry in chat.entries())
 

@@ -97,8 +97,8 @@ def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.Log
         assert session.entry(SEQ).damaged
         assert session.context().messages
         assert memory.session("s").context().messages
-        session.add(turn("after"))
-        session.compact("summarizer")
+        session.add(turn("after " * 60))
+        session.compact({"strategy": "summarizer", "interaction_keep": 0})
         assert session.summaries()
         assert session.stats().revision
         assert session.interactions()

@@ -21,6 +21,8 @@ from palimpsest.stores import Dump
 from talks import Scripted
 from worlds import STORES, world
 
+BLOCK = {"memory_strategy_id": "max_tokens"}
+
 KEYS = {"k": "11" * 32}
 SUMMARIZER = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0}
 HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 60}
@@ -280,7 +282,7 @@ def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, con
     out before; unpinned it is judged again at the next cut."""
     options: dict[str, Any] = {"max_tokens": 60, "conditions": [condition]}
     if short_term:
-        options = {"short_term": [{"memory_max_tokens": 60, "conditions": [condition]}]}
+        options = {"short_term": [{**BLOCK, "memory_max_tokens": 60, "conditions": [condition]}]}
     session = memory.session("s", counter=strategies.WORDS, **options)
     added = session.add([{"role": "user", "content": "q"}, asking("c"), telling("c", "4417"), *turns(2)])
     session.add_user_message("now")
@@ -380,5 +382,5 @@ def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
     folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
     """The same where every context walks the log anew."""
-    block = {"memory_max_tokens": budget, "conditions": conditions}
+    block = {**BLOCK, "memory_max_tokens": budget, "conditions": conditions}
     check_world("memory", folder, parts, None, {"short_term": [block]})

@@ -13,6 +13,8 @@ from palimpsest.compaction.triggers import Triggers
 from palimpsest.entries import Reasoning, Text
 from palimpsest.errors import BudgetImpossible
 
+BLOCK = {"memory_strategy_id": "max_tokens"}
+
 CALLS = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in range(3)]
 ANSWERS = [{"role": "tool", "tool_call_id": f"c{i}", "content": "r"} for i in range(3)]
 MESSAGES = {"openai": 5, "openai-responses": 8, "anthropic": 3, "gemini": 3, "text": 8}
@@ -29,7 +31,7 @@ def memory() -> Any:
 @pytest.mark.parametrize(("format", "messages"), MESSAGES.items())
 def test_each_format_counts_its_own_messages(memory: Memory, format: str, messages: int, exact: bool) -> None:
     """As many messages as a format makes of a log fit a limit of that number; of one less they do not."""
-    walk: dict[str, Any] = {"short_term": {"memory_max_tokens": None}} if exact else {}
+    walk: dict[str, Any] = {"short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
     session.add([{"role": "user", "content": "q"}], format="openai")
     session.add([{"role": "assistant", "content": "let me look", "tool_calls": CALLS}, *ANSWERS], format="openai")
@@ -46,7 +48,7 @@ def test_each_format_counts_its_own_messages(memory: Memory, format: str, messag
 @pytest.mark.parametrize("format", ["anthropic", "gemini"])
 def test_the_user_message_that_opens_a_conversation_counts(memory: Memory, format: str, exact: bool) -> None:
     """Where the assistant speaks first, the message that the format puts before it is one of those that are limited."""
-    walk: dict[str, Any] = {"short_term": {"memory_max_tokens": None}} if exact else {}
+    walk: dict[str, Any] = {"short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
     session.add_assistant_message("how may I help?")
 

@@ -18,6 +18,8 @@ from palimpsest.facade import Session
 from palimpsest.tokens import encoding
 from worlds import STORES, world
 
+BLOCK = {"memory_strategy_id": "max_tokens"}
+
 law = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 count = encoding("o200k_base").count
 
@@ -101,7 +103,7 @@ def test_whatever_a_context_shows_is_counted_and_fits(
     kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, walks: list[Any]
 ) -> None:
     """Whatever was pinned, erased, compacted or dropped, and however far back, no context costs more than it says."""
-    walk = {"short_term": [{"memory_max_tokens": budget, "conditions": conditions, **one} for one in walks]}
+    walk = {"short_term": [{**BLOCK, "memory_max_tokens": budget, "conditions": conditions, **one} for one in walks]}
     options: dict[str, Any] = {"max_tokens": budget, **(walk if walks else {"conditions": conditions})}
     with world(kind, folder, model="gpt-4o", counter=None, **options) as w:
         played(w.session, what, w.clock.now)
@@ -119,7 +121,7 @@ def test_max_messages_holds_in_every_format(
     kind: str, folder: Path, what: dict[str, Any], most: int, format: str, exact: bool
 ) -> None:
     """No context has more messages than `max_messages`, as its own format counts them."""
-    options: dict[str, Any] = {"max_tokens": 10**4, "short_term": {"memory_max_tokens": None}} if exact else {}
+    options: dict[str, Any] = {"max_tokens": 10**4, "short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     with world(kind, folder, max_messages=most, **options) as w:
         played(w.session, what, w.clock.now)
 
@@ -163,7 +165,7 @@ def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: 
     older = ["interaction.age <= 1"]
     with Memory.open("memory://") as memory:
         for budget in range(20, 260, 6):
-            walk = {"short_term": {"memory_max_tokens": budget, "conditions": older}}
+            walk = {"short_term": {**BLOCK, "memory_max_tokens": budget, "conditions": older}}
             options: dict[str, Any] = {"max_tokens": budget, **(walk if exact else {"conditions": older})}
             session = memory.session(str(budget), counter=strategies.WORDS, **options)
             session.add([{"role": "user", "content": "q"}, {**CALLING[0], "content": None}, CALLING[1]])

@@ -176,7 +176,7 @@ def test_the_documented_block_asks_for_no_more_than_the_model_gives() -> None:
     """A summarizer block at its own threshold of 20,000 tokens, and the ladder at the model's window, ask gpt-4o-mini
     for at most the 16,384 tokens that it answers with."""
     block, talk = {"long_term_memory_id": "summarizer"}, [*TURN[:1], {"role": "assistant", "content": "words " * 6_700}]
-    answer = '{"items": [{"kind": "fact", "text": "They said words."}]}'
+    answer = json.dumps({"items": [{"kind": "fact", "text": SHORT}]})
     with OpenAIServer(*[says(answer)] * 40) as server, Memory.open("memory://") as memory:
         memory.session("block", summarizer=at(server), long_term=block).add(talk * 3)
         ladder = memory.session("ladder", model="gpt-4o-mini", summarizer=at(server), auto_compact="off")
@@ -524,7 +524,7 @@ def test_what_a_provider_says_of_a_failure_passes_the_policy_whole(caplog: pytes
                 session.add_assistant_message(f"answer {number} " * 40)
             style = {"strategy": "summarizer", "cod_max_loops": 0}
             done = session.compact({**style, "interaction_keep": 2, "on_failure": "heuristic"})
-            kept = session.compact({**style, "interaction_keep": 1})
+            kept = session.compact({**style, "interaction_keep": 1, "on_failure": "keep"})
 
         assert (done.done, kept.done, len(server.asked)) == (True, False, 2)
         told = f"{done!r} {kept!r} {heard} {caplog.text}"

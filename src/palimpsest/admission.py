@@ -7,14 +7,14 @@ kept in its head, and an error that is raised on the way quotes nothing private,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from errno import EMFILE, ENFILE
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from palimpsest.checks import check_descriptors
 from palimpsest.entries import Entry, Reasoning, Text
-from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, StoreUnavailable, quoting
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
 from palimpsest.log import Change, Head, Record, SessionKey, tombstone
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
 from palimpsest.summary import Summary
@@ -216,13 +216,6 @@ def discreet(cls: type[T]) -> type[T]:
 
 
 _COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
-
-
-def check_descriptors(fault: OSError) -> None:
-    """Raise StoreUnavailable where an error says that no file can be opened: what is imported late is a file, too."""
-    if fault.errno in (EMFILE, ENFILE):
-        why = "it has too many open files; close some, or raise the limit (ulimit -n)"
-        raise StoreUnavailable("this process", why) from fault
 
 
 def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,10 +6,11 @@ Whatever is refused here is refused alike by every store, before it reaches one.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from errno import EMFILE, ENFILE
 from operator import attrgetter, is_
 
 from palimpsest.entries import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
-from palimpsest.errors import ConfigError, InvalidEntry, shorten
+from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 
 MOST = 2**53
 """The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""
@@ -271,3 +272,10 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
             check_json(inner, f"{where}[{i}]", depth + 1)
         return
     raise InvalidEntry(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON; convert it first")
+
+
+def check_descriptors(fault: OSError) -> None:
+    """Raise StoreUnavailable where an error says that no file can be opened: what is imported late is a file, too."""
+    if fault.errno in (EMFILE, ENFILE):
+        why = "it has too many open files; close some, or raise the limit (ulimit -n)"
+        raise StoreUnavailable("this process", why) from fault

@@ -9,6 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from typing import TYPE_CHECKING
 
+from palimpsest.checks import check_descriptors
 from palimpsest.entries import new_ids
 from palimpsest.errors import Closed, ConfigError, LockTimeout, PalimpsestError
 from palimpsest.log import SessionKey
@@ -126,10 +127,14 @@ class Renewals:
         with self._lock:
             self._held.add(lease)
             if self._end is None:
-                from threading import Event
-
-                self._end = Event()
-                apart(self._work, self._end)
+                try:
+                    from threading import Event
+                except OSError as fault:
+                    check_descriptors(fault)
+                    raise
+                end = Event()
+                apart(self._work, end)
+                self._end = end
 
     def drop(self, lease: Lease) -> None:
         """Renew it no longer."""
