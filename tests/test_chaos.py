@@ -27,7 +27,7 @@ def test_chaos_for_a_moment(world: str, tmp_path: Path, dice: random.Random) -> 
     """Eight processes do everything to one store while they are killed, stopped, interrupted and forked."""
     sealed = world.startswith("sealed")
 
-    faults = chaos(address(world, tmp_path), seconds=3, seed=dice.randrange(2**32), sealed=sealed)
+    faults = chaos(address(world, tmp_path), seconds=2, seed=dice.randrange(2**32), sealed=sealed)
 
     assert not faults, "\n".join(map(str, faults))
 

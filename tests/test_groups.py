@@ -109,7 +109,7 @@ def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None
     assert session.verify().problems == ()
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 @given(
     calls=st.integers(1, 400),
     random=st.randoms(use_true_random=False),
@@ -376,7 +376,7 @@ def test_no_cut_parts_a_group_and_no_pin_is_left_out(
     check_world(kind, folder, parts, budget, {"conditions": conditions} if conditions else {})
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.integers(30, 700), conditions=conditions)
 def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
     folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]

@@ -20,7 +20,7 @@ from worlds import STORES, world
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
 
-law = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 count = encoding("o200k_base").count
 
 FAR = [{"role": role, "content": str(n)} for n in range(131) for role in ("user", "assistant")]
