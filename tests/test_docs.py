@@ -123,6 +123,15 @@ def test_who_reads_on_in_the_same_folder_is_not_stopped(tmp_path: Path) -> None:
         assert ran.returncode == 0, f"{page}: {ran.stdout}{ran.stderr}"
 
 
+def test_the_site_lists_every_page() -> None:
+    """No page is left out of the navigation, and decisions are in their order."""
+    listed = re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md"))
+    decisions = [page for page in listed if page.startswith("decisions/")]
+    assert decisions == sorted(decisions)
+
+
 def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
     """Blocks share a namespace, and a failure gives the file and the line."""
     page = tmp_path / "page.md"
