@@ -377,6 +377,8 @@ def _compact(head: Head, change: Change) -> Head:
 def _erase(head: Head, change: Change) -> Head:
     gone = set(change.seqs)
     calls = tuple(call for call in head.calls if call.seq not in gone)
+    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
+    left = not seen or seen[-1][1] not in gone  # else nothing says any more that the newest entry was half a message
     return _begun(
         head,
         "expiry" if change.reason == "expiry" else "erasure",
@@ -387,6 +389,8 @@ def _erase(head: Head, change: Change) -> Head:
         pinned=tuple(seq for seq in head.pinned if seq not in gone),
         calls=calls,
         group=head.group if any(call.group == head.group for call in calls) else 0,
+        reasoning=head.reasoning and left,
+        pauses=head.pauses and left,
         contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
         views=_unconditional(head.views, change.silence) if change.silence else head.views,
     )
