@@ -223,13 +223,16 @@ def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: S
     )
 
 
+_LEFT: dict[bytes, Kind] = {b"tool_call": "tool_call", b"tool_result": "tool_result", b"context": "context"}
+
+
 def _left_of(body: bytes, seq: int) -> tuple[Kind, int]:
     """The kind of a damaged entry, and what it answers, as far as its stored form still says."""
     import re  # only for what is damaged
 
     found = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
     answered = re.search(rb'"answers":(\d{1,10})[,}]', body)
-    kind: Kind = found[1].decode() if found else "message"  # type: ignore[assignment]
+    kind = _LEFT[found[1]] if found else "message"
     answers = int(answered[1]) if answered and kind == "tool_result" else 0
     return kind, answers if answers < seq else 0
 
