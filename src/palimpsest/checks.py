@@ -79,10 +79,10 @@ def is_id(text: str) -> bool:
 
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
+    if not (entry.id or entry.name or entry.call_id or entry.metadata):
+        return  # as most are; every append comes by here
     if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
         raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
-    if not entry.metadata and f"{entry.id}{entry.name}{entry.call_id}".isascii():
-        return  # as most are; every append comes by here
     for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
         if text and not text.isascii() and (reason := unfit(text)) is not None:
             raise InvalidEntry(f"{where}.{field}", reason)
@@ -107,31 +107,29 @@ def check(entry: Entry, where: str) -> None:
 
     `check_names` says the rest, of what decoders make, too.
     """
-    for field, value, known in (("kind", entry.kind, KINDS), ("role", entry.role, ROLES)):
-        if value not in known:
-            raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is none of {', '.join(known)}")
+    if entry.kind not in KINDS:
+        raise InvalidEntry(f"{where}.kind", f"{shorten(entry.kind)} is none of {', '.join(KINDS)}")
+    if entry.role not in ROLES:
+        raise InvalidEntry(f"{where}.role", f"{shorten(entry.role)} is none of {', '.join(ROLES)}")
     if entry.status is not None and entry.status not in STATUSES:
         raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
-    if not _is_content(entry.content):
-        raise InvalidEntry(f"{where}.content", f"{shorten(entry.content)} is neither text nor a list of parts")
+    content = entry.content
+    if not isinstance(content, str):
+        if not isinstance(content, tuple) or not all(isinstance(part, Part) for part in content):
+            raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
+        for i, part in enumerate(content):
+            _check_part(part, f"{where}.content[{i}]")
     values = _values(entry)
     if not all(map(is_, values, _USUAL)):  # the usual message is done with here: every append comes by
         for value, (field, usual, wrong, fits) in zip(values, _FIELDS, strict=True):
             if value is not usual and not fits(value):
                 raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
-    if isinstance(entry.content, tuple):
-        for i, part in enumerate(entry.content):
-            _check_part(part, f"{where}.content[{i}]")
     if entry.native is not None:
         _check_native(entry.native, f"{where}.native")
     if entry.expires_at is not None and entry.expires_at.tzinfo is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
     if entry.metadata is not None:
         check_json(entry.metadata, f"{where}.metadata")
-
-
-def _is_content(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(part, Part) for part in value))
 
 
 def _is_moment(value: object) -> bool:

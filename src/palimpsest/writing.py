@@ -226,7 +226,7 @@ class Writer(Appender):
     ) -> Entry:
         entry = Entry(
             role=role,
-            content=tuple(content) if isinstance(content, Sequence) and not isinstance(content, str) else content,
+            content=content if isinstance(content, str) else _fixed(content),
             name=name,
             metadata=metadata,
             importance=importance,
@@ -234,6 +234,11 @@ class Writer(Appender):
             expires_at=expires_at,
         )
         return (await self._append([entry], "message"))[0]
+
+
+def _fixed(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts as an entry holds them; what is no list of parts comes back as it is, for the check to name it."""
+    return tuple(parts) if isinstance(parts, Sequence) else parts
 
 
 def _key(key: str | None) -> str | None:
