@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,48 @@ import pytest
 
 from commands import read, run
 from palimpsest import Memory, Query, Session
+from palimpsest.stores.file.lines import seal
+from palimpsest.stores.sqlite.rows import checksum
 from sealed import FIRST
 from writer import quarters, turn
 
-WORLDS = ("sqlite", "sealed sqlite", "file", "sealed file")
+WORLDS = ("sqlite", "sealed sqlite", "file", "sealed file", "tampered sqlite", "tampered file")
 SEQ = 9
 """The entry that is damaged: the answer to a question, or one of a turn of six entries."""
+
+
+Tampering = Callable[[int, dict[str, Any]], dict[str, Any] | None]
+"""From the seq of an entry and what is stored of it to what comes in its place (None: it stays)."""
+
+
+def tamper(folder: Path, how: Tampering, session: str = "") -> None:
+    """Let somebody without a key change entries where they are stored, with their checksums.
+
+    In files in all branches, or in the log of this session alone.
+    """
+    for path in folder.glob("*.db"):
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            for pos, id, body in db.execute("SELECT pos, id, body FROM entry").fetchall():
+                now = how(pos & 0xFFFFFFFF, json.loads(body))
+                if now is not None:
+                    raw = json.dumps(now, separators=(",", ":")).encode()
+                    db.execute("UPDATE entry SET body = ?, sum = ? WHERE pos = ?", (raw, checksum(raw, pos, id), pos))
+            db.commit()
+    for log in folder.rglob(f"{session}*.jsonl"):
+        lines = log.read_bytes().splitlines(keepends=True)
+        for at, line in enumerate(lines):
+            value = json.loads(line)
+            there = [how(entry["seq"], entry) or entry for entry in value.get("entries", ())]
+            if there != value.get("entries", []):
+                value.pop("sum")
+                lines[at] = seal(json.dumps(value | {"entries": there}, separators=(",", ":")).encode()[:-1])
+        log.write_bytes(b"".join(lines))
+
+
+def reversed_text(stored: dict[str, Any]) -> dict[str, Any]:
+    """The entry with another ciphertext of the same length."""
+    head, _, text = stored["content"].rpartition(":")
+    return stored | {"content": f"{head}:{text[::-1]}"}
 
 
 class World:
@@ -26,6 +62,7 @@ class World:
 
     def __init__(self, kind: str, folder: Path) -> None:
         *sealed, self.kind = kind.split()
+        self.tampers = sealed == ["tampered"]
         self.folder = folder
         self.where = {"sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[self.kind]
         self.options: dict[str, Any] = {"encryption": FIRST} if sealed else {}
@@ -40,8 +77,11 @@ class World:
     def damage(self, *seqs: int) -> list[int]:
         """Flip bits of entries where they are stored, in all branches; return which cannot be read by that.
 
-        In files that is all that was added at once.
+        In files that is all that was added at once; but who tampers with an entry mends the checksum.
         """
+        if self.tampers:
+            tamper(self.folder, lambda seq, stored: reversed_text(stored) if seq in seqs else None)
+            return [*seqs]
         if self.kind == "sqlite":
             with contextlib.closing(sqlite3.connect(f"{self.folder}/a.db")) as db:
                 for seq in seqs:

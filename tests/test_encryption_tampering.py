@@ -21,7 +21,8 @@ from palimpsest.log import Change, Head, SessionKey
 from palimpsest.runners import drive
 from palimpsest.stores.file.lines import seal
 from palimpsest.stores.sqlite.rows import checksum
-from sealed import FIRST, KEY, play, session_of
+from sealed import FIRST, KEY, address, play, session_of
+from test_damage import tamper
 from test_rewriting import WORD, rewritten
 from writer import quarters
 
@@ -353,15 +354,118 @@ def test_no_line_of_a_file_can_be_changed_dropped_or_moved(tmp_path: Path) -> No
     for what, now in tampered:
         path.write_bytes(b"".join(now))
         try:
-            if read() != before:
-                unnoticed.append(what)
+            found = read()
         except StoreCorrupt:
             continue
+        if found != before and not any(entry.damaged for entry in found["entries"]):
+            unnoticed.append(what)
     path.write_bytes(good)
 
     assert len(tampered) > 60
     assert unnoticed == []
     assert read() == before
+
+
+# --- what is set aside
+
+Stored = dict[str, Any]
+
+
+def other_text(one: Stored, _: Stored) -> Stored:
+    """Another ciphertext."""
+    head, _colon, text = str(one["content"]).rpartition(":")
+    return one | {"content": f"{head}:{text[::-1]}"}
+
+
+def in_clear(one: Stored, _: Stored) -> Stored:
+    """A text that nobody has sealed."""
+    return one | {"content": "forged"}
+
+
+def of_another(one: Stored, other: Stored) -> Stored:
+    """What is stored of another entry, in this place and under this id."""
+    return other | {name: one[name] for name in ("id", "seq") if name in one}
+
+
+def as_erased(one: Stored, _: Stored) -> Stored:
+    """A tombstone that no erasure made."""
+    return one | {"content": "", "erased": True}
+
+
+def as_if_never_erased(one: Stored, _: Stored) -> Stored:
+    """A tombstone that is none any more."""
+    return {name: value for name, value in one.items() if name != "erased"} | {"content": "forged"}
+
+
+def linked(one: Stored, _: Stored) -> Stored:
+    """Other links: of the first group and turn, an answer to the first entry."""
+    return one | {"group": 1, "turn": 1, "answers": 1, "kind": "tool_result", "role": "tool"}
+
+
+def renamed(one: Stored, _: Stored) -> Stored:
+    """Another role and another time."""
+    return one | {"role": "system", "at": 1}
+
+
+TAMPERINGS = (other_text, in_clear, of_another, as_erased, as_if_never_erased, linked, renamed)
+
+
+def talked(where: str) -> None:
+    """A session with all kinds of entries, one of them erased, one written anew, and a branch."""
+    with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
+        session = session_of(memory)
+        for number in range(2):
+            session.add_user_message(f"question {number} {WORD if number else 'of old'}")
+            session.add_context(f"version {number}", name="file")
+            session.add_tool_call("look", {}, call_id=f"call {number}")
+            session.add_tool_result(None, "found", call_id=f"call {number}")
+            session.add_assistant_message(f"answer {number}")
+        session.add_user_message("to go")
+        session.erase([11])
+        session.fork("branch").add_user_message("another")
+        rewritten(memory.store, KEY)
+        session.add_tool_call("look", {}, call_id="open")
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("how", TAMPERINGS)
+def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(
+    how: Callable, kind: str, step: int, tmp_path: Path
+) -> None:
+    """Each entry in turn is changed, with its checksum: it is named, what is left is as it was, and repair ends it."""
+    began = tmp_path / "began"
+    began.mkdir()
+    talked(address(kind, began))
+    with Memory.open(address(kind, began), encryption=FIRST) as memory:
+        good = {name: session_of(memory, name).entries() for name in ("one", "branch")}
+    for seq in range(1 + TAMPERINGS.index(how) % step, 13, step) if how is not as_if_never_erased else [11]:
+        folder = tmp_path / str(seq)
+        shutil.copytree(began, folder)
+        rows: dict[int, Stored] = {}
+        tamper(folder, lambda at, one, rows=rows: rows.setdefault(at, one) and None)
+        neighbour = rows[seq + 1 if seq < 12 else 1]
+        tamper(folder, lambda at, one, seq=seq, neighbour=neighbour: how(one, neighbour) if at == seq else None, "one")
+
+        with Memory.open(address(kind, folder), encryption=FIRST) as memory:
+            session = session_of(memory)
+            found = session.entries()
+            assert [entry.seq for entry in found if entry.damaged] == [seq]
+            assert [entry for entry in found if entry.seq != seq] == [one for one in good["one"] if one.seq != seq]
+            assert "forged" not in repr((found, session.context().messages, session.export()))
+            assert f"entry {seq} is damaged and cannot be read" in session.verify().problems
+            session.add_context("version 3", name="file")
+            assert session.repair().entries == 1
+            session_of(memory, "branch").repair()  # in a database its own entry of this number was changed, too
+
+        with Memory.open(address(kind, folder), encryption=FIRST) as memory:
+            for name, entries in good.items():
+                session = session_of(memory, name)
+                shared = {entry.seq: entry for entry in session.entries() if entry.seq <= len(entries)}
+                gone = [at for at, entry in shared.items() if entry.text != entries[at - 1].text]
+                assert gone in ([], [seq])
+                assert session.verify().problems == ()
+                assert session.context().messages
 
 
 @pytest.mark.parametrize("change", ["version = version + 1", "expires = 9999999999999999", "namespace = 'other'"])

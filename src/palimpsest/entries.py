@@ -207,6 +207,9 @@ def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: S
     kind, answers = _left_of(body, seq)
     if any(entry.answers == seq for entry in behind):
         kind, answers = "tool_call", 0
+    call = next((entry for entry in before if answers and entry.seq == answers), None)
+    if call is not None and before[0].group == call.group:
+        group = call.group  # and the last of it, perhaps
     roles: dict[Kind, Role] = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
     return Entry(
         id=id,
@@ -219,6 +222,7 @@ def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: S
         turn=turn,
         group=group,
         answers=answers,
+        late=call is not None and group != call.group,
         revision=near.revision,
     )
 

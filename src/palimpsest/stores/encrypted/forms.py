@@ -89,14 +89,19 @@ def seal_entry(entry: Entry, box: Box, log: str, token: str = "", nonce: bytes =
 
 def open_entry(stored: Entry, box: Box, log: str, token: str = "") -> Entry:
     """The entry that was stored, which is no tombstone. Raises Unsealed where something of it was changed."""
-    body = box.open(_place(stored, log, token), _text(stored))
-    try:
-        entry = unpack(body, stored.id, stored.seq, stored.tokens)
-    except ValueError as fault:
-        raise Unsealed(f"cannot be read ({fault})") from None
+    entry = sealed_entry(stored, box, log, token)
     if clear_fields(entry) != clear_fields(stored):
         raise Unsealed("is not as it was sealed: what stands in clear beside it was changed")
     return entry
+
+
+def sealed_entry(stored: Entry, box: Box, log: str, token: str = "") -> Entry:
+    """The entry that was sealed, whatever stands beside it. Raises Unsealed."""
+    body = box.open(_place(stored, log, token), _text(stored))
+    try:
+        return unpack(body, stored.id, stored.seq, stored.tokens)
+    except ValueError as fault:
+        raise Unsealed(f"cannot be read ({fault})") from None
 
 
 def keys_of(stored: Entry) -> set[str | None]:

@@ -8,12 +8,14 @@ and none of it has to be read for that. Stores ask for it in the step that commi
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
+from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.log import Change, Head, Record, Seal, SessionKey, tombstone
 from palimpsest.stores.encrypted import forms
@@ -45,6 +47,7 @@ class Notary(Witness):
         self._url, self._sealer, self._markings, self._lineage = url, sealer, markings, lineage
         self._fresh: dict[SessionKey, str] = {}
         self._own: dict[SessionKey, Head] = {}
+        self._aside: dict[tuple[str, int], Entry] = {}
 
     def begin(self, key: SessionKey) -> str:
         """The mark of a log that is about to come into being: the same until it has."""
@@ -96,6 +99,7 @@ class Notary(Witness):
         if change.kind == "clear":
             ledger, last, seal = Ledger(), 0, _replace(seal, log=new_log())  # nothing of before is of it any more
         elif change.kind == "erase":
+            after = _uncounted(before, after, ledger.graves.intersection(change.seqs))
             ledger.bury(change.seqs)
         records, token = [], new_token()
         for one in made:
@@ -110,9 +114,23 @@ class Notary(Witness):
         return _replace(decoded(encoded(after), Head), seal=ledger.put_into(seal, last=last)), records
 
     def grave(self, entry: Entry) -> Entry:
-        grave = tombstone(entry)
+        grave = tombstone(self._aside.get((entry.id, entry.seq), entry))
         _set(grave, "content", self._grave_mac(grave, self._markings.writing))
         return grave
+
+    def is_grave(self, id: str, seq: int) -> bool:
+        return (id, seq) not in self._aside
+
+    @contextlib.contextmanager
+    def burying(self, damaged: Sequence[Entry]) -> Iterator[None]:
+        """While this lasts, these stand for what is stored under their ids: the erasure buries them in its place."""
+        places = {(entry.id, entry.seq): entry for entry in damaged}
+        self._aside.update(places)
+        try:
+            yield
+        finally:
+            for place in places:
+                self._aside.pop(place, None)
 
     # --- heads
 
@@ -184,3 +202,11 @@ class Notary(Witness):
 def _is_none(head: Head) -> bool:
     """Whether a head stands for a session that is not there yet."""
     return not head.revision and head.seal is None
+
+
+def _uncounted(before: Head, after: Head, again: Collection[int]) -> Head:
+    """The head after an erasure that counts what was erased before, and somebody has put back, only once."""
+    if not again:
+        return after
+    hidden = sum(spans.within(before.rewound, seq) for seq in again)
+    return _replace(after, erased=after.erased - len(again), hidden=after.hidden + hidden)

@@ -16,6 +16,7 @@ from palimpsest.entries import Entry
 from palimpsest.log import Head, Record, Seal, SessionKey, digest, tombstone
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted import forms, telling
+from palimpsest.stores.encrypted.aside import Aside
 from palimpsest.stores.encrypted.forms import Lineage
 from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.mark import Markings
@@ -85,6 +86,7 @@ class Reader:
         self.below, self.url = below, below.url
         self._sealer, self._markings = sealer, markings
         self.notary = Notary(below.url, sealer, markings, self.line)
+        self.aside = Aside(self)
         self._seen: dict[SessionKey, Seen] = {}
         self._texts: dict[tuple[SessionKey, str, str], str] = {}
         self._digests: dict[tuple[SessionKey, int, str], str] = {}
@@ -102,6 +104,7 @@ class Reader:
 
     async def head(self, key: SessionKey) -> Seen | None:
         """The session's head, as it is now, looked at."""
+        before: Head | None = None
         for _ in range(TRIES):
             stored = await self.below.head(key)
             if stored is None:
@@ -110,12 +113,13 @@ class Reader:
             known = self._seen.get(key)
             if known is not None and (known.stored is stored or known.stored == stored):
                 return known
+            is_still = stored == before
             try:
-                seen = await self._look(key, stored)
+                seen = await self._look(key, stored, lenient=is_still)
                 await self._is_newest(key, seen, known)
             except Unsealed as fault:
-                failed = fault
-                if await self.below.head(key) == stored:
+                failed, before = fault, stored
+                if is_still:
                     break
             else:
                 _keep(self._seen, key, seen)
@@ -132,13 +136,13 @@ class Reader:
         _keep(self._seen, key, seen)
         return seen.plain
 
-    async def _look(self, key: SessionKey, stored: Head, plain: Head | None = None) -> Seen:
+    async def _look(self, key: SessionKey, stored: Head, plain: Head | None = None, *, lenient: bool = False) -> Seen:
         seal, known = self.notary.check_head(key, stored), self._seen.get(key)
         lineage = self.line(key, stored)
         ledger = known.ledger if known is not None and known.seal == seal else Ledger.of(seal)
         if plain is None:
             before = Seen(stored, stored, seal, ledger, lineage)
-            digests = await self._digested(key, before) if stored.contexts else {}
+            digests = await self._digested(key, before, lenient) if stored.contexts else {}
             plain = forms.open_head(stored, self._head_text(key), digests)
         return Seen(stored, plain, seal, ledger, lineage)
 
@@ -176,15 +180,18 @@ class Reader:
 
         return text
 
-    async def _digested(self, key: SessionKey, seen: Seen) -> dict[int, str]:
-        """The digests of the texts of those of a head's contexts that it has a mark of, by seq."""
+    async def _digested(self, key: SessionKey, seen: Seen, lenient: bool) -> dict[int, str]:
+        """The digests of the texts of those of a head's contexts that it has a mark of, by seq.
+
+        With `lenient` those that somebody has changed are left out, as all that is damaged is.
+        """
         contexts = seen.stored.contexts.values()
         places = {seq: (key, seq, mark) for seq, mark in contexts if forms.is_mark(mark)}
         found = {seq: self._digests[place] for seq, place in places.items() if place in self._digests}
         unknown = [seq for seq in places if seq not in found]
         for stored in await self.below.fetch(key, unknown) if unknown else ():
-            entry = self.entry(key, seen, stored)
-            if not entry.erased:
+            entry = self.sound(key, seen, stored) if lenient else self.entry(key, seen, stored)
+            if entry is not None and not entry.erased:
                 found[entry.seq] = digest(entry.text)
                 _keep(self._digests, places[entry.seq], found[entry.seq])
         return found
@@ -206,7 +213,11 @@ class Reader:
                 return [self.entry(key, seen, entry) for entry in stored]
             return self._own_entries(key, seen, stored)
 
-        return await self._held_against(key, read, opened)
+        async def set_aside(seen: Seen, stored: list[Entry]) -> list[Entry]:
+            (wanted._replace(some=True, seqs=()) if part else wanted).check(seen.plain, stored)
+            return [self.sound(key, seen, entry) or await self.aside.of(key, seen, entry) for entry in stored]
+
+        return await self._held_against(key, read, opened, set_aside)
 
     def _own_entries(self, key: SessionKey, seen: Seen, stored: Sequence[Entry]) -> list[Entry]:
         """The same as `entry` of each, where nothing is shared and nothing was erased, as in most sessions."""
@@ -228,6 +239,15 @@ class Reader:
             return forms.open_entry(stored, box, log, seen.ledger.entries.get(stored.seq, ""))
         except Unsealed as fault:
             raise fault.about(f"entry {stored.seq} of session {key.session!r}") from None
+
+    def sound(self, key: SessionKey, seen: Seen, stored: Entry) -> Entry | None:
+        """The same; None where somebody has changed it. Raises Unsealed for want of a key."""
+        try:
+            return self.entry(key, seen, stored)
+        except Unsealed as fault:
+            if fault.key_id:
+                raise
+            return None
 
     def place(self, key: SessionKey, seen: Seen, seq: int) -> tuple[Box, str]:
         """What seals and opens the entry at a place, and the mark of the log that it was written into."""
@@ -270,9 +290,16 @@ class Reader:
             raise fault.about(_told(stored, key)) from None
 
     async def _held_against(
-        self, key: SessionKey, read: Callable[[], Awaitable[K]], opened: Callable[[Seen | None, K], T]
+        self,
+        key: SessionKey,
+        read: Callable[[], Awaitable[K]],
+        opened: Callable[[Seen | None, K], T],
+        lenient: Callable[[Seen, K], Awaitable[T]] | None = None,
     ) -> T:
-        """What is opened of what is read, with the head that it fits."""
+        """What is opened of what is read, with the head that it fits.
+
+        Where it fits none, what `lenient` makes of it, which may read more.
+        """
         seen = self._seen.get(key) or await self.head(key)
         before: K | None = None
         for _ in range(TRIES):
@@ -283,7 +310,15 @@ class Reader:
                 failed, was = fault, seen
             seen = await self.head(key)
             if seen is was and (seen is not None or stored == before):  # it may have come and gone between two looks
-                break
+                if seen is None or lenient is None or failed.key_id:
+                    break
+                try:
+                    made = await lenient(seen, stored)
+                except Unsealed as fault:
+                    failed = fault
+                    break
+                if await self.head(key) is seen:
+                    return made
             before = stored
         raise failed.told(self.url)
 

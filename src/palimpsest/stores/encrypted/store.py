@@ -101,14 +101,17 @@ class EncryptedStore(SealingStore):
         head = seen.plain if seen is not None else Head()
         expected(key, head, expect_revision, expect_epoch, change.created)
         others = await self.below.branches(key) if change.kind == "erase" else []
+        there = await self.fetch_now(key, change.seqs) if change.kind == "erase" else ()
+        damaged = [entry for entry in there if entry.damaged]
         box = await self._box(key, head if head.revision else None)
         try:
-            after = await self.below.compact(
-                key,
-                _sealed(fitted(head, change), head.revision + 1, box),
-                expect_revision=head.revision,
-                expect_epoch=expect_epoch,
-            )
+            with self.notary.burying(damaged):
+                after = await self.below.compact(
+                    key,
+                    _sealed(fitted(head, change), head.revision + 1, box),
+                    expect_revision=head.revision,
+                    expect_epoch=expect_epoch,
+                )
         except Conflict:
             if await self.reader.head(key) is seen:  # nobody was first: it is the change that does not fit
                 raise

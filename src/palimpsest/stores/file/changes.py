@@ -59,7 +59,7 @@ class Changes(SideFiles):
         with self._holding(write=True), self._with_branches(at, create=True, locked=locked) as (log, others):
             expected(key, log.head or Head(), expect_revision, expect_epoch, change.created)
             if change.kind == "erase":
-                change = still_meant(log.head or Head(), change, identities(log, change.seqs))
+                change = still_meant(log.head or Head(), change, self._identities(log, change.seqs))
             self._erase_elsewhere(key, log, change, others)
             return self._change(at, key, log, change)
 
@@ -158,7 +158,7 @@ class Changes(SideFiles):
         Each branch is a step of its own. A kill in between leaves the session itself unchanged, so that the same call
         again does the rest.
         """
-        gone = identities(log, change.seqs) if others else {}
+        gone = self._identities(log, change.seqs) if others else {}
         for other in others:
 
             def erase(branch: Log, owner: SessionKey, shared: tuple[int, ...], at: Place = other) -> None:
@@ -180,10 +180,17 @@ class Changes(SideFiles):
         if self._reading(at, _family, "") != family:
             return
         with self._writing(at) as log:
-            there = identities(log, tuple(ids)) if log.family == family else {}
+            there = self._identities(log, tuple(ids)) if log.family == family else {}
             shared = tuple(seq for seq, id in there.items() if ids[seq] == id)
             if shared and log.key is not None:
                 do(log, log.key, shared)
+
+    def _identities(self, log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
+        """The ids of the entries at these places that are not tombstones."""
+        found = (at for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1))
+        return {
+            at.seq: at.id for at in found if at.damaged or not at.erased or not self.witness.is_grave(at.id, at.seq)
+        }
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
         at = self._place(key)
@@ -273,11 +280,6 @@ class Changes(SideFiles):
 
 def _family(log: Log) -> str:
     return log.family
-
-
-def identities(log: Log, seqs: tuple[int, ...]) -> dict[int, str]:
-    """The ids of the entries at these places that are not tombstones."""
-    return {at.seq: at.id for seq in sorted(seqs) for at, _ in log.entries(seq, seq + 1) if at.damaged or not at.erased}
 
 
 def _line(change: Change, head: Head, own: Sequence[Record]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from palimpsest.entries import Entry
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores import Item, large
-from palimpsest.stores.file.changes import Changes, identities
+from palimpsest.stores.file.changes import Changes
 from palimpsest.stores.file.counts import drop_counts
 from palimpsest.stores.file.disk import NEW, names
 from palimpsest.stores.file.folder import LOG, Place
@@ -57,7 +57,7 @@ class Rewriting(Changes, RewritingStore):
     ) -> int:
         head = self.witness.head(key, before, how.head(before))
         records, seqs = self._to_rewrite(at, log, how)
-        ids = identities(log, tuple(seqs)) if others else {}
+        ids = self._identities(log, tuple(seqs)) if others else {}
         for other in others if seqs else ():
             self._rewrite_shared(other, log.family, ids, how)
         if not (records or seqs) and (head is before or how.keeps_texts):

@@ -180,8 +180,10 @@ class Rows:
             pos = place(number, seq)
             for _, id, body, written, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
                 sound = self._sound((pos, id, body, written, None))
-                if sound is None or not sound.erased:  # one that cannot be read is there until it is taken out
-                    yield seq, sound.id if sound is not None else self._aside(pos, id, body, CHANGED).id
+                if sound is None:  # one that cannot be read is there until it is taken out
+                    yield seq, self._aside(pos, id, body, CHANGED).id
+                elif not (sound.erased and self._witness().is_grave(sound.id, seq)):
+                    yield seq, sound.id
 
     def bury(self, number: int, seqs: Iterable[int]) -> None:
         """Make tombstones of these entries of a log."""
