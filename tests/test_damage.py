@@ -197,6 +197,37 @@ def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
         assert session.verify().ok
 
 
+def test_what_a_query_could_not_look_into_remains(world: World) -> None:
+    """An erasure by a text, a user or a condition names each damaged entry that it had to leave, and what to do."""
+    question = 7
+    with world.opened() as memory:
+        memory.session("s").fork("branch")
+        memory.session("whole").add_user_message("question 2")
+    damaged = world.damage(question, SEQ, SEQ + 1)
+    named = "entries 7 to 10" if 8 in damaged else "entries 7, 9 to 10"
+    told = f"{named} of session 's' cannot be read, so nobody looked into them"
+
+    with world.opened() as memory:
+        session = memory.session("s")
+        by_text = session.erase(Query(text="question 2"))
+        by_condition = session.erase(Query(where="contains(message.content, 'question 3')"))
+        by_user = session.erase(Query(user="ann"))
+        for done in (by_text, by_condition, by_user):
+            assert told in done.remains[0]
+            assert "repair" in done.remains[0]
+        assert (by_text.entries, len(by_text.remains), len(by_condition.remains)) == (1, 1, 1)
+        assert f"entry {question} of session 's'" in by_user.remains[1]
+        assert session.erase([1]).remains == ()
+        would = memory.forget(matches="question 0", dry_run=True)
+        forgot = memory.forget(matches="question 0")
+        for done in (would, forgot):
+            assert [told in one or told.replace("'s'", "'branch'") in one for one in done.remains] == [True, True]
+        session.repair()
+
+        assert session.erase(Query(text="question")).remains == ()
+        assert memory.forget(user="ann").remains == ()
+
+
 def test_the_command_line_takes_it_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor` names the entry, `repair` asks, and takes it out."""
     if world.options:

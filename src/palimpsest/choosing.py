@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Protocol
 
 from palimpsest import spans
@@ -88,6 +88,7 @@ class Meant:
     def __init__(self, query: Query) -> None:
         self._query = query
         self._user: _User | None = None
+        self._unread: dict[int, Entry] = {}
         self.says = finder(query.text) if query.text is not None else None
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
@@ -99,18 +100,44 @@ class Meant:
         seqs = await self._by_condition(store, options, head) if self._query.where is not None else None
         if seqs is not None:
             seen = None
-        if seen is None and self._query.user is not None:
-            self._user = _User(self._query.user)
+        if seen is None:
+            self._unread = {}
+            self._user = _User(self._query.user) if self._query.user is not None else None
         user = self._user
         return [
             entry
-            async for entry in walk(store, options, head, seen)
+            async for entry in self._walk(store, options, head, seen)
             if (user is None or user.owns(entry))
             and (seqs is None or entry.seq in seqs)
             and not entry.erased
             and self._in_time(entry)
             and (self.says is None or entry_says(entry, self.says))
         ]
+
+    async def _walk(self, store: Store, options: Options, head: Head, seen: Head | None) -> AsyncIterator[Entry]:
+        """The same as `walk`; what is damaged is remembered."""
+        async for entry in walk(store, options, head, seen):
+            if entry.damaged:
+                self._unread[entry.seq] = entry
+            yield entry
+
+    def remains(self, session: str) -> tuple[str, ...]:
+        """Say which entries of the session it could not look into, as far as it has found any, and what to do."""
+        if not self._unread:
+            return ()
+        one = len(self._unread) == 1
+        them = "it" if one else "them"
+        told = [
+            f"{_named(self._unread)} of session {session!r} cannot be read, so nobody looked into {them}: restore a "
+            f"backup, or take {them} out with `session.repair()`, on the command line `palimpsest repair`"
+        ]
+        began = [seq for seq, entry in self._unread.items() if entry.turn == seq]
+        if self._user is not None and began:
+            told.append(
+                f"whoever said {_named(began)} of session {session!r}, what came of it is there: erase that by its "
+                "numbers, if it belongs to the user"
+            )
+        return tuple(told)
 
     def _in_time(self, entry: Entry) -> bool:
         after, before = self._query.after, self._query.before
@@ -125,6 +152,10 @@ class Meant:
         meter = Meter(options.counter, find_format(options.format), options.model)
         meter.exact = True
         return holding(condition, [_groups(hidden, meter), _groups(shown, meter)], head, meter, options.key.session)
+
+
+def _named(seqs: Collection[int]) -> str:
+    return f"{'entry' if len(seqs) == 1 else 'entries'} {spans.told(spans.of(seqs))}"
 
 
 async def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:

@@ -25,18 +25,23 @@ class Erasing(Compacting):
         so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
 
         It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
-        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more.
+        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
+        query cannot look into what is damaged: `remains` of the report names it.
 
         Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
         removed, ConfigError for what is not accepted: then nothing is erased.
         """
+        from palimpsest.choosing import Meant
         from palimpsest.destroying import Eraser, checked_reason
+        from palimpsest.erasing import Erased
 
         self._may_write()
         choice = _choice(what)
         reason = checked_reason(self._memory, reason, choice.says)
         eraser = Eraser(self._memory, self._options, self._store)
         done, lost = await eraser.erase(choice, reason)
+        if isinstance(choice, Meant):
+            done += Erased(remains=choice.remains(self.id))
         self._let_go()
         return await eraser.finished(done, lost, choice.says)
 

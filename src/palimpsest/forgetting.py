@@ -250,8 +250,11 @@ class Forgetting:
                 self._progress(passed, len(todo))
             done += more
             if number and not more:
-                return done
-        return done if self._dry_run else done + Erased(remains=(BUSY,))
+                break
+        else:
+            done += Erased(remains=() if self._dry_run else (BUSY,))
+        unread = (choice.remains(name) for name, choice in choices.items() if name not in done.sessions)
+        return done + Erased(remains=tuple(told for each in unread for told in each))
 
     async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
         """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""

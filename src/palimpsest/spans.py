@@ -90,3 +90,8 @@ def hiding(hidden: Sequence[Span], first: int, last: int) -> tuple[Span, ...]:
     if spans and spans[-1][1] == first - 1:
         first = spans.pop()[0]
     return (*spans, (first, last)) if first <= last else tuple(spans)
+
+
+def told(spans: Iterable[Span]) -> str:
+    """Return the spans in words, as `2, 5 to 7`."""
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in spans)

@@ -183,10 +183,10 @@ def _of_state(state: Compaction, head: Head) -> list[str]:
     problems = []
     both = spans.common(state.covered, state.evicted)
     if both:
-        problems.append(f"entries {_told(both)} are covered and evicted at once")
+        problems.append(f"entries {spans.told(both)} are covered and evicted at once")
     beyond = spans.minus(state.inactive, [(1, head.next_seq - 1)])
     if beyond:
-        problems.append(f"entries {_told(beyond)} are covered or evicted and do not exist")
+        problems.append(f"entries {spans.told(beyond)} are covered or evicted and do not exist")
     return problems
 
 
@@ -205,12 +205,12 @@ def _of_records(records: Sequence[Record], head: Head, state: Compaction) -> lis
             continue
         twice = spans.common(spans.union(*covers), made.covers)
         if twice:
-            problems.append(f"entries {_told(twice)} are covered by two summaries")
+            problems.append(f"entries {spans.told(twice)} are covered by two summaries")
         covers.append(made.covers)
         problems += _of_lineage(made, by_revision)
     loose = spans.minus(state.covered, spans.union(*covers))
     if loose:
-        problems.append(f"entries {_told(loose)} are covered by no current summary")
+        problems.append(f"entries {spans.told(loose)} are covered by no current summary")
     return problems
 
 
@@ -224,9 +224,5 @@ def _of_lineage(made: Summary, by_revision: dict[int, Compaction]) -> list[str]:
             problems.append(f"summary {made.id} supersedes that of revision {parent}, which has no record")
         elif spans.minus(before.covers, made.covers):
             lost = spans.minus(before.covers, made.covers)
-            problems.append(f"summary {made.id} does not cover entries {_told(lost)}, as its parent did")
+            problems.append(f"summary {made.id} does not cover entries {spans.told(lost)}, as its parent did")
     return problems
-
-
-def _told(where: Sequence[Span]) -> str:
-    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in where)
