@@ -12,7 +12,7 @@ import click
 from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.stores import discreet_address
+from palimpsest.stores import discreet_address, read_address
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 
 
@@ -46,12 +46,21 @@ def open_memory(
 
 
 def _expect_file(where: str | Path) -> None:
-    path = (
-        where if isinstance(where, Path) else where.removeprefix("sqlite:///").removeprefix("file:").partition("?")[0]
-    )
+    """Raise Unavailable where there is no such file or folder, ConfigError for an address that could name none."""
+    path = where if isinstance(where, Path) else _path_of(where)
     shown = discreet_address(where) if isinstance(where, str) else str(where)
     if not os.path.exists(path):  # which is False, too, for what no file can be called
         raise Unavailable(f"there is no store {shown!r} yet: `palimpsest import` makes it; --store names another")
+
+
+def _path_of(address: str) -> str:
+    """What an address of a store on a disk names. Raises ConfigError where it, or an option in it, is not accepted."""
+    from palimpsest.stores import file, sqlite
+    from palimpsest.stores.common import disk_options
+
+    _, url, options = read_address(address)
+    disk_options(options)
+    return sqlite.path_of(url) if url.startswith("sqlite:") else file.path_of(url)
 
 
 def require(memory: Memory, session: str) -> SessionInfo:

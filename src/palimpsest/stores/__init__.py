@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -336,6 +336,16 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
     or StoreCorrupt where it cannot be opened.
     """
+    opener, url, given = read_address(where)
+    return opener(url, runner, **{**given, **options})
+
+
+def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
+    """Return what opens the store that `where` names, the address without its options, and the options in it.
+
+    What is given beside the address holds before these. An opener of somebody else's gets the address as it is. Raises
+    ConfigError, naming it, for an address of an unknown kind, or an option in it that is unknown or cannot be read.
+    """
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     shown = discreet_address(address) if isinstance(address, str) else where
     if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
@@ -344,31 +354,35 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
         allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
         raise ConfigError("store", shown, allowed)
     if isinstance(where, os.PathLike):
-        return cast("Store", STORES.find("sqlite")(f"sqlite:///{address}", runner, **options))
+        return STORES.find("sqlite"), f"sqlite:///{address}", {}
     opener: Opener = STORES.find(address.partition(":")[0], shown)
-    url, options = opener_options(opener, address, options)
-    return opener(url, runner, **options)
-
-
-def opener_options(opener: Opener, address: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the address without what follows its question mark, and that among the options, for those built in.
-
-    What is given beside the address holds before what stands in it. An opener of somebody else's gets the address as it
-    is. Raises ConfigError, naming it, for an option that is unknown or not accepted.
-    """
     url, mark, query = address.partition("?")
     if not mark or not opener.__module__.startswith("palimpsest.stores"):
-        return address, options
+        return opener, address, {}
     from palimpsest.stores.common import options_in
 
-    return url, {**options_in(query), **options}
+    return opener, url, options_in(query)
+
+
+HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes")
+"""Options whose values are no secrets: those of stores on a disk."""
 
 
 def discreet_address(address: str) -> str:
-    """The address as an error may show it: without user and password, and without the values of its options."""
+    """The address as an error may show it: without user and password, and without values that may be credentials.
+
+    Those are the values of all options but the harmless ones, under their own names or misspelt ones.
+    """
     masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
     bare, mark, query = masked.partition("?")
-    return bare + mark + "&".join(re.sub("=.*", "=…", one, flags=re.DOTALL) for one in query.split("&"))
+    return bare + mark + "&".join(map(_discreet_option, query.split("&")))
+
+
+def _discreet_option(text: str) -> str:
+    from difflib import get_close_matches  # only on the way to an error
+
+    name, mark, _ = text.partition("=")
+    return text if not mark or get_close_matches(name, HARMLESS, cutoff=0.85) else f"{name}=…"
 
 
 LONGEST = 4096

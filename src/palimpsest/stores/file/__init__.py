@@ -34,6 +34,18 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
     Options are those of `DiskOptions`; `busy_seconds` is for another writer of the same session. Raises ConfigError
     where the system has no file locks (Windows).
     """
+    path, checked = path_of(url), disk_options(options)
+    try:
+        from palimpsest.stores.file.store import FileStore
+    except ModuleNotFoundError as missing:
+        if missing.name != "fcntl":
+            raise
+        raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
+    return FileStore(url, path, runner, checked)
+
+
+def path_of(url: str) -> str:
+    """The path of the folder that an address without options names. Raises ConfigError."""
     path = url.removeprefix("file:")
     if path.startswith("//"):
         path = path[2:] if path.startswith("///") else ""
@@ -42,11 +54,4 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
         raise ConfigError(
             "store", shown, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)"
         )
-    checked = disk_options(options)
-    try:
-        from palimpsest.stores.file.store import FileStore
-    except ModuleNotFoundError as missing:
-        if missing.name != "fcntl":
-            raise
-        raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
-    return FileStore(url, path, runner, checked)
+    return path

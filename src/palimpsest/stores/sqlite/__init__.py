@@ -31,12 +31,17 @@ if TYPE_CHECKING:
 
 def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
+    path, checked = path_of(url), disk_options(options)
+    from palimpsest.stores.sqlite.store import SQLiteStore
+
+    return SQLiteStore(url, path, runner, checked)
+
+
+def path_of(url: str) -> str:
+    """The path of the file that an address without options names. Raises ConfigError."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
     if url == "sqlite:///:memory:":
         raise ConfigError("store", url, "memory:// for a store in this process's memory")
-    checked = disk_options(options)
-    from palimpsest.stores.sqlite.store import SQLiteStore
-
-    return SQLiteStore(url, url[len("sqlite:///") :], runner, checked)
+    return url[len("sqlite:///") :]
