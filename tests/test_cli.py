@@ -106,9 +106,23 @@ def test_bad_usage_or_configuration_is_2(chat: str, arguments: tuple[str, ...]) 
     assert "Error: " in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("show", "chta"), ("stats", "chta"), ("export", "chta"), ("context", "chta")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "chta"),
+        ("stats", "chta"),
+        ("export", "chta"),
+        ("context", "chta"),
+        ("repair", "chta"),
+        ("repair", "chta", "--json"),
+        ("forget", "--session", "chta"),
+        ("forget", "--session", "chta", "--json"),
+        ("compact", "chta", "--strategy", "neuralyzer"),
+        ("scan", "--session", "chta", "--apply", "--json"),
+    ],
+)
 def test_an_unknown_session_is_3_and_the_nearest_is_named(chat: str, arguments: tuple[str, ...]) -> None:
-    """What is not there ends with 3."""
+    """What is not there ends with 3, also where there is nobody to ask whether it may be destroyed."""
     result = run(*arguments)
 
     assert result.exit_code == 3

@@ -171,7 +171,7 @@ def test_what_destroys_is_not_done_where_nobody_can_be_asked(long_chat: str, mor
 
 def test_what_destroys_asks(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The neuralyzer shows what would go, and goes on when that is confirmed; other strategies ask nothing."""
-    monkeypatch.setattr("palimpsest.cli.compacting.on_terminal", lambda stream=None: stream is not None)
+    monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: stream is not None)
 
     declined = neuralyze(long_chat, given="n\n")
 

@@ -30,7 +30,7 @@ def shop(here: Path) -> Path:
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let standard input count as somebody who can be asked."""
-    monkeypatch.setattr("palimpsest.cli.forget.on_terminal", lambda stream=None: True)
+    monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: True)
 
 
 def test_it_shows_what_would_go_and_changes_nothing(shop: Path) -> None:

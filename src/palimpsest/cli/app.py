@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from palimpsest.cli.output import clean
+from palimpsest.cli.output import clean, on_terminal
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
 BROKEN_PIPE, INTERRUPTED = 0, 130
@@ -172,6 +172,16 @@ def _keep_privacy(ctx: click.Context, _param: click.Parameter, given: str | None
 def json_option(function: F) -> F:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
+
+
+def expect_somebody(as_json: bool, *, besides: str = "", busy: bool = False) -> None:
+    """Raise a usage error where a command that is about to destroy has nobody to ask; `besides` says more of why.
+
+    `busy` says that standard input has something else to say.
+    """
+    if as_json or busy or not on_terminal(sys.stdin):
+        why = "--json asks nothing" if as_json else "there is nobody to be asked"
+        raise click.UsageError(f"{why}{besides}: give --yes, or --dry-run")
 
 
 def examples(*lines: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from palimpsest.cli.app import Conflicting, Failed, examples, json_option, store_options
+from palimpsest.cli.app import Conflicting, Failed, examples, expect_somebody, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 
@@ -80,9 +79,8 @@ def compact_command(
         )
         given = chosen if len(chosen) > 1 else chosen["strategy"]
         asks = not (yes or dry_run) and _destroys(chat, given)
-        if asks and (as_json or not on_terminal(sys.stdin)):
-            why = "--json asks nothing" if as_json else "there is nobody to be asked"
-            raise click.UsageError(f"{why}, and this strategy destroys: give --yes, or --dry-run")
+        if asks:
+            expect_somebody(as_json, besides=", and this strategy destroys")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
         with busy:
             result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)

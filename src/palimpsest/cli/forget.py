@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from palimpsest import Erased, Memory
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
 from palimpsest.cli.opening import open_memory, require
-from palimpsest.cli.output import console, counted, line, note, on_terminal, print_json, session_progress, table
+from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 
 FEW = 20
 """Names that are listed each; more of them are a number."""
@@ -58,14 +58,13 @@ def forget_command(
     if len(given) != 1 or None in given.values():
         raise click.UsageError("give exactly one of --user, --session and --matches, or --tenant alone")
     asks = not (yes or dry_run)
-    if asks and (as_json or matches == "-" or not on_terminal(sys.stdin)):
-        why = "--json asks nothing" if as_json else "there is nobody to be asked"
-        raise click.UsageError(f"{why}: give --yes, or --dry-run")
-    if matches == "-":
+    if matches == "-" and not asks:
         given["matches"] = sys.stdin.read().removesuffix("\n")
     with open_memory(store, tenant, write=not dry_run) as memory:
         if session is not None:
             require(memory, session)
+        if asks:
+            expect_somebody(as_json, busy=matches == "-")
         done = _forgotten(memory, given, reason, dry_run=dry_run or asks)
         if asks and done:
             print_erased(done)

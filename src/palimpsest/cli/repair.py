@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
 from palimpsest.cli.forget import print_erased
 from palimpsest.cli.opening import open_memory, require, session_argument
-from palimpsest.cli.output import counted, note, on_terminal, print_json
+from palimpsest.cli.output import counted, note, print_json
 
 
 @click.command("repair", epilog=examples("palimpsest repair support-7 --dry-run", "palimpsest repair support-7 --yes"))
@@ -26,11 +24,10 @@ def repair_command(
     Until then they are set aside: the rest of the session goes on without them.
     """
     asks = not (yes or dry_run)
-    if asks and (as_json or not on_terminal(sys.stdin)):
-        why = "--json asks nothing" if as_json else "there is nobody to be asked"
-        raise click.UsageError(f"{why}: give --yes, or --dry-run")
     with open_memory(store, tenant, write=not dry_run) as memory:
         require(memory, session)
+        if asks:
+            expect_somebody(as_json)
         chat = memory.session(session)
         damaged = [entry.seq for entry in chat.entries(rewound=True) if entry.damaged]
         if asks and damaged:

@@ -57,12 +57,12 @@ def scan_command(
     """
     if policy is not None and (rules or recognisers):
         raise click.UsageError("--policy has patterns and recognisers of its own: leave out --rule and --recogniser")
-    if applies and as_json and not yes:
-        raise click.UsageError("--json asks nothing: give --yes, too, where --apply is meant")
     given = _redactor(policy, rules, recognisers)
     with open_memory(store, tenant, write=applies) as memory:
         if session is not None:
             require(memory, session)
+        if applies and as_json and not yes:
+            raise click.UsageError("--json asks nothing: give --yes, too, where --apply is meant")
         privacy = given or (None if redactor() is not None else "default")
         scan = partial(_scan, memory, privacy, session, sample)
         found = scan(apply=applies and yes)
