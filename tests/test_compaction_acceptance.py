@@ -413,6 +413,34 @@ def test_one_long_interaction_is_compacted_and_its_question_stays(memory: Memory
     assert chat.verify().ok
 
 
+@pytest.mark.parametrize("summaries", ["chain", "anchored"])
+def test_138_of_150_entries_are_compressed_and_12_stay_active(memory: Memory, summaries: str) -> None:
+    """The figures add up; further runs cover no entry twice, and what is rolled up still names every original once."""
+    chat = session(memory, max_tokens=1000, auto_compact="off")
+    strategy = {"strategy": "summarizer", "recent_entries": 10, "min_entries": 5, "summaries": summaries}
+    said = [("user", "assistant")[i % 2] for i in range(138)] + ["user", *["assistant"] * 11]
+    chat.add([{"role": role, "content": f"message {i} {filler(20)}"} for i, role in enumerate(said)])
+
+    assert chat.compact(strategy).covered == 138
+    stats = chat.stats()
+    assert (stats.compressed_entries, stats.active_entries, stats.total_entries) == (138, 12, 150)
+
+    again = chat.compact(strategy)
+    assert (again.done, again.covered, chat.stats().compressed_entries) == (False, 0, 138)
+    covered = 138
+    for _ in range(5):
+        chat.add([{"role": "user", "content": f"more {i} {filler(20)}"} for i in range(20)])
+        new = chat.compact(strategy)
+        stats = chat.stats()
+        assert covered + new.covered == stats.compressed_entries  # none of them was covered before
+        assert stats.total_entries == stats.active_entries + stats.compressed_entries
+        covered = stats.compressed_entries
+        named = [entry.seq for made in chat.summaries() for entry in chat.expand(made)]
+        assert sorted(named) == [*range(1, covered + 1)]
+        assert chat.verify().ok
+    assert summaries != "chain" or any(made.level > 0 for made in chat.summaries())
+
+
 def test_a_second_compression_covers_nothing_twice(memory: Memory) -> None:
     """Covered and active add up to all entries; later runs and roll-ups still name every original once."""
     chat = session(memory, max_tokens=2000)
