@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands import start
+from commands import read, run, start
 from deriver import SESSION, FileIndex
 from palimpsest import ErasureFailed, Memory
 from palimpsest.runners import drive
@@ -180,3 +180,56 @@ def test_a_sweep_is_of_its_tenant_alone(place: tuple[str, dict[str, Any]], clock
         assert [entry.erased for entry in two.session("branch").entries()] == [False, True]
         assert len(index.told) == 2
         assert one.sweep() == two.sweep() == 0
+
+
+def test_the_command_line_forgets_what_is_there_no_more(
+    place: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`derived` lists the names of a tenant and takes one out, which nothing is noted for from then on."""
+    where, options = place
+    if where == "memory://":
+        where = f"sqlite:///{tmp_path}/plain.db"
+    if options:
+        monkeypatch.setenv("PALIMPSEST_KEY", "old:" + bytes(range(32)).hex())
+    at = ("--store", where)
+    with Memory.open(where, **options) as memory:
+        memory.derive(Index())()
+        talk(memory.session("one"), "one", "two")
+
+    with Memory.open(where, **options) as memory:
+        assert "`palimpsest derived forget`" in memory.session("one").erase([1]).remains[0]
+    assert run("derived", *at).stdout == run("derived", "list", *at).stdout == "index\n"
+    assert read("derived", *at, "--tenant", "other") == {"derived": []}
+    unknown = run("derived", "forget", "indx", *at)
+    assert (unknown.exit_code, "did you mean 'index'?" in unknown.stderr) == (3, True)
+    for wrong in (
+        ("forget",),
+        ("list", "index"),
+        ("drop", "index"),
+        ("forget", "index"),
+        ("forget", "index", "--json"),
+    ):
+        assert run("derived", *wrong, *at).exit_code == 2
+    assert read("derived", *at) == {"derived": ["index"]}
+
+    assert read("derived", "forget", "index", "--yes", *at) == {"forgotten": "index"}
+
+    assert run("derived", *at).output == "Nothing is made from entries, as far as the store knows.\n"
+    with Memory.open(where, **options) as memory:
+        assert memory.session("one").erase([2]).remains == ()
+        later = Index()
+        memory.derive(later)
+        assert later.told == []
+
+
+def test_the_command_line_asks_before_it_forgets_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a no leaves the name, a yes takes it out."""
+    monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: stream is not None)
+    at = ("--store", f"sqlite:///{tmp_path}/a.db")
+    with Memory.open(at[1]) as memory:
+        memory.derive(Index())()
+
+    assert run("derived", "forget", "index", *at, given="n\n").exit_code == 1
+    assert read("derived", *at) == {"derived": ["index"]}
+    assert run("derived", "forget", "index", *at, given="y\n").exit_code == 0
+    assert read("derived", *at) == {"derived": []}

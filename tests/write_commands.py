@@ -154,6 +154,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "scan": _scan,
     "summaries": _summaries,
     "demo": "it writes a conversation that it has invented, into a folder of its own",
+    "derived": "it reads, or takes a name out, with notes of numbers and ids",
     "diff": "it reads",
     "doctor": "it writes, and deletes, an entry of its own making",
     "history": "it reads",

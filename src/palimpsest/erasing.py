@@ -267,7 +267,10 @@ class Derivations:
             raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
 
-AWAY = "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note"
+AWAY = (
+    "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note; one "
+    "that is there no more is forgotten with `memory.underive`, or `palimpsest derived forget`"
+)
 
 
 async def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Erased:

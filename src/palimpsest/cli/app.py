@@ -28,6 +28,7 @@ COMMANDS = {
     "compact": "compacting",
     "context": "context",
     "demo": "demo",
+    "derived": "derived",
     "diff": "timeline",
     "doctor": "doctor",
     "export": "exporting",
@@ -174,14 +175,16 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
 
 
-def expect_somebody(as_json: bool, *, besides: str = "", busy: bool = False) -> None:
-    """Raise a usage error where a command that is about to destroy has nobody to ask; `besides` says more of why.
+def expect_somebody(
+    as_json: bool, *, besides: str = "", instead: str = "--yes, or --dry-run", busy: bool = False
+) -> None:
+    """Raise a usage error where a command that is about to destroy has nobody to ask: it needs an option `instead`.
 
-    `busy` says that standard input has something else to say.
+    `besides` says more of why. `busy` says that standard input has something else to say.
     """
     if as_json or busy or not on_terminal(sys.stdin):
         why = "--json asks nothing" if as_json else "there is nobody to be asked"
-        raise click.UsageError(f"{why}{besides}: give --yes, or --dry-run")
+        raise click.UsageError(f"{why}{besides}: give {instead}")
 
 
 def examples(*lines: str) -> str:

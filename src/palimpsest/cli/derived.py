@@ -1,0 +1,62 @@
+"""`palimpsest derived`: what is made from entries, as the store knows it, and forgetting what is there no more."""
+
+from __future__ import annotations
+
+import click
+
+from palimpsest.cli.app import Missing, examples, expect_somebody, json_option, store_options
+from palimpsest.cli.opening import open_memory
+from palimpsest.cli.output import line, note, print_json
+
+
+@click.command(
+    "derived", epilog=examples("palimpsest derived list", "palimpsest derived forget old-index --yes --tenant acme")
+)
+@click.argument("action", type=click.Choice(["list", "forget"]), metavar="[list|forget]", default="list")
+@click.argument("name", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@store_options
+def derived_command(
+    store: str | None, tenant: str | None, as_json: bool, action: str, name: str | None, yes: bool
+) -> None:
+    """List what is made from a tenant's entries, such as search indexes, or forget one that is there no more.
+
+    For each that is not at hand an erasure leaves a note of what it has to remove, and says so. Forgetting one takes
+    its name out of the store, with its notes: so it is for what was dropped. One that joins again is known again.
+    """
+    if (action == "forget") != (name is not None):
+        raise click.UsageError("forget takes the NAME of what is there no more, list takes none")
+    with open_memory(store, tenant, write=name is not None) as memory:
+        names = memory.derivers()
+        if name is None:
+            _print(names, as_json)
+            return
+        if name not in names:
+            raise Missing(_unknown(name, names, memory.tenant))
+        if not yes:
+            expect_somebody(as_json, instead="--yes")
+            note(f"If {line(name)!r} is still there, it will not hear what was erased while it was away.")
+            click.confirm("Forget it?", abort=True)
+        memory.underive(name)
+    if as_json:
+        print_json({"forgotten": name})
+    else:
+        note(f"Forgot {line(name)!r}.")
+
+
+def _print(names: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        print_json({"derived": list(names)})
+    elif not names:
+        note("Nothing is made from entries, as far as the store knows.")
+    else:
+        click.echo("\n".join(map(line, names)))
+
+
+def _unknown(name: str, names: tuple[str, ...], tenant: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest derived list` lists what there is"
+    return f"nothing called {name!r} is made from the entries of tenant {tenant!r}{hint}"
