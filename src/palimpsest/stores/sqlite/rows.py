@@ -91,24 +91,37 @@ class Rows:
             left = -1 if limit is None else limit - len(rows)
             if left == 0:
                 break
-            rows += self._db.execute(sql, (counter, low, high, left)).fetchall()
+            rows += self._rows(sql, (counter, low, high, left))
         return self.entries(tenant, rows)
 
     def at(self, tenant: str, places: Iterable[int], counter: str | None) -> list[Entry]:
         """Return the entries at these places that there are."""
         rows: list[Row] = []
         for pos in places:
-            rows += self._db.execute(SELECT + "WHERE e.pos = ?", (counter, pos)).fetchall()
+            rows += self._rows(SELECT + "WHERE e.pos = ?", (counter, pos))
         return self.entries(tenant, rows)
 
     def named(self, tenant: str, id: str, pos: int | None, spans: Sequence[Span], counter: str | None) -> list[Entry]:
         """Return the entry of this id: at `pos`, which the id may name, or else among those that were given ids."""
         key = stored_id(id)
-        rows = self._db.execute(SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, pos, key)).fetchall()
+        rows = self._rows(SELECT + "WHERE e.pos = ? AND e.id = ?", (counter, pos, key))
         for span in spans if not rows else ():
             sql = SELECT + "WHERE e.id = ? AND e.given IS NOT NULL AND e.pos > ? AND e.pos < ?"
-            rows += self._db.execute(sql, (counter, key, *span)).fetchall()
+            rows += self._rows(sql, (counter, key, *span))
         return self.entries(tenant, rows)
+
+    def _rows(self, sql: str, values: Sequence[object]) -> list[Row]:
+        """What `SELECT` gives. A damaged row may hold text that is none, which the driver would refuse to read."""
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as fault:
+            if "decode" not in str(fault):
+                raise
+        try:
+            self._db.text_factory = _lenient
+            return self._db.execute(sql, values).fetchall()
+        finally:
+            self._db.text_factory = str
 
     def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
         """Return the entries of rows that `SELECT` gave, with what stands for those that cannot be read."""
@@ -140,7 +153,7 @@ class Rows:
 
     def _beside(self, sql: str, low: int, high: int) -> list[Entry]:
         """The entries beside one, nearest first, that can be read."""
-        rows = self._db.execute(sql, (None, low, high)).fetchall()
+        rows = self._rows(sql, (None, low, high))
         return [entry for row in rows if (entry := self._sound(row)) is not None]
 
     def _sound(self, row: Row) -> Entry | None:
@@ -178,7 +191,7 @@ class Rows:
         """Yield place and id of those of these entries of a log that are there and no tombstones."""
         for seq in seqs:
             pos = place(number, seq)
-            for _, id, body, written, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+            for _, id, body, written, _ in self._rows(SELECT + "WHERE e.pos = ?", (None, pos)):
                 sound = self._sound((pos, id, body, written, None))
                 if sound is None:  # one that cannot be read is there until it is taken out
                     yield seq, self._aside(pos, id, body, CHANGED).id
@@ -189,7 +202,7 @@ class Rows:
         """Make tombstones of these entries of a log."""
         for seq in seqs:
             pos = number << 32 | seq
-            for _, id, body, written, _ in self._db.execute(SELECT + "WHERE e.pos = ?", (None, pos)).fetchall():
+            for _, id, body, written, _ in self._rows(SELECT + "WHERE e.pos = ?", (None, pos)):
                 # What it held apart is not needed.
                 entry = self._sound((pos, id, body, written, None)) or self._aside(pos, id, body, CHANGED)
                 key = id if isinstance(id, bytes | str) else entry.id
@@ -279,6 +292,10 @@ def _text(id: bytes | str) -> str:
         raise TypeError(f"an id is stored as {type(id).__name__}")
     digits = id.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _expiry(entry: Entry) -> int | None:
