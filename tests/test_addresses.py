@@ -39,6 +39,7 @@ def test_options_may_stand_in_an_address(scheme: str, tmp_path: Path) -> None:
         ("readonly=maybe", "readonly.*true or false"),
         ("busy_seconds=soon", "busy_seconds"),
         ("busy_seconds=-1", "busy_seconds"),
+        ("busy_seconds=nan", "busy_seconds"),
         ("large_bytes=1.5", "large_bytes"),
         ("synchronous=OFF", "synchronous.*FULL or NORMAL"),
         ("readonly=1&readonly=0", "readonly.*once"),

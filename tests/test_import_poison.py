@@ -214,4 +214,5 @@ def test_the_place_of_what_is_refused_is_named(place: tuple[Any, ...], value: An
             memory.import_session(data, session_id="s")
 
         assert caught.value.where.startswith(path)
+        assert "codec" not in str(caught.value)
         assert memory.sessions() == []

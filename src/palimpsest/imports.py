@@ -27,6 +27,9 @@ DEEPEST = 32
 MOST_PSEUDONYMS = 1024
 """More than `privacy.pseudonyms.NUMBERED`, for branches that were redacted together have the numbers of both."""
 
+UNREADABLE = (msgspec.ValidationError, UnicodeEncodeError, RecursionError)
+"""What the codec raises for a value of another type."""
+
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
 
@@ -122,8 +125,15 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
 def _converted(raw: object, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(raw, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as fault:
-        raise ImportFailed(where, f"cannot be read ({fault})") from fault
+    except UNREADABLE as fault:
+        raise _unreadable(where, fault) from fault
+
+
+def _unreadable(where: str, fault: Exception) -> ImportFailed:
+    """What is told of a value that is not as an export has it."""
+    if isinstance(fault, UnicodeEncodeError):
+        return ImportFailed(where, "cannot be read (a lone surrogate stands where one of the known names has to)")
+    return ImportFailed(where, f"cannot be read ({fault})")
 
 
 def _check_plain(value: object, where: str, *, names: bool = False, depth: int = 0) -> None:
@@ -289,8 +299,8 @@ def _read_entry(raw: object, where: str) -> Entry:
         check(entry, where)
         check_names(entry, where)
         entry = tombstone(entry) if entry.erased else entry
-    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as fault:
-        raise ImportFailed(where, f"cannot be read ({fault})") from fault
+    except UNREADABLE as fault:
+        raise _unreadable(where, fault) from fault
     except InvalidEntry as fault:
         raise ImportFailed(fault.where, fault.reason) from fault
     return entry

@@ -122,7 +122,7 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
     if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
         raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
     if not isinstance(options.readonly, bool):
         raise ConfigError("readonly", options.readonly, "True or False")
