@@ -64,7 +64,7 @@ def test_no_kill_parts_a_summary_from_its_coverage(
             session.context()
         assert added <= there
         assert integrity(path) == "ok"
-    assert versions or step != "compacted"  # a kill before it may be early each time
+    assert versions or (step != "compacted" and kills < 10)  # a few kills before it may all be early
 
 
 @pytest.mark.parametrize("kills", KILLS)

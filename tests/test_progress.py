@@ -229,6 +229,32 @@ def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, 
         assert memory.session("older").entries()[-1].text == "its own"
 
 
+def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: str, tmp_path: Path) -> None:
+    """A branch that is made of one whose records still tell of the text is looked at when the others are done."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one")
+        session.add_user_message(f"to {WORD}")
+        for name in ("a", "b"):
+            branch = session.fork(name)
+            branch.add_user_message("its own")
+            branch.erase([2], reason=f"about {WORD}")
+
+        async def forking(store: Store, key: SessionKey, number: int) -> None:
+            other = key._replace(session="b")
+            head = await store.head(other)
+            assert head is not None
+            if key.session == "a":
+                await store.fork(other, f"c{number}", head, expect_epoch=head.epoch)
+
+        Restless(memory, forking, times=4)
+
+        session.erase(Query(text=WORD))
+
+        names = [info.session for info in memory.sessions()]
+        assert len(names) > 3
+        assert [name for name in names if says(memory.session(name), WORD)] == []
+
+
 @pytest.mark.parametrize("what", ["erase", "neuralyze"])
 def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -> None:
     """A strategy destroys nothing that somebody pins right before it; an entry that is named goes all the same."""
