@@ -183,6 +183,7 @@ def test_json_is_one_object_a_message() -> None:
     answer, error = map(json.loads, result.stdout.splitlines())
     assert (answer["answer"], answer["tokens"], answer["budget"]) == ("Hello.", 8, 8_000)
     assert (answer["input_tokens"], answer["summaries"]) == (40, 0)
+    assert error["error"].startswith("the model ")
     assert "status 400: no" in error["error"]
 
 

@@ -229,13 +229,15 @@ def test_what_a_query_could_not_look_into_remains(world: World) -> None:
 
 
 def test_the_command_line_takes_it_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor` names the entry, `repair` asks, and takes it out."""
+    """`doctor` names the entry, `show` marks it, `repair` asks, and takes it out."""
     if world.options:
         monkeypatch.setenv("PALIMPSEST_KEY", "old:" + bytes(range(32)).hex())
     damaged = world.damage(SEQ)
     where = ("--store", world.where)
 
     assert f"entry {damaged[0]} of session 's'" in run("doctor", *where).output
+    assert [entry["seq"] for entry in read("show", "s", "--all", *where) if entry.get("damaged")] == damaged
+    assert run("show", "s", "--all", *where).stdout.count("(damaged)") == len(damaged)
     assert read("repair", "s", "--dry-run", *where) == {"session": "s", "damaged": damaged, "taken_out": 0}
     assert run("repair", "s", *where).exit_code == 2
     assert run("repair", "s", "--yes", *where).exit_code == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palimpsest import Context, Memory, PalimpsestError
+from palimpsest import Context, Memory, PalimpsestError, SummarizerFailed
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, session_argument
 from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json
@@ -157,6 +157,8 @@ class Chat:
                 self._take(text)
             except KeyboardInterrupt:
                 note("\nCancelled: no answer is kept.")
+            except SummarizerFailed as failed:  # a compaction tells it in its result: this was no summary
+                self._fail(f"the model {failed.summarizer} gave no answer ({failed.kind}): {failed.why}")
             except PalimpsestError as error:
                 self._fail(str(error))
 

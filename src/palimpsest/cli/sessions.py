@@ -140,6 +140,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "importance": entry.importance,
         "pinned": entry.pinned or None,
         "erased": entry.erased or None,
+        "damaged": entry.damaged or None,
         "expires_at": entry.expires_at.isoformat() if entry.expires_at else None,
         "metadata": entry.metadata,
     }
@@ -172,7 +173,7 @@ def _print_entry(screen: Any, entry: Entry, *, full: bool) -> None:
     if marks:
         title.append(f"  [{', '.join(marks)}]", "dim")
     screen.print(title, soft_wrap=True)
-    text = "(erased)" if entry.erased else clean(entry.text)
+    text = "(damaged)" if entry.damaged else "(erased)" if entry.erased else clean(entry.text)
     shown, left = (text, 0) if full else _shortened(text)
     if shown:
         _print_indented(screen, Text(shown, "dim" if entry.role == "tool" else ""))
