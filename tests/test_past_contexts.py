@@ -99,6 +99,21 @@ def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: 
     assert smaller.context(at=after.revision, max_tokens=300).messages == after.messages
 
 
+def test_another_budget_is_not_shown_what_the_sessions_own_was_given_at_the_same_revision(memory: Memory) -> None:
+    """Two calls of one revision, of which the first made its cut there: each is given what it was given then."""
+    session = session_of(memory, max_tokens=300)
+    talk(session)
+    own = session.context()
+    small = session.context(max_tokens=60)
+    assert (own.report.new_cut, small.revision) == (True, own.revision)
+    session.add_user_message("one more")
+
+    assert session.context(at=own.revision).messages == own.messages
+    again = session.context(at=own.revision, max_tokens=60)
+
+    assert (again.messages, again.tokens, again.problems) == (small.messages, small.tokens, ())
+
+
 # --- what nobody knows any more
 
 
@@ -230,12 +245,12 @@ def test_whatever_was_given_is_given_again(
             w.play([operation])
             if data.draw(st.integers(0, 2), label="change") == 0 and change(w, data, seen):
                 before, seen = {**before, **seen}, {}
-            call = data.draw(st.sampled_from(CALLS), label="call")
-            try:
-                ctx = w.session.context(system="be kind", **call)
-            except BudgetImpossible:
-                continue
-            seen.setdefault(ctx.revision, []).append((call, ctx.messages))
+            for call in data.draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=2), label="calls"):
+                try:
+                    ctx = w.session.context(system="be kind", **call)
+                except BudgetImpossible:
+                    continue
+                seen.setdefault(ctx.revision, []).append((call, ctx.messages))
         sessions = [w.session, w.session.fork()] if log else []
 
         for session in sessions:

@@ -44,13 +44,14 @@ class Retracing(Assembly):
         if self.options.exact:
             return await self._anew(head, then)
         state = await self._stored(then)
-        if state.cut.revision == self._at:  # it was made for the call of then
+        another = is_another(self.options, limits_of(self.options, self.call))
+        if state.cut.revision == self._at and not another:  # it was made for the call of then
             return self._context(state, None, None, then, None)
         if _was_due(then, state):
             return await self._anew(head, then)
         if state.fits:
             return self._context(state, None, None, then, None)
-        if self.call.dry_run or is_another(self.options, limits_of(self.options, self.call)):
+        if self.call.dry_run or another:
             return await self._anew(head, then)
         raise self._unknown(
             "this budget does not hold what the cut stored by then shows; bring the budget of then, or ask with "
