@@ -41,18 +41,16 @@ class Retracing(Assembly):
         """Return the context of then. Raises PastUnknown where nothing says it, ConfigError where there was none."""
         head = await self._head()
         then = await self._past.view(head, self.view, self._at)
-        if self.options.exact:
+        another = is_another(self.options, limits_of(self.options, self.call))
+        if self.options.exact or self.call.dry_run or another:
             return await self._anew(head, then)
         state = await self._stored(then)
-        another = is_another(self.options, limits_of(self.options, self.call))
-        if state.cut.revision == self._at and not another:  # it was made for the call of then
+        if state.cut.revision == self._at:  # it was made for the call of then
             return self._context(state, None, None, then, None)
         if _was_due(then, state):
             return await self._anew(head, then)
         if state.fits:
             return self._context(state, None, None, then, None)
-        if self.call.dry_run or another:
-            return await self._anew(head, then)
         raise self._unknown(
             "this budget does not hold what the cut stored by then shows; bring the budget of then, or ask with "
             "dry_run=True what this one would have been given"
