@@ -141,6 +141,28 @@ def _add_entries(w: Watched) -> None:
     w.attempted(session.add_entries, [Entry(native=Native(format="openai", keep={"x": {w.marker}}))])
 
 
+def _replace(w: Watched) -> None:
+    for name, make in MESSAGES.items():
+        session = w.session(name, format=name)
+        session.add(make(w.marker), metadata=metadata(w.marker))
+        given = [*make(f"new {w.marker}"), *make(w.marker)]
+        options = {"key": f"of {w.marker}", "metadata": metadata(w.marker)}
+        first = session.replace(given, **options)
+        assert session.replace(given, **options) == first
+        session.replace(make(w.marker))
+        w.refused(session.replace, make(f"other {w.marker}"), key=f"of {w.marker}")
+        w.refused(session.replace, w.marker)
+        w.refused(session.replace, [w.marker])
+        w.refused(session.replace, [], format=w.marker)
+        w.refused(session.replace, [], seen=w.marker)
+        w.refused(session.replace, [], seen={w.marker: 1})
+        w.refused(session.replace, [], statuses=w.marker)
+        with session.turn(atomic=True):
+            session.add(make(w.marker))
+            w.refused(session.replace, make(w.marker))
+    _told(w, "session:replaced")
+
+
 def _resolve(w: Watched) -> None:
     session = w.session()
     session.add_tool_call("find", {}, call_id="c1")
@@ -583,6 +605,7 @@ SESSION: Mapping[str, Driver | str] = {
     "add_context": _context,
     "add": _add,
     "add_entries": _add_entries,
+    "replace": _replace,
     "resolve": _resolve,
     "turn": _turn,
     "end_turn": _end_turn,

@@ -11,7 +11,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, StoreUnavailable
-from palimpsest.log import Attempts, Change, Head, Prompt
+from palimpsest.log import Attempts, Change, Prompt
 from palimpsest.options import Options
 from palimpsest.summary import Compaction, Summary
 from palimpsest.timeline import Timeline
@@ -207,24 +207,3 @@ class Compacting(Timeline):
             if id is None or made.id == id:
                 return made
         raise EntryNotFound(self.id, "summary" if id is None else id)
-
-    async def _flush(self) -> None:
-        """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
-        from palimpsest.erasing import unmake
-
-        while True:
-            head: Head = await self._reader.head()
-            state = await self._surveyor.state(head)
-            replaced = spans.minus(state.inactive, head.rewound)
-            entries = await self._surveyor.read(replaced)
-            seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
-            if not seqs:
-                return
-            await unmake(self._memory, self._options, self._store, seqs)
-            change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
-            try:
-                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
-            except Conflict:
-                continue
-            await self._store.scrub(whole=False)
-            return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from palimpsest.compacting import Compacting
 from palimpsest.errors import ConfigError, Conflict
+from palimpsest.flushing import Flushing
 from palimpsest.log import BY_REQUEST, Change
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from palimpsest.erasing import Erased, Query
 
 
-class Erasing(Compacting):
+class Erasing(Flushing):
     """Erases entries, and clears the session."""
 
     async def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:

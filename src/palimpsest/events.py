@@ -21,6 +21,7 @@ EventName = Literal[
     "session:cleared",
     "session:forked",
     "session:imported",
+    "session:replaced",
     "session:rewound",
     "context:over_budget",
     "condition:error",

@@ -148,6 +148,20 @@ class Session:
     def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
         return drive(self._core.add_entries(entries, key=key))
 
+    def replace(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        format: str | None = None,
+        key: str | None = None,
+        statuses: Mapping[str, Status] | None = None,
+        metadata: dict[str, Any] | None = None,
+        seen: Context | int | None = None,
+    ) -> tuple[Entry, ...]:
+        return drive(
+            self._core.replace(messages, format=format, key=key, statuses=statuses, metadata=metadata, seen=seen)
+        )
+
     def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
         return drive(self._core.resolve(call_id, status=status, output=output))
 

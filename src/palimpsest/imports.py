@@ -17,6 +17,7 @@ from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.export import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
 from palimpsest.log import Attempts, Cut, Head, Record, Usage, tombstone
 from palimpsest.relinking import head_of, relinked
+from palimpsest.resuming import left_out
 from palimpsest.spans import Span
 from palimpsest.stores import Dump
 from palimpsest.summary import Compaction, faults
@@ -49,14 +50,15 @@ def imported(data: object, where: str = "data", admission: Admission | None = No
     _check_places(entries, outline, where)
     records = _records(data, where)
     given = _given_head(outline, entries, records, where)
-    entries = relinked(entries, given.first_seq, given.rewound, where)
+    left = left_out(records)
+    entries = relinked(entries, given.first_seq, given.rewound, where, left)
     if admission is not None:
         before = entries, records
         entries, records, pseudonyms = admission.session(entries, records, given)
         given = msgspec.structs.replace(admission.head(given), pseudonyms=pseudonyms)
         if (entries, records) != before:  # views were reckoned of other texts, and begin anew
             given = msgspec.structs.replace(given, views={})
-    linked = head_of(entries, given.first_seq, given.rewound)
+    linked = head_of(entries, given.first_seq, given.rewound, left)
     head = msgspec.structs.replace(
         linked,
         **{name: getattr(given, name) for name in _AS_GIVEN},

@@ -238,22 +238,24 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 ChangeKind = Literal[
-    "cut", "compact", "erase", "clear", "pin", "usage", "prompt", "attempt", "pseudonyms", "rewind", "redact"
+    "cut", "compact", "replace", "erase", "clear", "pin", "usage", "prompt", "attempt", "pseudonyms", "rewind", "redact"
 ]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step that is not an append, committed whole: a cut, a compaction, an erasure, a clear, pins, usage, a rewind.
+    """One step that is not an append, committed whole: a cut, a compaction, a replacement, an erasure, a clear, pins.
 
     `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. Of an erasure `ids` are what these are called,
     in the same order (none: whatever is there), and with `unpinned` it leaves those alone that are pinned. A rewind
     goes back to what was open in `back`, whose `rewound` and `hidden` say what is hidden from then on of the entries
-    before its `next_seq`; later ones are hidden, too. `compaction` is the state after a
-    compaction, or after an erasure that took summaries along; with `spare` an erasure leaves the current summaries
-    alone, though it takes what they are from; `also` are places that were erased before, of which no summary is to tell
-    any more. `silence` are revisions whose records lose their words with an erasure, whatever they are of: their
-    summary, details, reason and conditions. `attempts` is what is remembered of compactions from then on, `pseudonyms`
-    are all that are given out by then. `detail` goes into the record: the window before and after, the trigger.
+    before its `next_seq`; later ones are hidden, too. A replacement adds `entries`, as an append does, and is committed
+    by `palimpsest.resuming`; `turn` is the newest human message that it leaves active, of those that it knows.
+    `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along; with `spare`
+    an erasure leaves the current summaries alone, though it takes what they are from; `also` are places that were erased
+    before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with an
+    erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
+    compactions from then on, `pseudonyms` are all that are given out by then. `detail` goes into the record: the window
+    before and after, the trigger.
     """
 
     kind: ChangeKind
@@ -261,6 +263,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: int = 0
     view: str = ""
     cut: Cut | None = None
+    entries: tuple[Entry, ...] = ()
+    turn: int = 0
     seqs: tuple[int, ...] = ()
     ids: tuple[str, ...] = ()
     unpin: bool = False
@@ -280,7 +284,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why.
 
-    Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added.
+    Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added. Of a
+    replacement `seqs` are the entries that it added, and what its `compaction` calls evicted is what it left out.
     Of a pin that lets go `unpin` is set; of a rewind `to` is the revision that it went back to, and `rewound` are
     all ranges that are hidden after it. `before` and `mac` are an encrypted store's own: the revision of the record
     before it, and what this one is known by.
@@ -445,6 +450,7 @@ def _begun(head: Head, reason: str, **changes: Any) -> Head:
 _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "cut": _cut,
     "compact": _compact,
+    "replace": _compact,
     "erase": _erase,
     "clear": _clear,
     "rewind": _rewind,

@@ -14,8 +14,8 @@ from palimpsest import spans
 from palimpsest.checks import unfit
 from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, EntryNotFound
-from palimpsest.linking import follow
 from palimpsest.log import Attempts, Cut, Head, Record, SessionKey
+from palimpsest.resuming import Walk, left_out, standing
 from palimpsest.stores import Store
 
 BATCH = 512
@@ -83,10 +83,11 @@ class Past:
         point = await self._there(head, at, "at")
         if at == head.revision:
             return head
-        records = _standing(await self._store.records(self._key, before=at + 1))
+        records = standing(await self._store.records(self._key, before=at + 1))
         reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
         cut, rewound = _cuts(records).get(view), _rewound(records)
-        then = await self._open(head.first_seq, point.next_seq, rewound)
+        left = [one.places for one in left_out(records)[-1:]]
+        then = await self._open(head.first_seq, point.next_seq, spans.union(rewound, *left))
         return msgspec.structs.replace(
             then,
             revision=at,
@@ -98,20 +99,15 @@ class Past:
             created=head.created,
         )
 
-    async def _open(self, first_seq: int, next_seq: int, rewound: Sequence[spans.Span]) -> Head:
+    async def _open(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
         """Return a head that knows what was open behind the newest entry of then: its group, with calls or thoughts."""
-        then = Head(first_seq=first_seq, next_seq=first_seq)
-        visible = spans.visible(rewound, first_seq - 1, next_seq)
+        walk = Walk(first_seq)
+        visible = spans.visible(hidden, first_seq - 1, next_seq)
         newest = await self._store.read(self._key, after=visible[-1][1] - 1, limit=1) if visible else ()
         for entry in newest:
-            then = await self._followed(then, entry.group - 1, next_seq, rewound)
-        return msgspec.structs.replace(then, next_seq=next_seq)
-
-    async def _followed(self, then: Head, after: int, before: int, rewound: Sequence[spans.Span]) -> Head:
-        """Return the head after the entries between two places that no rewind had hidden."""
-        async for batch in self._batches(after, before):
-            then = follow(then, [entry for entry in batch if not spans.within(rewound, entry.seq)])
-        return msgspec.structs.replace(then, group=_open_group(then))
+            async for batch in self._batches(entry.group - 1, next_seq):
+                walk.follow([one for one in batch if not spans.within(hidden, one.seq)])
+        return msgspec.structs.replace(walk.head, next_seq=next_seq, group=_open_group(walk.head))
 
     async def between(self, head: Head, at: int) -> tuple[int, int | None]:
         """Return when the writes before and after a revision were (None: nothing was written since)."""
@@ -138,14 +134,14 @@ class Past:
         """
         if point == Point(head.revision, head.next_seq):
             return head
-        records = _standing(await self._store.records(self._key, before=point.revision + 1))
-        rewound = _rewound(records)
-        then = Head(first_seq=head.first_seq, next_seq=head.first_seq)
+        records = standing(await self._store.records(self._key, before=point.revision + 1))
+        rewound, walk = _rewound(records), Walk(head.first_seq, left_out(records))
         erased = hidden = 0
         async for batch in self._batches(head.first_seq - 1, point.next_seq):
-            then = follow(then, [entry for entry in batch if not spans.within(rewound, entry.seq)])
+            walk.follow([entry for entry in batch if not spans.within(rewound, entry.seq)])
             erased += sum(entry.erased for entry in batch)
             hidden += sum(not entry.erased and spans.within(rewound, entry.seq) for entry in batch)
+        then = walk.end()
         return msgspec.structs.replace(
             then,
             revision=point.revision,
@@ -178,6 +174,7 @@ class Past:
     async def history(self, head: Head, after: int, before: int | None) -> list[Record]:
         """Return what every revision between the two did, oldest first: additions beside what the records tell."""
         records = await self._store.records(self._key, after=after, before=before)
+        told = {record.revision for record in records}
         first = await self.end(head, after)
         last = head.next_seq if before is None else await self.end(head, before - 1)
         added: dict[int, tuple[int, list[int]]] = {}
@@ -187,6 +184,7 @@ class Past:
         additions = [
             Record(revision=revision, kind="add", reason="", at=at, seqs=tuple(seqs))
             for revision, (at, seqs) in added.items()
+            if revision not in told  # of a replacement
         ]
         return sorted([*additions, *records], key=lambda record: record.revision)
 
@@ -211,6 +209,9 @@ class Past:
         for record in records:
             if record.kind == "pin":
                 pinned = pinned - set(record.seqs) if record.unpin else pinned | set(record.seqs)
+            elif record.kind == "replace":
+                left = record.compaction.evicted if record.compaction is not None else ()
+                pinned = {seq for seq in pinned if not spans.within(left, seq)}
         there = await self._store.fetch(self._key, sorted(pinned))
         return tuple(entry.seq for entry in there if not entry.erased and entry.seq < then.next_seq)
 
@@ -221,15 +222,6 @@ class Past:
                 return
             yield batch
             after = batch[-1].seq
-
-
-def _standing(records: Sequence[Record]) -> Sequence[Record]:
-    """The records that stand at their end: a rewind takes back those after the revision that it went to."""
-    for i in reversed(range(len(records))):
-        if records[i].kind == "rewind":
-            before = [record for record in records[:i] if record.revision <= records[i].to]
-            return [*_standing(before), *records[i:]]
-    return records
 
 
 def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:

@@ -259,7 +259,8 @@ def _place(id: int | str) -> tuple[int, ...]:
 
 def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:
     preamble = members[0].turn == 0
-    index = -1 if preamble else before[-1].index + 1 if before else 0
+    numbered = (one.index for one in reversed(before) if one.index >= 0)  # a replacement may begin without a human
+    index = -1 if preamble else next(numbered, -1) + 1
     if preamble or not newest:
         return Interaction(index, tuple(members), open=False)
     unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}

@@ -14,30 +14,34 @@ from msgspec.structs import replace
 from palimpsest import spans
 from palimpsest.entries import Entry
 from palimpsest.errors import ImportFailed
-from palimpsest.linking import follow, link
+from palimpsest.linking import link
 from palimpsest.log import Head
+from palimpsest.resuming import LeftOut, Walk
 from palimpsest.spans import Span
 
 JOINS = ("tool_call", "tool_result")
 """Kinds that may belong to the group before them, and so may what an assistant says."""
 
 
-def relinked(entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str) -> list[Entry]:
-    """Return the entries, which have their places from `first` on, with links.
+def relinked(
+    entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str, left: Sequence[LeftOut] = ()
+) -> list[Entry]:
+    """Return the entries, which have their places from `first` on, with links; `left` is what was left out in between.
 
     Raises ImportFailed for links that no log has: to a call that is hidden, answered already or of another id, to a
     group that does not end just before, and revisions that go back.
     """
-    log = _Log(first, where)
+    log = _Log(first, where, left)
     for entry in entries:
         log.add(entry, hidden=spans.within(rewound, entry.seq))
     return list(log.entries.values())
 
 
-def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span]) -> Head:
+def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], left: Sequence[LeftOut] = ()) -> Head:
     """Return the head after entries that have their links: what is open, which names are known."""
-    head = Head(first_seq=first, next_seq=first)
-    head = follow(head, [entry for entry in entries if not spans.within(rewound, entry.seq)])
+    walk = Walk(first, left)
+    walk.follow([entry for entry in entries if not spans.within(rewound, entry.seq)])
+    head = walk.end()
     waits = any(call.group == head.group for call in head.calls)  # one that was erased does not
     end = entries[-1].seq + 1 if entries else first
     return replace(head, next_seq=end, group=head.group if waits else 0)
@@ -67,10 +71,9 @@ def joining(entries: Sequence[Entry], rewound: Sequence[Span], there: Mapping[st
 class _Log:
     """A log as far as its entries were looked at."""
 
-    def __init__(self, first: int, where: str) -> None:
+    def __init__(self, first: int, where: str, left: Sequence[LeftOut]) -> None:
         self.entries: dict[int, Entry] = {}
-        self._first, self._where = first, where
-        self._head = Head(first_seq=first, next_seq=first)
+        self._where, self._walk = where, Walk(first, left)
         self._calls: set[int] = set()
         self._answered: set[int] = set()
         self._revision = 0
@@ -81,26 +84,29 @@ class _Log:
             self._refuse(entry, f"is of revision {entry.revision}, which does not come after {self._revision}")
         self._revision = entry.revision or self._revision
         entry = replace(entry, revision=self._revision)
+        if not hidden:
+            self._walk.reach(self._revision)
+        head = self._walk.head
         if hidden:
             entry = self._hidden(entry)
         elif entry.group:
             self._check_group(entry)
-            turn = entry.seq if entry.is_human else self._head.turn
+            turn = entry.seq if entry.is_human else head.turn
             entry = replace(entry, turn=turn, late=self._is_late(entry))
         else:
-            _, (entry,) = link(replace(self._head, revision=entry.revision - 1), [entry], entry.at, bounded=False)
+            _, (entry,) = link(replace(head, revision=entry.revision - 1), [entry], entry.at, bounded=False)
         self.entries[entry.seq] = entry
         if not hidden:
             if entry.answers:
                 self._check_answer(entry)
             if entry.kind == "tool_call":
                 self._calls.add(entry.seq)
-            self._head = follow(self._head, [entry])
-        self._head = replace(self._head, next_seq=entry.seq + 1)
+            self._walk.follow([entry])
+        self._walk.head = replace(self._walk.head, next_seq=entry.seq + 1)
 
     def _check_group(self, entry: Entry) -> None:
         joins = entry.kind in JOINS or (entry.kind == "message" and entry.role == "assistant")
-        if entry.group != entry.seq and not (joins and entry.group == self._head.tail):
+        if entry.group != entry.seq and not (joins and entry.group == self._walk.head.tail):
             self._refuse(entry, f"is in group {entry.group}, which is neither its own nor that of what it follows")
 
     def _check_answer(self, entry: Entry) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.stores import Store
 
-_BEGINNING = frozenset(("cut", "compact", "erase", "clear", "rewind"))
+_BEGINNING = frozenset(("cut", "compact", "replace", "erase", "clear", "rewind"))
 """Kinds of changes that begin an epoch."""
 
 

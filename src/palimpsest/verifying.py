@@ -13,6 +13,7 @@ from palimpsest.errors import Conflict
 from palimpsest.log import Head, Record
 from palimpsest.options import Options
 from palimpsest.reading import TRIES, moved
+from palimpsest.resuming import LeftOut, left_out
 from palimpsest.spans import Span
 from palimpsest.stores import Store
 from palimpsest.summary import Compaction, Summary
@@ -70,7 +71,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     evicted = spans.union(state.evicted, await surveyor.evicted(head, state))
     counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
-    links = _Links()
+    links = _Links(left_out(records))
     while seen < head.next_seq - 1:
         batch = await store.read(options.key, after=seen, before=head.next_seq, limit=BATCH)
         if not batch:
@@ -124,16 +125,19 @@ def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[
 class _Links:
     """What the links of a log say, followed entry by entry, oldest first; what was rewound is left out.
 
-    Links stay with a tombstone. A call that was erased waits for no result: one that came after that answers nothing.
+    Links stay with a tombstone. A call that was erased, or that a replacement left out, waits for no result: one that
+    came after that answers nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: Sequence[LeftOut] = ()) -> None:
         self._problems: list[str] = []
+        self._left = list(left)
         self._unanswered: dict[int, Entry] = {}
         self._group = 0
 
     def follow(self, entry: Entry) -> None:
         """Go on to the next entry."""
+        self._reach(entry.revision)
         if entry.group not in (entry.seq, self._group):
             self._problems.append(f"entry {entry.seq} is of the group of entry {entry.group}, and apart from it")
         self._group = entry.group
@@ -144,6 +148,12 @@ class _Links:
         elif entry.kind == "tool_result" and (call := self._meant(entry)) is not None:
             reason = f"is linked to no call, though that of entry {call.seq} waits for it"
             self._problems.append(f"entry {entry.seq}, a result, {reason}")
+
+    def _reach(self, revision: int) -> None:
+        """Go on to what was added with this revision: no call that was left out by then waits for a result."""
+        while self._left and self._left[0].revision <= revision:
+            places = self._left.pop(0).places
+            self._unanswered = {seq: one for seq, one in self._unanswered.items() if not spans.within(places, seq)}
 
     def _answered(self, result: Entry) -> None:
         what = f"entry {result.seq} answers entry {result.answers}, which"
@@ -162,6 +172,7 @@ class _Links:
 
     def broken(self, head: Head) -> list[str]:
         """Return what does not hold together, the open calls of the head included."""
+        self._reach(head.revision)
         told = {call.seq for call in head.calls}
         waiting = {seq: call.group for seq, call in self._unanswered.items() if not call.erased}
         known = [f"the head waits for a result of entry {seq}, which waits for none" for seq in told - waiting.keys()]

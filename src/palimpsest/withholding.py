@@ -14,7 +14,7 @@ import msgspec
 
 from palimpsest.admission import Slot
 from palimpsest.entries import Entry, new_ids
-from palimpsest.log import Head, SessionKey
+from palimpsest.log import Change, Head, SessionKey
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
 
@@ -80,6 +80,20 @@ class Withheld:
                     self._seen = entry.seq
             await self._take(waiting)
 
+    async def replace(self, change: Change, slots: Sequence[Slot], stored: Sequence[Entry]) -> None:
+        """Take over a replacement that was committed: of `slots` the last ones are what it was to add.
+
+        It is called where `follow` is, on what was begun right before that commit.
+        """
+        with self._lock:
+            rest = iter(stored)
+            said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
+            entries = tuple(_bare(entry) for entry in said if entry is not None)
+            self.holds = True
+            head = await self._branch.compact(self._key, msgspec.structs.replace(change, entries=entries))
+            self._seen = max([self._seen, *(entry.seq for entry in stored)])
+            self._newest, self._waiting = entries[-1], bool(head.calls)
+
     async def session(self, head: Head) -> Overlay | None:
         """Return the store in which the session is whole; None where some of its log is gone, and this with it.
 
@@ -120,6 +134,11 @@ class Withheld:
 
 def _with_id(entry: Entry, id: str) -> Entry:
     return entry if entry.id else msgspec.structs.replace(entry, id=id)
+
+
+def _bare(entry: Entry) -> Entry:
+    """The entry to be added anew: its links are of where it was stored."""
+    return msgspec.structs.replace(entry, seq=0, answers=0)
 
 
 def _state(head: Head) -> tuple[object, ...]:

@@ -174,6 +174,17 @@ class Writer(Appender):
         `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
         malformed; then nothing of the batch is stored.
         """
+        entries = self._decoded(messages, format, statuses, metadata)
+        return await self._append(entries, "messages", checked_key(key), checked=True)
+
+    def _decoded(
+        self,
+        messages: Message | Sequence[Message],
+        format: str | None,
+        statuses: Mapping[str, Status] | None,
+        metadata: dict[str, Any] | None,
+    ) -> list[Entry]:
+        """Return provider messages as entries, checked. Raises InvalidEntry naming the place of what is malformed."""
         batch = [messages] if type(messages) is dict or isinstance(messages, Mapping) else messages
         shape = find_format(self._options.format if format is None else format)
         entries = shape.decode(canonical(batch, shape.name), "messages")
@@ -183,7 +194,7 @@ class Writer(Appender):
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
-        return await self._append(entries, "messages", _key(key), checked=True)
+        return entries
 
     async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
@@ -197,7 +208,7 @@ class Writer(Appender):
             raise InvalidEntry("entries", "a list of entries is needed")
         for i, entry in enumerate(entries):
             check(entry, f"entries[{i}]")
-        return await self._append(entries, "entries", _key(key), checked=True)
+        return await self._append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
@@ -241,7 +252,7 @@ def _fixed(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(parts) if isinstance(parts, Sequence) else parts
 
 
-def _key(key: str | None) -> str | None:
+def checked_key(key: str | None) -> str | None:
     """Return the key. Raises InvalidEntry for what is no text or empty."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, apply
+from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.resuming import committed
 from palimpsest.stores import Appended, Dump
 from palimpsest.stores.common import unknown_only
 from palimpsest.stores.records import erasing
@@ -140,6 +141,10 @@ class MemoryLog:
                 self.rows.append(row)
             self.places[entry.id] = entry.seq
 
+    def _end_at(self, next_seq: int) -> None:
+        """Remove what an append that was not completed has left behind the end."""
+        del self.rows[self.index(next_seq) :]
+
     def append(
         self,
         entries: Sequence[Entry],
@@ -153,7 +158,7 @@ class MemoryLog:
         known = known or {}
         linked: list[Entry] = []
         if fresh:
-            del self.rows[self.index(self.head.next_seq) :]  # of an append that was not completed
+            self._end_at(self.head.next_seq)
             head, linked = link(self.head, fresh, at)
             self.head = witness.head(key, self.head, head)
             self._put(linked)
@@ -181,10 +186,13 @@ class MemoryLog:
         if change.kind == "erase":
             there = [*records, *self.records]
             change, made = erasing(change, there, self.head)
-        head, record = apply(self.head, change, at)
+        head, record, linked = committed(self.head, change, at)
         if record is not None:
             made.append(record)
         head, made = witness.changed(key, self.head, head, change, there, made)
+        if linked:
+            self._end_at(self.head.next_seq)
+            self._put(linked)
         self.head = witness.head(key, self.head, head)
         if change.kind == "clear":
             self.rows, self.places, self.counts, self.records = [], {}, {}, []

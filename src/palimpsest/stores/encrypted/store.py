@@ -16,6 +16,7 @@ from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
 from palimpsest.linking import link
 from palimpsest.log import Change, Head, Record, Seal, SessionKey, fitted
+from palimpsest.resuming import committed
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import expected, info, unknown_only
 from palimpsest.stores.encrypted import forms, telling
@@ -23,7 +24,7 @@ from palimpsest.stores.encrypted.base import SealingStore
 from palimpsest.stores.encrypted.forms import Lineage, Names
 from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.notary import new_log
-from palimpsest.stores.encrypted.reading import Wanted
+from palimpsest.stores.encrypted.reading import Seen, Wanted
 from palimpsest.stores.encrypted.sealing import Box, nonces
 from palimpsest.stores.records import decoded, encoded
 
@@ -63,12 +64,8 @@ class EncryptedStore(SealingStore):
         box = await self._box(key, head if head.revision else None)
         log = seen.seal.log if seen is not None else self.notary.begin(key)
         after, linked = link(head, fresh, self._clock())
-        names = Names(box, forms.known_names(seen.stored, head) if seen is not None else ())
-        together = zip(fresh, linked, nonces(len(linked)), strict=True)
-        sealed = [names.on(given, forms.seal_entry(entry, box, log, "", nonce)) for given, entry, nonce in together]
-        sealed = [_replace(entry, seq=0) for entry in sealed]  # a result names its call by its place here
         try:
-            done = await self.below.append(key, sealed, expect=head.revision)
+            done = await self.below.append(key, _sealed_entries(fresh, linked, seen, box, log), expect=head.revision)
         except Conflict:
             return None
         if not head.revision:
@@ -104,11 +101,16 @@ class EncryptedStore(SealingStore):
         there = await self.fetch_now(key, change.seqs) if change.kind == "erase" else ()
         damaged = [entry for entry in there if entry.damaged]
         box = await self._box(key, head if head.revision else None)
+        sealed, linked = _sealed(fitted(head, change), head.revision + 1, box), list[Entry]()
+        if change.entries:
+            log = seen.seal.log if seen is not None else self.notary.begin(key)
+            _, _, linked = committed(head, change, self._clock())
+            sealed = _replace(sealed, entries=tuple(_sealed_entries(change.entries, linked, seen, box, log)))
         try:
             with self.notary.burying(damaged):
                 after = await self.below.compact(
                     key,
-                    _sealed(fitted(head, change), head.revision + 1, box),
+                    sealed,
                     expect_revision=head.revision,
                     expect_epoch=expect_epoch,
                 )
@@ -119,6 +121,7 @@ class EncryptedStore(SealingStore):
         if not head.revision or others:  # their heads and records are under the same key now
             await self._settle([key, *(key._replace(session=name) for name in others)], box)
         self._note(key, after)
+        self.reader.note_digests(key, after, linked)
         return await self.reader.took(key, after)
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
@@ -295,6 +298,16 @@ class EncryptedStore(SealingStore):
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
         return await self.below.lease(tenant, name, holder, seconds, fence=fence)
+
+
+def _sealed_entries(
+    given: Sequence[Entry], linked: Sequence[Entry], seen: Seen | None, box: Box, log: str
+) -> list[Entry]:
+    """The entries, as they were given and as they are linked, as they are stored in a log of this mark."""
+    names = Names(box, forms.known_names(seen.stored, seen.plain) if seen is not None else ())
+    together = zip(given, linked, nonces(len(linked)), strict=True)
+    sealed = [names.on(one, forms.seal_entry(entry, box, log, "", nonce)) for one, entry, nonce in together]
+    return [_replace(entry, seq=0) for entry in sealed]  # a result names its call by its place here
 
 
 def _sealed(change: Change, revision: int, box: Box) -> Change:

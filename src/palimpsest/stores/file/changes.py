@@ -11,23 +11,33 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from palimpsest.entries import Entry, pack
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
 from palimpsest.private_files import private
+from palimpsest.resuming import committed
+from palimpsest.runners import Runner
 from palimpsest.stores import Dump, large
-from palimpsest.stores.common import branching, expected, loading, of_branch
-from palimpsest.stores.file.counts import copy_counts, drop_counts, remove_counts
+from palimpsest.stores.common import DiskOptions, branching, expected, loading, of_branch
+from palimpsest.stores.file.counts import copy_counts, cut_counts, drop_counts, remove_counts
 from palimpsest.stores.file.disk import names, remove
 from palimpsest.stores.file.folder import Place
-from palimpsest.stores.file.lines import Header, new_header, write_line
+from palimpsest.stores.file.lines import Header, new_header, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Log
 from palimpsest.stores.file.rewrite import contents_of, write_branch, write_dump, write_erased
 from palimpsest.stores.file.side import SideFiles
 from palimpsest.stores.records import erasing
 
+KNOWN = 4096
+"""Sessions that this store remembers to have written to."""
+
 
 class Changes(SideFiles):
-    """The part of the file store that writes anything but appends."""
+    """The part of the file store that writes lines, and anything but appends."""
+
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
+        super().__init__(url, path, runner, options)
+        self._written: set[Place] = set()
 
     # --- lines and files
 
@@ -40,6 +50,29 @@ class Changes(SideFiles):
         self._disk.write(log.fd, log.path, first + lines, log.end)
         if new:
             self._disk.sync_folder(at.folder)
+
+    def _write_entries(
+        self, at: Place, log: Log, key: SessionKey, head: Head, linked: Sequence[Entry], record: Record | None = None
+    ) -> None:
+        """Append a line with these entries, and with the record of the change that adds them, if it is one."""
+        if at not in self._written:
+            cut_counts(at, linked[0].seq)
+            if len(self._written) >= KNOWN:
+                self._written.clear()
+            self._written.add(at)
+        bodies, contents = [], {}
+        for entry in linked:
+            body, apart = large.take_out(pack(entry), self._large_bytes)
+            bodies.append(with_place(entry.id, entry.seq, body))
+            contents.update(apart)
+        kept = self._contents(at).put(at.name, contents)
+        kind = record.kind if record is not None else "append"
+        line = write_line(kind, head.revision, linked[0].seq, head.updated, entries=bodies, record=record, head=head)
+        try:
+            self._write_lines(at, log, key, line)
+        except BaseException:
+            self._contents(at).drop(at.name, kept)
+            raise
 
     @contextlib.contextmanager
     def _rewriting(self, at: Place, log: Log, header: Header) -> Iterator[BinaryIO]:
@@ -85,8 +118,10 @@ class Changes(SideFiles):
             first = before.first_seq  # conditions, which stand in heads, and details may be in any line
         if change.kind == "erase" and (change.silence or first < before.next_seq):
             return self._erase(at, key, log, change, before, first)
-        head, made = self._applied(key, before, change, (), ())
-        if change.kind == "clear" and log.header is not None:
+        head, made, linked = self._applied(key, before, change, (), ())
+        if linked:
+            self._write_entries(at, log, key, head, linked, made[-1])
+        elif change.kind == "clear" and log.header is not None:
             self._clear(at, key, log, head, made[-1])
         else:
             self._write_lines(at, log, key, _line(change, head, made))
@@ -94,12 +129,15 @@ class Changes(SideFiles):
 
     def _applied(
         self, key: SessionKey, before: Head, change: Change, there: Sequence[Record], changed: Sequence[Record]
-    ) -> tuple[Head, list[Record]]:
-        """The head after a change, and the records to be stored: those that are changed, and its own, if it has one."""
-        head, record = apply(before, change, self._clock())
+    ) -> tuple[Head, list[Record], list[Entry]]:
+        """The head after a change, and the records to be stored: those that are changed, and its own, if it has one.
+
+        And the entries that it adds.
+        """
+        head, record, linked = committed(before, change, self._clock())
         own = [record] if record is not None else []
         head, made = self.witness.changed(key, before, head, change, there, [*changed, *own])
-        return self.witness.head(key, before, head), made
+        return self.witness.head(key, before, head), made, linked
 
     def _clear(self, at: Place, key: SessionKey, log: Log, head: Head, record: Record) -> None:
         gone = contents_of(log) if self._contents(at).exist else set()
@@ -112,7 +150,7 @@ class Changes(SideFiles):
         begin = log.start if change.silence else log.find(first)[0]  # what was made from an entry stands behind it
         told = list(log.records(0, ENDLESS) if change.silence else log.compactions(begin))
         change, changed = erasing(change, told, before)
-        head, made = self._applied(key, before, change, told, changed)
+        head, made, _ = self._applied(key, before, change, told, changed)
         drop_counts(at, list(change.seqs))
         with self._rewriting(at, log, new_header(key, log.family)) as file:
             now = {one.revision: one for one in made[: len(changed)]}

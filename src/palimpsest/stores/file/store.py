@@ -8,26 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from palimpsest.entries import Entry, pack
+from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
 from palimpsest.log import Head, Record, SessionKey
 from palimpsest.runners import Runner
-from palimpsest.stores import Appended, SessionInfo, large
+from palimpsest.stores import Appended, SessionInfo
 from palimpsest.stores.common import DiskOptions, expected, info, unknown_only
 from palimpsest.stores.file.changes import remove_if_empty
-from palimpsest.stores.file.counts import Counts, cut_counts, put_counts
+from palimpsest.stores.file.counts import Counts, put_counts
 from palimpsest.stores.file.disk import NEW, names, remove
 from palimpsest.stores.file.folder import LOG, Place, tenant_folder
 from palimpsest.stores.file.ids import Ids
 from palimpsest.stores.file.large import Contents
-from palimpsest.stores.file.lines import with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Log
 from palimpsest.stores.file.rewrite import contents_of
 from palimpsest.stores.file.rewriting import Rewriting
-
-KNOWN = 4096
-"""Sessions that this store remembers to have written to."""
 
 
 class FileStore(Rewriting):
@@ -36,7 +32,6 @@ class FileStore(Rewriting):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(url, path, runner, options)
         self._ids = Ids()
-        self._written: set[Place] = set()
 
     def _head(self, key: SessionKey) -> Head | None:
         with self._holding():
@@ -64,25 +59,6 @@ class FileStore(Rewriting):
                 return Appended(head, tuple(linked), len(linked))
             new = {entry.id: entry for entry in linked}
             return Appended(head, tuple(new.get(entry.id) or known[entry.id] for entry in entries), len(linked))
-
-    def _write_entries(self, at: Place, log: Log, key: SessionKey, head: Head, linked: Sequence[Entry]) -> None:
-        if at not in self._written:
-            cut_counts(at, linked[0].seq)
-            if len(self._written) >= KNOWN:
-                self._written.clear()
-            self._written.add(at)
-        bodies, contents = [], {}
-        for entry in linked:
-            body, apart = large.take_out(pack(entry), self._large_bytes)
-            bodies.append(with_place(entry.id, entry.seq, body))
-            contents.update(apart)
-        kept = self._contents(at).put(at.name, contents)
-        line = write_line("append", head.revision, linked[0].seq, head.updated, entries=bodies, head=head)
-        try:
-            self._write_lines(at, log, key, line)
-        except BaseException:
-            self._contents(at).drop(at.name, kept)
-            raise
 
     # --- reading
 

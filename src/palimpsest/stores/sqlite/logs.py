@@ -10,7 +10,8 @@ import msgspec
 from palimpsest.entries import Entry, placed_at
 from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, apply, still_meant
+from palimpsest.log import Change, Head, Record, SessionKey, still_meant
+from palimpsest.resuming import committed
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.records import erasing
@@ -174,7 +175,7 @@ class Logs:
         if change.kind == "erase":
             there = self.recorded.compactions(known.number, key.session, change.silence)
             change, made = erasing(change, there, known.head)
-        head, record = apply(known.head, change, self._clock())
+        head, record, linked = committed(known.head, change, self._clock())
         if record is not None:
             made.append(record)
         head, made = self._witness().changed(key, known.head, head, change, there, made)
@@ -182,6 +183,8 @@ class Logs:
             self.recorded.remove(known.number)
         self.recorded.put(known.number, made)
         self.heads.save(key, known, head, () if change.kind == "clear" else None)
+        if linked:
+            self.rows.insert(key.tenant, known.number, linked)
         if change.kind == "clear":
             self._trim(known.number, *self.branches.leave(known.number))
         return head
