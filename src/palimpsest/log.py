@@ -251,9 +251,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before its `next_seq`; later ones are hidden, too. A replacement adds `entries`, as an append does, and is committed
     by `palimpsest.resuming`; `turn` is the newest human message that it leaves active, of those that it knows.
     `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along; with `spare`
-    an erasure leaves the current summaries alone, though it takes what they are from; `also` are places that were erased
-    before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with an
-    erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
+    an erasure leaves the current summaries alone, though it takes what they are from; `also` are places that were
+    erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with
+    an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
     compactions from then on, `pseudonyms` are all that are given out by then. `detail` goes into the record: the window
     before and after, the trigger.
     """

@@ -36,7 +36,10 @@ def replacement(head: Head, active: Sequence[Entry], given: Sequence[Entry], mos
     status and metadata.
     """
     whole = [group for group in _grouped(active) if not any(entry.erased for entry in group)]
-    there = _matched(whole, _grouped(link(Head(), given[:most], 1, bounded=False)[1]))
+    wanted = _grouped(link(Head(), given[:most], 1, bounded=False)[1])
+    there = _matched(whole, wanted)
+    if whole and whole[-1] not in there[-1:] and whole[-1][0].group == head.tail and len(there) < len(wanted):
+        there += _begun(whole[-1], wanted[len(there)])
     if there and _goes_on(there[-1]) and there[-1][0].group != head.tail and len(given) > _size(there):
         there.pop()  # what comes next may be of its group, and would be apart from it
     kept = [entry for group in there for entry in group]
@@ -98,6 +101,12 @@ def _matched(there: Sequence[Group], given: Sequence[Group]) -> list[Group]:
         if len(matched) < found and _alike(group, given[found - len(matched) - 1]):
             matched.append(group)
     return _answering(matched[::-1], given)
+
+
+def _begun(newest: Group, wanted: Group) -> list[Group]:
+    """The log's newest group, where a group of the list goes on with it."""
+    goes_on = len(newest) < len(wanted) and _goes_on(newest) and _alike(newest, wanted[: len(newest)])
+    return [newest] if goes_on else []
 
 
 def _answering(matched: list[Group], given: Sequence[Group]) -> list[Group]:

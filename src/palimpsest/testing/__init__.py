@@ -17,6 +17,7 @@ from palimpsest.testing.compactions import CompactionConformance
 from palimpsest.testing.contract import StoreFactory
 from palimpsest.testing.erasures import ErasureConformance
 from palimpsest.testing.logs import LogConformance
+from palimpsest.testing.replacements import ReplacementConformance
 from palimpsest.testing.rewriting import RewritingConformance
 from palimpsest.testing.side import SideConformance
 
@@ -24,7 +25,13 @@ __all__ = ["FakeClock", "RewritingConformance", "StoreConformance", "StoreFactor
 
 
 class StoreConformance(
-    LogConformance, ChangeConformance, CompactionConformance, BranchConformance, ErasureConformance, SideConformance
+    LogConformance,
+    ChangeConformance,
+    CompactionConformance,
+    ReplacementConformance,
+    BranchConformance,
+    ErasureConformance,
+    SideConformance,
 ):
     """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
 

@@ -1,0 +1,382 @@
+"""Replacing what is active: the list given is what contexts show, and nothing of what was there is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import strategies
+from palimpsest import AsyncMemory, ConfigError, Conflict, InvalidEntry, Memory, Session
+from palimpsest.entries import Entry, moment
+from palimpsest.testing import FakeClock
+from talks import Listener, words
+from worlds import STORES, world
+
+law = settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+kinds = pytest.mark.parametrize("kind", STORES)
+options = {"log": strategies.logs(most=8), "more": strategies.logs(most=5), "data": st.data()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("replacing")
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call(id: str, name: str = "find") -> dict[str, Any]:
+    function = {"name": name, "arguments": "{}"}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]}
+
+
+def result(id: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+def texts(entries: Any) -> list[str]:
+    return [entry.text for entry in entries]
+
+
+def shown(session: Session) -> list[Any]:
+    return session.context(dry_run=True).messages
+
+
+@st.composite
+def answers(draw: st.DrawFn, now: list[Any]) -> list[Any]:
+    """A list that an agent may come back with: of what it was given some is left out, some is new, some is moved."""
+    found: list[Any] = []
+    for message in now:
+        match draw(st.sampled_from("kkkkkklen")):
+            case "k":
+                found.append(message)
+            case "e":
+                found.append(user(f"instead {len(found)}"))
+            case "n":
+                found += [message, assistant(f"new {len(found)}")]
+    if draw(st.integers(0, 5)) == 0:
+        found = found[::-1]
+    return found + [
+        one for batch in draw(st.lists(strategies.provider_batches(), max_size=2)) for one in batch.messages
+    ]
+
+
+def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject) -> None:
+    more = strategies.numbered(more, start=1000)
+    with world(kind, folder) as w, world(kind, folder) as fresh:
+        w.play(log)
+        for _ in range(data.draw(st.integers(1, 2))):
+            before = w.session.entries()
+            given = data.draw(answers(shown(w.session)))
+            stored = w.session.replace(given)
+            assert w.session.entries()[: len(before)] == before
+        fresh.session.add(given)
+
+        assert [entry.content for entry in stored] == [entry.content for entry in fresh.session.entries()]
+        for _ in range(2):
+            assert unplaced(w.session) == unplaced(fresh.session)
+            mine, theirs = w.session.stats(), fresh.session.stats()
+            assert len(mine.open_calls) == len(theirs.open_calls)
+            assert mine.active_tokens == theirs.active_tokens
+            assert w.session.verify().problems == ()
+            w.memory.import_session(w.session.export(), session_id="copy", on_conflict="replace")
+            copy = w.memory.session("copy", **w.options)
+            assert uncounted(copy.entries()) == uncounted(w.session.entries())
+            assert shown(copy) == shown(w.session)
+            assert copy.stats().open_calls == mine.open_calls
+            w.play(more)
+            fresh.play(more)
+
+
+@kinds
+@law
+@given(**options)
+def test_a_session_goes_on_as_if_it_held_the_list_alone(kind: str, folder: Path, **drawn: Any) -> None:
+    """After a replacement contexts and what follows are as in a new session to which the list was added."""
+    goes_on(kind, folder, **drawn)
+
+
+@pytest.mark.slow
+@settings(law, max_examples=200)
+@given(**options)
+def test_any_session_goes_on_so(folder: Path, **drawn: Any) -> None:
+    """The same of many more sessions."""
+    goes_on("memory", folder, **drawn)
+
+
+def unplaced(session: Session) -> str:
+    """The session's context without its numbers: places, and ids that calls are given, are others in another log."""
+    return re.sub(r"call_[0-9a-f]{24}|\d+", "#", json.dumps(shown(session)))
+
+
+def uncounted(entries: list[Entry]) -> list[Entry]:
+    return [replace(entry, tokens=None) for entry in entries]
+
+
+@kinds
+@law
+@given(log=options["log"], data=options["data"])
+def test_every_time_before_and_after_it_can_be_gone_back_to(
+    kind: str, folder: Path, log: list[Any], data: st.DataObject
+) -> None:
+    """Contexts and branches of every revision are what they were, and a rewind brings each of them back."""
+    with world(kind, folder) as w:
+        was: dict[int, tuple[list[Any], tuple[str, ...], int]] = {}
+        for operation in log:
+            if data.draw(st.integers(0, 2)) == 0:
+                w.session.replace(data.draw(answers(shown(w.session))))
+            else:
+                w.play([operation])
+            stats = w.session.stats()
+            if stats.revision:
+                messages = w.session.context().messages
+                was[w.session.stats().revision] = messages, stats.open_calls, stats.pinned
+
+        for revision, (messages, open_calls, pinned) in was.items():
+            assert w.session.context(at=revision).messages == messages
+            branch = w.session.fork(f"at {revision}", at=revision)
+            assert (branch.stats().open_calls, branch.stats().pinned) == (open_calls, pinned)
+            assert shown(branch) == messages
+            assert branch.verify().problems == ()
+        for revision, (messages, open_calls, pinned) in was.items():
+            w.session.rewind(revision)
+            assert (w.session.stats().open_calls, w.session.stats().pinned) == (open_calls, pinned)
+            assert shown(w.session) == messages
+            assert w.session.verify().problems == ()
+
+
+# --- by example
+
+
+def test_a37_the_list_becomes_the_active_set(memory: Memory) -> None:
+    """A37: the list is active, what it leaves out is archived, entries that are there keep their ids."""
+    session = memory.session("one")
+    first, second, third = session.add([user("one"), assistant("two"), user("three")])
+
+    done = session.replace([user("one"), user("three"), assistant("four")])
+
+    assert [entry.id for entry in done[:2]] == [first.id, third.id]
+    assert session.context().messages == [user("one"), user("three"), assistant("four")]
+    assert texts(session.active_entries()) == ["one", "three", "four"]
+    assert session.entry(second.id).text == "two"
+    assert texts(session.entries()) == ["one", "two", "three", "four"]
+    proof = session.verify()
+    assert (proof.active, proof.evicted, proof.problems) == (3, 1, ())
+
+
+def test_it_is_one_revision_and_one_record(memory: Memory) -> None:
+    """Entries and record are of one revision, and `history` lists it once; where nothing changes there is none."""
+    session = memory.session("one")
+    session.add([user("one"), assistant("two")])
+
+    session.replace([user("one"), user("three")])
+
+    added, record = session.history()
+    assert (added.kind, record.kind, record.revision, record.seqs) == ("add", "replace", 2, (3,))
+    assert record.detail == {"entries": 2, "added": 1, "archived": 1}
+    assert session.entry(3).revision == 2
+    session.replace([user("one"), user("three")])
+    assert session.stats().revision == 2
+    assert memory.session("new").replace([]) == ()
+    assert len(memory.sessions()) == 1
+
+
+def test_what_follows_something_new_is_new_and_keeps_its_expiry(memory: Memory, clock: FakeClock) -> None:
+    """A log has one order: behind a new message there are only new ones, with what was said of them beside words."""
+    session = memory.session("one")
+    end = moment(clock.now + 60_000_000)
+    old = session.add_user_message("kept", expires_at=end, metadata={"a": 1}, importance=0.9, pinned=True)
+
+    summed, moved = session.replace([user("in short: they met"), user("kept")])
+
+    assert (summed.expires_at, summed.pinned) == (None, False)
+    assert moved.id != old.id
+    assert (moved.expires_at, moved.metadata, moved.importance, moved.pinned) == (end, {"a": 1}, 0.9, True)
+    clock.advance(61)
+    assert memory.sweep() == 2
+    assert session.context().messages == [user("in short: they met")]
+
+
+def test_pins_system_messages_and_summaries_that_are_left_out_leave(memory: Memory) -> None:
+    """Nothing but the list is shown: not what was pinned, nor an old system message, nor what a summary says."""
+    session = memory.session("one", counter=words)
+    session.add(
+        [{"role": "system", "content": "be old"}, user("pin me"), assistant("yes"), user("more"), assistant("!")]
+    )
+    session.pin(2)
+    session.compact({"strategy": "summarizer", "interaction_keep": 1})
+    made = session.compact({"strategy": "simple_fifo"}) and session.summaries(history=True)
+
+    given = [{"role": "system", "content": "be new"}, user("now")]
+    session.replace(given)
+
+    assert session.context().messages == given
+    assert (session.summaries(), session.stats().pinned) == ([], 1)
+    for summary in made:
+        assert session.expand(summary)
+    session.pin(2)
+    assert user("pin me") in session.context().messages
+
+
+def test_a_call_that_is_left_out_waits_no_more(memory: Memory) -> None:
+    """Its result comes in as plain data; a call that is kept is answered natively, by the list or later."""
+    session = memory.session("one")
+    session.add([user("find"), call("c1")])
+    session.replace([user("never mind")])
+    assert session.stats().open_calls == ()
+    late = session.add_tool_result("find", "found", call_id="c1")
+    assert (late.answers, session.verify().problems) == (0, ())
+    assert session.context().messages[0] == user("never mind")
+
+    other = memory.session("other")
+    other.add([user("find"), call("c1")])
+    *_, kept, answer = other.replace([user("find"), call("c1"), result("c1", "found")])
+    assert (kept.seq, answer.answers) == (2, 2)
+    again = other.replace([user("find"), call("c1")])
+    assert other.stats().open_calls == ("c1",)
+    assert other.add_tool_result("find", "again", call_id="c1").answers == again[-1].seq
+    assert other.verify().problems == ()
+
+
+def test_what_was_not_seen_stays(memory: Memory) -> None:
+    """With `seen` what was added since that context, or revision, is active beside the list, with its whole group."""
+    session, other = memory.session("one"), memory.session("one")
+    session.add([user("one"), assistant("two")])
+    context = session.context()
+    other.add([user("from another"), call("c1")])
+
+    for seen in (context, context.revision):
+        session.replace([user("all in one")], seen=seen)
+        assert texts(session.active_entries())[:2] == ["from another", "{}"]
+
+    half = memory.session("half")
+    half.add([user("find"), call("c1")])
+    before = half.stats().revision
+    half.add([result("c1", "found")])
+    half.replace([user("and again")], seen=before)
+    assert [entry.kind for entry in half.active_entries()] == ["tool_call", "tool_result", "message"]
+
+    session.replace([user("last")])
+    assert session.context().messages == [user("last")]
+    with pytest.raises(ConfigError, match="seen"):
+        session.replace([], seen=10_000)
+
+
+def test_a_key_makes_it_once(memory: Memory) -> None:
+    """Again under its key it changes nothing, whatever came since; other messages conflict; a rewind forgets it."""
+    session = memory.session("one")
+    session.add([user("one"), user("two")])
+    done = session.replace([user("one")], key="turn 7")
+    session.add([assistant("since")])
+    revision = session.stats().revision
+
+    assert session.replace([user("one")], key="turn 7") == done
+    with pytest.raises(Conflict, match="key"):
+        session.replace([user("other")], key="turn 7")
+    assert session.stats().revision == revision
+
+    session.rewind(1)
+    session.replace([user("one")], key="turn 7")
+    assert session.context().messages == [user("one")]
+    with pytest.raises(InvalidEntry, match="key"):
+        session.replace([], key="")
+
+
+def test_a_list_that_is_refused_changes_nothing(memory: Memory) -> None:
+    """Malformed messages, an unknown format, a session that only reads and an atomic turn: nothing is written."""
+    session = memory.session("one")
+    session.add([user("one")])
+    before = session.export()
+    for bad in ("text", [user("fine"), {"role": "nobody"}], [7], [{"role": "user", "content": 7}]):
+        with pytest.raises(InvalidEntry):
+            session.replace(bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="format"):
+        session.replace([], format="nobody's")
+    with pytest.raises(ConfigError, match="readonly"):
+        memory.session("one", readonly=True).replace([])
+    with session.turn(atomic=True), pytest.raises(ConfigError, match="atomic"):
+        session.replace([])
+    assert session.export() == before | {"exported_at": session.export()["exported_at"]}
+
+
+def test_it_is_told_and_counts_in_a_turn(memory: Memory) -> None:
+    """`session:replaced` says what came of it, `entry:added` names what is new, and a turn counts that."""
+    heard = Listener().to(memory, "entry:added", "session:replaced")
+    session = memory.session("one")
+    session.add([user("one"), user("two")])
+    heard.heard.clear()
+
+    with session.turn():
+        session.replace([user("one"), user("three")])
+        assert session.end_turn().added == 1
+
+    assert heard.names() == ["entry:added", "session:replaced"]
+    assert heard.heard[-1][1] == {"revision": 2, "entries": 2, "added": 1, "archived": 1}
+
+
+def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(tmp_path: Path) -> None:
+    """The list passes the one admission: what may not be kept is nowhere, and this process goes on with it."""
+    path = tmp_path / "log.db"
+    policy = {"redact_patterns": ["tw[o]"], "non_persistable_message_types": ["tool_result"]}
+    with Memory.open(path, privacy=policy) as memory:
+        session = memory.session("one")
+        session.add([user("one"), assistant("two")])
+        kept = session.entries()
+
+        done = session.replace([user("one"), assistant("two"), call("c1"), result("c1", "hush hush")])
+
+        assert [entry.id for entry in done[:2]] == [entry.id for entry in kept]
+        assert session.context().messages[-1] == result("c1", "hush hush")
+        session.add_assistant_message("done")
+        assert "hush hush" not in str(session.context().messages)
+        assert session.verify().problems == ()
+    assert b"hush hush" not in path.read_bytes()
+
+
+def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
+    """A fork shares the entries and not what becomes of them."""
+    session = memory.session("one")
+    session.add([user("one"), assistant("two")])
+    branch = session.fork("branch")
+
+    session.replace([user("all new")])
+
+    assert branch.context().messages == [user("one"), assistant("two")]
+    assert session.fork("later").context().messages == [user("all new")]
+
+
+def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
+    """It sees the list, and the store has what it had."""
+    memory.session("one").add([user("one")])
+    guest = memory.session("one", persistence="ephemeral")
+
+    guest.replace([user("one"), user("two")])
+
+    assert guest.context().messages == [user("one"), user("two")]
+    assert memory.session("one").context().messages == [user("one")]
+
+
+def test_the_other_face_has_it(tmp_path: Path) -> None:
+    """`AsyncSession.replace` is the same verb."""
+
+    async def main() -> list[Any]:
+        async with AsyncMemory.open(tmp_path / "log.db") as memory:
+            session = memory.session("one")
+            await session.add([user("one"), assistant("two")])
+            await session.replace([user("one"), assistant("three")])
+            return (await session.context()).messages
+
+    assert asyncio.run(main()) == [user("one"), assistant("three")]
