@@ -9,6 +9,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from palimpsest import CallableSummarizer, Memory
 from palimpsest.entries import now_us
@@ -63,6 +64,17 @@ def flush(path: str, start: str) -> None:
             say(["flushed", number])
 
 
+def replace(path: str, start: str) -> None:
+    """Say what is active anew, over and over: the turn before, and a new one; say each step."""
+    with Memory.open(address(path), clock=later(start)) as memory:
+        session = memory.session(SESSION, counter=quarters)
+        before: list[dict[str, Any]] = []
+        for number in itertools.count(int(start)):
+            session.replace([*before, *turn(str(number))])
+            before = turn(str(number))
+            say(["replaced", number])
+
+
 def once(path: str, name: str, seconds: str) -> None:
     """Compact once beside others; the summarizer takes its time. Say how often it was asked, and what came of it."""
     asked = []
@@ -79,7 +91,7 @@ def once(path: str, name: str, seconds: str) -> None:
         say({"asked": len(asked), "reason": done.reason, "text": done.summary.text if done.summary else None})
 
 
-MODES: dict[str, Callable[..., None]] = {mode.__name__: mode for mode in (compact, neuralyze, flush, once)}
+MODES: dict[str, Callable[..., None]] = {mode.__name__: mode for mode in (compact, neuralyze, flush, replace, once)}
 
 if __name__ == "__main__":
     MODES[sys.argv[1]](*sys.argv[2:])

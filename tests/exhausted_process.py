@@ -49,6 +49,7 @@ WRITES: dict[str, Callable[[Memory, Session], object]] = {
     "fork": lambda m, s: s.fork(),
     "erase": lambda m, s: s.erase([s.entries()[0].seq]),
     "compact": lambda m, s: s.compact("summarizer"),
+    "replace": lambda m, s: s.replace([{"role": "user", "content": "x"}]),
     "rewind": lambda m, s: s.rewind(2),
     "sweep": lambda m, s: m.sweep(),
     "import": lambda m, s: m.import_session(s.export(), session_id="copy", on_conflict="replace"),

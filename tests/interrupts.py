@@ -203,6 +203,12 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "add in a turn": Verb(_filled, _in_turn),
+    "say anew": Verb(
+        _filled,
+        lambda site, name: site.session(name).replace(
+            [{"role": "user", "content": "one"}, {"role": "assistant", "content": "four"}]
+        ),
+    ),
     "pin": Verb(_filled, lambda site, name: site.session(name).pin(2)),
     "record usage": Verb(_filled, lambda site, name: site.session(name).record_usage(100, 20)),
     "erase": Verb(_branched, _erase),
