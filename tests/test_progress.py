@@ -132,6 +132,10 @@ VERBS = {
     "restore": Verb(
         lambda _, session: session.restore(), lambda _, session, done: done == 6 and session.summaries() == []
     ),
+    "replace": Verb(
+        lambda _, session: session.replace([{"role": "user", "content": "anew"}], seen=0),
+        lambda _, session, done: done[0].text == "anew" and done[0].text in said(session),
+    ),
     "pin": Verb(lambda _, session: session.pin(3), lambda _, session, done: session.stats().pinned == 1),
     "resolve": Verb(
         lambda _, session: session.resolve("c1"), lambda _, session, done: session.stats().open_calls == ()

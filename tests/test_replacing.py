@@ -17,6 +17,7 @@ import strategies
 from palimpsest import AsyncMemory, ConfigError, Conflict, InvalidEntry, Memory, Session
 from palimpsest.entries import Entry, moment
 from palimpsest.testing import FakeClock
+from restless import Restless, adding
 from talks import Listener, words
 from worlds import STORES, world
 
@@ -282,6 +283,7 @@ def test_a_key_makes_it_once(memory: Memory) -> None:
     done = session.replace([user("one")], key="turn 7")
     session.add([assistant("since")])
     revision = session.stats().revision
+    assert session.history()[1].detail.keys() == {"entries", "added", "archived", "once"}
 
     assert session.replace([user("one")], key="turn 7") == done
     with pytest.raises(Conflict, match="key"):
@@ -344,6 +346,22 @@ def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(t
         assert "hush hush" not in str(session.context().messages)
         assert session.verify().problems == ()
     assert b"hush hush" not in path.read_bytes()
+
+
+def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tmp_path: Path) -> None:
+    """What others add before the commit, and behind it, is shown around what this process alone has."""
+    policy = {"non_persistable_message_types": ["tool_result"]}
+    with Memory.open(tmp_path / "log.db", privacy=policy) as memory:
+        session = memory.session("one")
+        session.add([user("one"), assistant("two")])
+        Restless(memory, adding, times=1)
+
+        session.replace([user("one"), call("c1"), result("c1", "hush hush")])
+        memory.session("one").add_user_message("since")
+
+        messages = session.context().messages
+        assert [one["content"] for one in messages] == ["one", messages[1]["content"], None, "hush hush", "since"]
+        assert session.verify().problems == ()
 
 
 def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:

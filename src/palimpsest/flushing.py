@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from palimpsest.context import Context
 
 
+PATIENCE = 8
+"""How often a replacement is planned anew because others go on in the group that is open."""
+
+
+class _Once(msgspec.Struct, frozen=True):
+    """What the record of a replacement under a key keeps: the key, as a number, and the places that stayed."""
+
+    key: int
+    kept: tuple[Span, ...]
+
+
 class _Plan(NamedTuple):
     """A replacement: the entries that stay, what is to be added, and the change (None: all is as it is to be)."""
 
@@ -69,17 +80,21 @@ class Flushing(Compacting):
         slots, mark = await self._admitted(entries), _mark(key) if key is not None else 0
         first = await self._reader.head()
         since = first.next_seq if seen is None else (await self._past.point(first, _revision(seen), "seen")).next_seq
+        tries = 0
         while True:
             head = await self._reader.head()
             if mark and (done := await self._done_before(head, mark, slots)) is not None:
                 return done
-            plan = await self._planned(head, slots, _seen_at(first, head, since), mark)
+            known = _seen_at(first, head, since)
+            if tries >= PATIENCE:  # others go on in the open group all the time: it stays with what they add
+                known = min(known, head.tail or known)
+            plan = await self._planned(head, slots, known, mark)
             if plan.change is None:
                 return tuple(plan.kept)
             try:
-                return await self._replace(head, plan, plan.change)
+                return await self._replace(head, plan, plan.change, alone=tries < PATIENCE and _is_open(head))
             except Conflict:  # somebody was first: what is there is looked at anew
-                continue
+                tries += 1
 
     async def _planned(self, head: Head, slots: Sequence[Slot], seen: int, mark: int) -> _Plan:
         """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
@@ -102,7 +117,8 @@ class Flushing(Compacting):
             return _Plan(kept, rest, None)
         detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(left)}
         if mark:
-            detail |= {"key": mark, "kept": [list(span) for span in spans.of(entry.seq for entry in kept)]}
+            once = _Once(key=mark, kept=spans.of(entry.seq for entry in kept))
+            detail |= {"once": msgspec.to_builtins(once)}
         change = Change(
             kind="replace",
             reason="replace",
@@ -115,10 +131,10 @@ class Flushing(Compacting):
         )
         return _Plan(kept, rest, change)
 
-    async def _replace(self, head: Head, plan: _Plan, change: Change) -> tuple[Entry, ...]:
+    async def _replace(self, head: Head, plan: _Plan, change: Change, *, alone: bool) -> tuple[Entry, ...]:
         """Commit a plan and tell of it. Raises Conflict where the session is not any more what was planned for.
 
-        What is appended meanwhile is no conflict, unless it could belong to what is left out.
+        What is appended meanwhile is no conflict, unless it is to be `alone`: then it could belong to what is left out.
         """
         fresh, held = plan.fresh, None
         if any(slot.own is not None for slot in fresh):
@@ -127,7 +143,6 @@ class Flushing(Compacting):
             held = await Withheld.begin(*self._place, self._memory.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
-        alone = held is not None or head.group or head.reasoning or head.pauses
         after = await self._store.compact(
             self._options.key,
             change,
@@ -141,7 +156,7 @@ class Flushing(Compacting):
         self._let_go()
         if held is not None:
             following = held
-            await self._memory.runner.whole(lambda: following.replace(change, fresh, stored))
+            await self._memory.runner.whole(lambda: following.replace(change, fresh, stored, after.next_seq - added))
             if self._in_turn or not held.interaction_ended:
                 self._memory.withheld[self._place] = held
         await self._follow_up(Appended(after, tuple(stored), added))
@@ -154,10 +169,11 @@ class Flushing(Compacting):
         from palimpsest.replacing import says_the_same
 
         records = standing(await self._store.records(self._options.key, before=head.revision + 1))
-        made = [one for one in records if one.kind == "replace" and one.detail.get("key") == mark]
+        made = [(one, once) for one in records if (once := _once(head, one)) is not None and once.key == mark]
         if not made:
             return None
-        found = await self._store.fetch(self._options.key, [*spans.members(_kept(head, made[-1])), *made[-1].seqs])
+        record, once = made[-1]
+        found = await self._store.fetch(self._options.key, [*spans.members(once.kept), *record.seqs])
         given = [slot.kept for slot in slots if slot.kept is not None]
         if len(found) != len(given) or not all(map(says_the_same, found, given)):
             raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
@@ -185,6 +201,11 @@ class Flushing(Compacting):
             return
 
 
+def _is_open(head: Head) -> bool:
+    """Whether what comes next may belong to the newest group."""
+    return bool(head.group or head.reasoning or head.pauses)
+
+
 def _in_place(slots: Sequence[Slot], stored: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries of slots: those stored, and what is withheld as it was given."""
     rest = iter(stored)
@@ -210,10 +231,10 @@ def _mark(key: str) -> int:
     return int.from_bytes(digest[:6]) + 1
 
 
-def _kept(head: Head, record: Record) -> tuple[Span, ...]:
-    """The places that a replacement under a key has kept, as its record says; none where that cannot be."""
+def _once(head: Head, record: Record) -> _Once | None:
+    """What the record of a replacement under a key says of it; None for others, and where it cannot be."""
     try:
-        kept = msgspec.convert(record.detail.get("kept", ()), tuple[Span, ...])
-    except msgspec.ValidationError:
-        return ()
-    return kept if spans.astray(kept, head.first_seq, head.next_seq - 1) is None else ()
+        once = msgspec.convert(record.detail.get("once") if record.kind == "replace" else None, _Once)
+    except msgspec.ValidationError:  # an import may say anything there
+        return None
+    return once if spans.astray(once.kept, head.first_seq, head.next_seq - 1) is None else None

@@ -2,7 +2,7 @@
 
 A store keeps entries, records and one head per session. One compare-and-set of the head is the commit of
 every write; entries at or beyond `head.next_seq` do not exist yet. Stores call `palimpsest.linking.link` and
-`apply` inside their transaction (or compare-and-set loop) and store what these return.
+`palimpsest.resuming.committed` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -408,9 +408,9 @@ class AsyncMemory:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
-        summarizer:failed, session:cleared, session:forked, session:imported, session:rewound, context:over_budget,
-        condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a coroutine function;
-        one that raises is logged and breaks nothing.
+        summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
+        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
+        coroutine function; one that raises is logged and breaks nothing.
         """
         return self.observers.on(event, handler)
 

@@ -80,12 +80,14 @@ class Withheld:
                     self._seen = entry.seq
             await self._take(waiting)
 
-    async def replace(self, change: Change, slots: Sequence[Slot], stored: Sequence[Entry]) -> None:
-        """Take over a replacement that was committed: of `slots` the last ones are what it was to add.
+    async def replace(self, change: Change, slots: Sequence[Slot], stored: Sequence[Entry], first: int) -> None:
+        """Take over a replacement that was committed: what was to be added, what of it is stored, from the place
+        `first` on.
 
         It is called where `follow` is, on what was begun right before that commit.
         """
         with self._lock:
+            await self._catch_up(first)
             rest = iter(stored)
             said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
             entries = tuple(_bare(entry) for entry in said if entry is not None)

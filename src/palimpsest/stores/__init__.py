@@ -159,6 +159,7 @@ class Store(ABC):
     ) -> Head:
         """Commit one change (cut, compaction, erasure, clear, pins, usage, prompt, attempts) and return the new head.
 
+        A replacement adds its entries in the same step, linked by `palimpsest.resuming.committed`.
         All but usage, prompt and attempts leave a record. Erasing replaces entries by tombstones, in every branch that
         has them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
         already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
