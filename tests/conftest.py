@@ -11,35 +11,60 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+import laws
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
 from processes import can_be_anybody
 from writer import quarters
 
+COMPILED = pytest.StashKey[str]()
+"""The folder of compiled modules for processes that tests start."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of how they are run.
 
     Where SIGINT is ignored, as in a background job, it interrupts here all the same, and in the processes that tests
-    start. These have one folder of compiled modules, even where Python is told to write none.
+    start. These have one folder of compiled modules, even where Python is told to write none. A worker is started
+    without it, because in that folder Python would find no library as it was compiled when it was installed.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what was set here
+    folder: str | None = getattr(config, "workerinput", {}).get("compiled")
+    if folder is None:
         folder = tempfile.mkdtemp()
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        config.stash[COMPILED] = folder
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", default=0):
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = folder
+    laws.everything = "not slow" not in config.getoption("markexpr")
+    # How long an example takes says more of the machine than of what is tested.
+    settings.register_profile(
+        "palimpsest", deadline=None, max_examples=laws.examples(100), suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("palimpsest")
 
 
-# How long an example takes says more of the machine than of what is tested.
-settings.register_profile("palimpsest", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("palimpsest")
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where the folder of compiled modules is."""
+    node.workerinput["compiled"] = node.config.stash[COMPILED]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each law, on all of its examples, be among the slow tests; quick ones keep to some of them."""
+    if laws.everything:
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from blocks_anthropic import (
     assistant,
     user,
 )
+from laws import examples
 from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import File, Image, Opaque, Reasoning, Text
@@ -37,7 +38,7 @@ from palimpsest.formats import find_format
 from palimpsest.tokens import encoding
 
 FORMAT = find_format("anthropic")
-law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 
 
 EQUAL: dict[str, list[dict[str, Any]]] = {
@@ -310,7 +311,7 @@ def looks_like_messages() -> st.SearchStrategy[Any]:
     return st.lists(message | values, max_size=3) | values
 
 
-@settings(law, max_examples=500)
+@settings(law, max_examples=examples(500))
 @given(data=looks_like_messages())
 def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives a valid context."""

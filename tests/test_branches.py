@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import AsyncMemory, ConfigError, Conflict, EntryNotFound, Memory, Session, SessionNotFound
 from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible
@@ -19,7 +20,7 @@ from sqlitestore import connection
 from worlds import STORES, world
 from writer import turn
 
-law = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 kinds = pytest.mark.parametrize("kind", STORES)
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import strategies
+from laws import examples
 from palimpsest import Context, Memory, Session
 from palimpsest.entries import Image, Text
 from palimpsest.testing import FakeClock
@@ -81,7 +82,7 @@ def test_what_a_compaction_tells_is_what_the_next_context_holds(strategy: str) -
         assert any(did)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     log=strategies.logs(8),
     more=strategies.logs(3),
@@ -122,7 +123,7 @@ def test_a_summary_that_its_fence_makes_larger_is_none(memory: Memory) -> None:
     assert session.context().messages == before.messages
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(st.integers(2, 120), min_size=2, max_size=6), answer=st.integers(1, 150))
 def test_a_summary_of_what_is_active_never_makes_a_context_larger(sizes: list[int], answer: int) -> None:
     """Whatever a summarizer answers, the context after a compaction that did something is smaller, by what it tells."""

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import spans
 from palimpsest.compaction import Snapshot, Strategy
 from palimpsest.compaction.base import low
@@ -115,7 +116,7 @@ EVERY = st.one_of(ANY, BY_ENTRIES)
 
 def law(of: st.SearchStrategy[Strategy]) -> Callable[[Any], Any]:
     """A test that holds for any snapshot and any of these strategies."""
-    return lambda test: settings(max_examples=150)(given(snapshots(), of)(test))
+    return lambda test: settings(max_examples=examples(150))(given(snapshots(), of)(test))
 
 
 def all_groups(before: Snapshot) -> list[Group]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
 from palimpsest.tokens import FunctionCounter
@@ -104,7 +105,7 @@ def test_what_a_strategy_has_evicted_keeps_no_evicting_strategy_busy(memory: Mem
     assert 1 < len(fired) <= 4
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     costs=st.lists(st.integers(2, 30), min_size=1, max_size=10),
     keep=st.integers(0, 3),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import AsyncMemory, BudgetImpossible, Context, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
@@ -24,7 +25,7 @@ from palimpsest.tokens import encoding
 from providers import FORMATS, PROVIDERS
 from talks import Scripted, as_it_is, filler, talk, words
 
-law = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "simple_fifo"},

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest.conditions import FIELDS, ConditionFailed, parse
 from palimpsest.errors import ConfigError, PalimpsestError
 
@@ -467,7 +468,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=60) | st.lists(WORDS, max_size=25).map(" ".join) | st.lists(WORDS, max_size=25).map("".join))
 @pytest.mark.filterwarnings("ignore")
 def test_any_text_gives_a_condition_or_a_config_error(text: str) -> None:

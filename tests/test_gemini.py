@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import rules_gemini as rules
 import strategies
 import strategies_gemini
+from laws import examples
 from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
@@ -30,7 +31,7 @@ from rules import plain
 from worlds import world
 
 FORMAT = find_format("gemini")
-law = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -272,7 +273,7 @@ def looks_like_contents() -> st.SearchStrategy[Any]:
     return st.lists(content | values, max_size=3) | values
 
 
-@settings(law, max_examples=300)
+@settings(law, max_examples=examples(300))
 @given(data=looks_like_contents())
 def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives a valid context."""
@@ -368,7 +369,7 @@ def test_a_log_of_another_provider_makes_valid_contexts(
                 assert all(plain(line) in said for entry in human for line in entry.text.split("\n"))
 
 
-@settings(law, max_examples=40)
+@settings(law, max_examples=examples(40))
 @given(
     log=strategies.logs(),
     given_batches=st.lists(strategies_gemini.batches(), max_size=3),

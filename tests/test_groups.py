@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Session
 from palimpsest.log import OPEN_GROUP, Call, SessionKey
 from palimpsest.runners import drive
@@ -365,7 +366,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("groups")
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.none() | st.integers(30, 700), conditions=conditions)
 @pytest.mark.parametrize("kind", STORES)
 def test_no_cut_parts_a_group_and_no_pin_is_left_out(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest.entries import Entry
 from palimpsest.summarizing import Draft, Recipe, Rejected, Source
 from palimpsest.summarizing.heuristic import heuristic
@@ -328,7 +329,7 @@ def test_forty_facts_over_six_folds():
 # --- bounds
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     logs(), pins, st.integers(1, 120), st.integers(1, 160), st.integers(1, 200), st.sampled_from([words, len]), texts
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import exports_chatgpt
 import exports_claude
+from laws import examples
 from palimpsest import Memory
 from palimpsest.privacy.redaction import Redactor
 from sealed import FIRST, address
@@ -229,7 +230,7 @@ def test_a_message_that_was_broken_comes_when_it_is_mended(memory: Memory) -> No
     assert (broken, mended) == ((4, 0), (1, 4))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=5),
     st.lists(st.integers(0, 4), max_size=12),

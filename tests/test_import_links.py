@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import strategies
+from laws import examples
 from palimpsest import ImportFailed, Memory, Session
 from palimpsest.entries import Entry, Reasoning
 from palimpsest.errors import BudgetImpossible
@@ -333,7 +334,7 @@ def test_a_merge_adds_what_is_new_with_its_links(
         assert copied.entries() == again
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(log=strategies.logs(most=8), data=st.data())
 def test_any_links_are_taken_or_refused(log: list[Any], data: st.DataObject) -> None:
     """Whatever an export says of links: it is refused as such, or contexts of what came of it are valid."""

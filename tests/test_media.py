@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import Entry, Image, Memory
 from palimpsest.media import (
     audio_seconds,
@@ -115,7 +116,7 @@ HEADS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(head=HEADS, length=st.integers(0, 64), rest=st.binary(max_size=200))
 def test_hostile_bytes(head: bytes, length: int, rest: bytes) -> None:
     """Whatever follows a good beginning, readers answer with positive figures or None."""
@@ -163,7 +164,7 @@ def test_unknown_model_counts_as_gpt_4o() -> None:
 SIDES = st.integers(1, 200_000)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(width=SIDES, height=SIDES, detail=st.sampled_from(["low", "high", "auto", "original", "odd", None]))
 def test_unknown_size_costs_the_most(width: int, height: int, detail: str | None) -> None:
     """No image of a known size costs more than one of unknown size, and none is free."""

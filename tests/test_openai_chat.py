@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from laws import examples
 from palimpsest import Memory
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
@@ -207,7 +208,7 @@ def looks_like_messages() -> st.SearchStrategy[Any]:
     return st.lists(message | values, max_size=3) | values
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(data=looks_like_messages())
 def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     """Whatever is handed in raises InvalidEntry and nothing else, or is accepted and comes back equal."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import rules_openai_responses as responses
 import strategies_openai_responses as items
+from laws import examples
 from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.errors import InvalidEntry
@@ -179,7 +180,7 @@ def looks_like_items() -> st.SearchStrategy[Any]:
     return st.lists(item | message | values, max_size=3) | values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=looks_like_items())
 def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     """Whatever is handed in raises InvalidEntry and nothing else, or is accepted, comes back equal and can be shown."""
@@ -202,7 +203,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
             session.context(format=other)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(batches=st.lists(items.batches(), max_size=4))
 def test_batches_of_items_come_back_equal(batches: list[list[dict[str, Any]]]) -> None:
     """Linked into one log, with ids repeated from batch to batch, items come back as they came."""

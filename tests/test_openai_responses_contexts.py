@@ -14,6 +14,7 @@ import rules
 import rules_openai_responses as responses
 import strategies
 import strategies_openai_responses as items
+from laws import examples
 from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry, File, Image, Native, Opaque, Reasoning, Text
@@ -37,7 +38,7 @@ from samples_openai_responses import (
 from worlds import world
 
 FORMAT = find_format("openai-responses")
-law = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 
 
 def responses_session(memory: Memory, **options: Any) -> Session:

@@ -163,10 +163,11 @@ class TwoStoresOneLaidOver(TwoStores):
         super().teardown()
 
 
-def test_an_overlay_behaves_as_the_memory_store() -> None:
+@pytest.mark.parametrize("examples", [13, pytest.param(40, marks=pytest.mark.slow)], ids=["short", "long"])
+def test_an_overlay_behaves_as_the_memory_store(examples: int) -> None:
     """Whatever is asked in whatever order, before and after it is laid over a store, both answer alike."""
     run_state_machine_as_test(
-        TwoStoresOneLaidOver, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+        TwoStoresOneLaidOver, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
     )
 
 

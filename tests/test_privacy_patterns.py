@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import PrivacyRefused, Redactor
 from palimpsest.errors import ConfigError
 from palimpsest.privacy.ambiguity import Ambiguous, check
@@ -186,7 +187,7 @@ _NODES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_NODES)
 def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
     """Where a text twice as long has vastly more ways, the pattern is refused."""
@@ -201,7 +202,7 @@ def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
             assert long <= 100 * max(short, 1), (node.text, unit)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_NODES, st.sampled_from(["a", "b", "ab", "aab"]))
 def test_an_accepted_pattern_runs_in_bounded_time_on_a_hostile_text(node: Node, unit: str) -> None:
     """The engine that backtracks either answers or stops at its timeout."""

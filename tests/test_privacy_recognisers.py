@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest.privacy.credentials import secret_word
 from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
 from palimpsest.privacy.redaction import Redactor
@@ -199,7 +200,7 @@ def test_the_presets_name_recognisers_that_there_are() -> None:
     assert set(POSITIVE) == set(BUILT_IN)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:
     """Whoever is asked in spite of the first look finds nothing either."""
@@ -223,7 +224,7 @@ def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> Non
     assert [one.text(text) for text in texts] == [each.text(text) for text in texts]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet=st.sampled_from("aZ09 .-:@=/+(\"'\\[]_\n\u00a0é\ud800٣²"), max_size=60))
 def test_no_text_breaks_a_recogniser(text: str) -> None:
     """Whatever the text, spans lie in it and are not empty."""

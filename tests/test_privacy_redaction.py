@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest.entries import Entry, Native, Text
 from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy import Span
@@ -135,7 +136,7 @@ _PIECES = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.lists(_PIECES, max_size=8))
 def test_redacting_twice_changes_nothing(pieces: list[str]) -> None:
     """Entries and texts alike, whatever stands beside what was redacted."""

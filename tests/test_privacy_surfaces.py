@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import Memory
 from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
 from palimpsest.formats import find_format
@@ -441,7 +442,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_JSON, st.booleans())
 def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_only: bool) -> None:
     """Arguments, metadata and native payloads of any shape."""

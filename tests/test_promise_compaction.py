@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import BudgetImpossible, Memory, Session
 from palimpsest.testing import FakeClock
 from strategies import WORDS, Operation, logs, perform
@@ -57,7 +58,7 @@ def filled(memory: Memory, clock: FakeClock, log: list[Operation], budget: dict[
 
 
 @given(logs(), logs(8), st.sampled_from(STRATEGIES), budgets, summarizers)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_nothing_is_lost(
     log: list[Operation], more: list[Operation], strategy: dict[str, Any], budget: dict[str, Any], answer: object
 ) -> None:
@@ -85,7 +86,7 @@ def test_nothing_is_lost(
 
 
 @given(logs(), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_compacting_twice_changes_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
@@ -103,7 +104,7 @@ def test_compacting_twice_changes_nothing(
 
 
 @given(logs(), st.sampled_from([one for one in STRATEGIES if one["strategy"] in ("summarizer", "hybrid_summary")]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dict[str, Any]) -> None:
     """After `restore` active set and context are as they were; the log never changed."""
     clock = FakeClock()
@@ -122,7 +123,7 @@ def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dic
 
 
 @given(logs(8), st.lists(logs(3), max_size=4), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_contexts_are_stable_between_compactions(
     log: list[Operation], parts: list[list[Operation]], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
@@ -146,7 +147,7 @@ def test_contexts_are_stable_between_compactions(
 
 
 @given(logs(), st.sampled_from(STRATEGIES), budgets)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_dry_run_tells_and_changes_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import MaxTokens, Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry
@@ -22,7 +23,7 @@ from palimpsest.tokens import encoding
 from worlds import STORES, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 budgets = st.integers(0, 60) | st.integers(0, 400)
 
 
@@ -112,7 +113,7 @@ def test_max_messages_bounds_the_log_and_keeps_the_newest_human_message(
             assert wanted is None or rules.shows(ctx.messages, wanted)
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(log=strategies.logs(), budget=st.integers(0, 1500), request=strategies.requests)
 def test_a_context_fits_by_the_real_encoding_too(
     kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest.context import Context
 from palimpsest.errors import BudgetImpossible
 from palimpsest.facade import Session
 from worlds import STORES, World, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import MaxTokens
 from palimpsest.errors import BudgetImpossible
 from worlds import STORES, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)
-law = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

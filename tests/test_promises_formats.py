@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import rules
 import strategies
+from laws import examples
 from palimpsest import Context, Entry, Memory, Session
 from palimpsest.errors import BudgetImpossible
 from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS, SPOKEN
 
-law = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+law = settings(deadline=None, max_examples=examples(25), suppress_health_check=list(HealthCheck))
 
 
 def attempt(session: Session, **call: Any) -> Context | None:

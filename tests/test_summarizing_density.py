@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest.entries import Entry
 from palimpsest.errors import SummarizerFailed
 from palimpsest.summarizing import Rejected, Reply, Source
@@ -473,7 +474,7 @@ def test_forty_facts_over_six_folds():
     assert words(draft.text) <= 90
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     logs(),
     pins,

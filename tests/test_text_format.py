@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import strategies
+from laws import examples
 from palimpsest import Memory
 from palimpsest.context import Context
 from palimpsest.entries import Entry, File, Image, Opaque, Reasoning, Text
@@ -30,7 +31,7 @@ from palimpsest.window import clamp_text
 from worlds import world
 
 FORMAT = find_format("text")
-law = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 DAY = 86_400_000_000
 FIRST = 1_704_067_200_000_000  # 2024-01-01, in microseconds
 
@@ -272,7 +273,7 @@ def test_no_text_or_name_can_forge_a_line(found: list[Entry]) -> None:
     ]
 
 
-@settings(law, max_examples=100)
+@settings(law, max_examples=examples(100))
 @given(found=st.lists(entries(), max_size=6))
 @example(found=[summary("\r", FIRST, FIRST), Entry(content="\n")])
 def test_what_was_written_is_read_back(found: list[Entry]) -> None:

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from documented import JARGON, WEATHER_MESSAGES, weather
+from laws import examples
 from palimpsest.errors import ConfigError
 from palimpsest.tokens import (
     ENCODINGS,
@@ -140,7 +141,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pieces=st.lists(PIECES, max_size=60), name=st.sampled_from(sorted(ORIGINALS)))
 def test_encoding_is_tiktokens(pieces: list[str], name: str, references: dict[str, tiktoken.Encoding]) -> None:
     """Ids and counts equal those of tiktoken itself over the same vocabulary, and are said to be exact."""
@@ -283,7 +284,7 @@ def test_long_stretch_is_inexact() -> None:
     assert abs(cut.tokens - 3 * whole) <= 5
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(runs=st.lists(st.tuples(st.sampled_from([" ", "\t", "a", "bc", "1", "é"]), st.integers(1, 25_000)), max_size=6))
 def test_slices_join_to_the_text(runs: list[tuple[str, int]]) -> None:
     """Slices are the text in order, and no more of them than the stretches need."""
@@ -406,7 +407,7 @@ ODD = st.recursive(
 KEYS = st.sampled_from(["type", "name", "description", "parameters", "properties", "required", "enum", "strict"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     tool=ODD | st.dictionaries(KEYS, ODD),
     function=ODD | st.dictionaries(KEYS, ODD),
