@@ -1,20 +1,25 @@
 """Every example of README.md and docs/ runs.
 
 `python` blocks of a page run in order and in one namespace, in an empty folder. In `console` blocks the lines that
-begin with `$ palimpsest` run through a shell in the same folder, and output lines below one are compared with what it
-prints; `...` stands for any text. `<!-- not run: reason -->` on the line before a block opts it out.
+begin with `$ palimpsest` run in the same folder, each in a process of its own, and output lines below one are compared
+with what it prints; `...` stands for any text. A line with pipes or the like runs through a shell; for the others the
+command line is loaded once, and forked. `<!-- not run: reason -->` on the line before a block opts it out.
 
 Each page has a process of its own: this file is also the script that runs one (`python test_docs.py PAGE`).
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +30,9 @@ FENCE = re.compile(
 )
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->\s*\Z")
 PROMPT = "$ "
+PRELOADED = ["palimpsest.cli.app", "palimpsest.sync_memory", "rich.console", "rich.table", "tiktoken"]
+SHELL = frozenset("|<>$;&*?~#`")
+"""What only a shell understands, where it is not quoted."""
 # A shell function, so that documented lines may use pipes and redirections.
 COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
 
@@ -72,13 +80,41 @@ def looks_like(output: str, expected: str) -> bool:
 def run_command(where: str, command: str, expected: str) -> None:
     """Run one documented command; exit with what went wrong if it fails or prints something else."""
     environ = os.environ | {"PALIMPSEST_PYTHON": sys.executable, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    shell = ["sh", "-c", COMMAND + command]
-    ran = subprocess.run(shell, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    output = ran.stdout.decode()
-    if ran.returncode:
-        sys.exit(f"{where}: `{command}` ended with {ran.returncode}\n{output}")
+    if SHELL.isdisjoint(command):
+        code, output = run_forked(shlex.split(command.replace("\\\n", " ")), environ)
+    else:
+        shell = ["sh", "-c", COMMAND + command]
+        ran = subprocess.run(shell, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        code, output = ran.returncode, ran.stdout.decode()
+    if code:
+        sys.exit(f"{where}: `{command}` ended with {code}\n{output}")
     if expected.strip() and not looks_like(output, expected):
         sys.exit(f"{where}: `{command}` printed\n{tidy(output)}\n\nthe page says\n{tidy(expected)}")
+
+
+def run_forked(words: list[str], environ: dict[str, str]) -> tuple[int | None, str]:
+    """How a process of the command line ended, and what it printed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryFile() as output:
+        process = context.Process(target=be_command, args=(words, environ, DupFd(output.fileno())))
+        process.start()
+        process.join()
+        output.seek(0)
+        return process.exitcode, output.read().decode()
+
+
+def be_command(words: list[str], environ: dict[str, str], output: Any) -> None:
+    """Become the command line, started with these words."""
+    from palimpsest.cli import main
+
+    os.environ.clear()
+    os.environ.update(environ)
+    printed = output.detach()
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    sys.argv = words
+    main()
 
 
 def run_page(page: Path) -> None:
