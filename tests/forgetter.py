@@ -21,6 +21,7 @@ def forget(path: str, what: str) -> None:
         subject: dict[str, Any] = {"user": USER} if what == "user" else {"matches": WORD}
         done = memory.forget(**subject, progress=lambda done, total: say([done, total]))
         say({"entries": done.entries, "remains": [*done.remains]})
+        sys.stdin.readline()  # so that a kill that comes late finds a process
 
 
 def append(path: str, number: str) -> None:

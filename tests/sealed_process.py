@@ -51,6 +51,7 @@ def rotate(where: str) -> None:
         meet()
         done = rotate_keys(memory, progress=lambda done, total: say([done, total]))
         say(["done", done.texts, done.items])
+        sys.stdin.readline()  # so that a kill that comes late finds a process
 
 
 if __name__ == "__main__":
