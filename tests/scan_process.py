@@ -111,10 +111,10 @@ def mortal(kind: str, steps: Steps) -> None:
     STORES.register("mortal", opened)
 
 
-def die(kind: str, pristine: str, name: str) -> None:
-    """Redact a copy of the folder for each step, and be killed there; say how many there were."""
+def die(kind: str, pristine: str, name: str, every: int) -> None:
+    """Redact a copy of the folder for one of so many steps, and be killed there; say how many there were."""
     Memory.open("memory://").session("s", model="gpt-4o").options.counter.count("loaded once, for all children")
-    for last in range(1_000):
+    for last in range(0, 1_000, every):
         copy = f"{pristine}-{last}"
         shutil.copytree(pristine, copy)
         child = os.fork()
@@ -153,7 +153,9 @@ def scan(address: str) -> None:
         say("ready")
         sys.stdin.readline()
         redacted = 0
-        while not select.select([sys.stdin], [], [], 0)[0]:
+        ended = False
+        while not ended:  # once at least: what was there before the writers is found by one who is late, too
+            ended = bool(select.select([sys.stdin], [], [], 0)[0])
             redacted += memory.scan(POLICY, apply=True).redacted
         say(redacted)
 
@@ -168,7 +170,7 @@ if __name__ == "__main__":
     mode, *arguments = sys.argv[1:]
     if mode == "die":
         folder = Path(arguments[0])
-        die("sqlite" if (folder / "a.db").exists() else "file", str(folder), arguments[1])
+        die("sqlite" if (folder / "a.db").exists() else "file", str(folder), arguments[1], int(arguments[2]))
     elif mode == "write":
         write(arguments[0], int(arguments[1]))
     else:

@@ -196,12 +196,10 @@ class FixedSize:
         return "\n".join(f"- {fact}" for fact in newest)
 
 
-ROUNDS = 200
-
-
+@pytest.mark.parametrize("rounds", [70, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("memory", ["memory", "sqlite"], indirect=True)
-def test_two_hundred_rounds(memory: Memory) -> None:
-    """Two hundred rounds with a summarizer of fixed size that forgets what it is not shown again.
+def test_many_rounds(memory: Memory, rounds: int) -> None:
+    """Round after round with a summarizer of fixed size that forgets what it is not shown again.
 
     The earlier summary is in its input at every round, and what is pinned by importance is never gone.
     """
@@ -209,7 +207,7 @@ def test_two_hundred_rounds(memory: Memory) -> None:
     chat = memory.session("one", counter=words, summarizer=summarizer)
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "max_summary_tokens": 60}
     before = ""
-    for i in range(ROUNDS):
+    for i in range(rounds):
         importance = 1.0 if i % 50 == 0 else None
         chat.add_user_message(f"fact-{i:04d} order ORD-{i:04d} {filler(60)}", importance=importance)
         chat.add_assistant_message(f"noted {filler(60)}")
@@ -227,7 +225,7 @@ def test_two_hundred_rounds(memory: Memory) -> None:
 
     proof = chat.verify()
     assert proof.ok, proof.problems
-    assert (proof.covered, proof.active, proof.versions) == (2 * ROUNDS - 2, 2, ROUNDS - 1)
+    assert (proof.covered, proof.active, proof.versions) == (2 * rounds - 2, 2, rounds - 1)
 
 
 @pytest.mark.parametrize("memory", ["memory"], indirect=True)

@@ -273,10 +273,11 @@ def grow(w: World, turns: int) -> int:
     return tokens
 
 
-def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: Path) -> None:
-    """600 turns with tools: at most one cut for each way from low to high water, and an erasure adds one epoch."""
+@pytest.mark.parametrize("turns", [200, pytest.param(600, marks=pytest.mark.slow)])
+def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: Path, turns: int) -> None:
+    """Hundreds of turns with tools: at most one cut for each way from low to high water; an erasure adds one epoch."""
     with world(kind, folder, max_tokens=1000) as w:
-        tokens = grow(w, 600)
+        tokens = grow(w, turns)
         ctx = w.session.context(system="be kind")
         assert ctx.budget is not None
         w.session.erase([ctx.report.last_seq])

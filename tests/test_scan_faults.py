@@ -176,8 +176,9 @@ def drive_head(memory: Memory) -> Any:
 # --- killed
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_killed_at_any_step_the_same_again_finishes(kind: str, tmp_path: Path) -> None:
+def test_killed_at_any_step_the_same_again_finishes(kind: str, every: int, tmp_path: Path) -> None:
     """Whenever the process is killed, the sessions are whole, and the next scan leaves what an undisturbed one does."""
     pristine = tmp_path / "pristine"
     word = Words()
@@ -196,10 +197,10 @@ def test_killed_at_any_step_the_same_again_finishes(kind: str, tmp_path: Path) -
         session.add_assistant_message("so it is")
     name = address(kind, pristine).rpartition("/")[2]
 
-    runs = Process("die", pristine, name, script=SCRIPT).end()
+    runs = Process("die", pristine, name, every, script=SCRIPT).end()
 
     assert [run["killed"] for run in runs] == [True] * (len(runs) - 1) + [False]
-    assert len(runs) > 20
+    assert len(runs) > 20 // every
     finished: set[str] = set()
     for run in runs:
         folder = Path(run["folder"])

@@ -30,6 +30,24 @@ WORLDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sealed": ("sqlite:///{}/log.db", "sync", {"encryption": KEYS}),
 }
 RUNS = [(world, "pattern") for world in WORLDS] + [("sqlite", "recogniser"), ("sqlite", "pseudonym")]
+LONG = {"memory.import_file", "memory.import_session", "session.compact"}
+"""Drivers that do very much."""
+AGAIN = {("memory", "pattern"), ("sealed", "pattern"), ("sqlite", "pseudonym")}
+"""Runs in which these are among the slow tests: privacy takes the same steps in another."""
+
+
+def driven_runs() -> list[Any]:
+    """Every driver in every run."""
+    return [
+        pytest.param(
+            path,
+            *run,
+            marks=pytest.mark.slow if path in LONG and run in AGAIN else (),
+            id=f"{path}-{' '.join(run)}",
+        )
+        for path in DRIVERS
+        for run in RUNS
+    ]
 
 
 @pytest.mark.parametrize(("lists", "classes"), [(MEMORY, (Memory, AsyncMemory)), (SESSION, (Session, AsyncSession))])
@@ -54,9 +72,8 @@ def test_every_public_name_is_in_the_list() -> None:
     assert (FACES | set(VALUES)) <= set(palimpsest.__all__)
 
 
-@pytest.mark.parametrize(("world", "case"), RUNS, ids=[f"{world} {case}" for world, case in RUNS])
-@pytest.mark.parametrize("path", DRIVERS)
-def test_nothing_private_gets_past_it(tmp_path: Path, world: str, case: str, path: str) -> None:
+@pytest.mark.parametrize(("path", "world", "case"), driven_runs())
+def test_nothing_private_gets_past_it(tmp_path: Path, path: str, world: str, case: str) -> None:
     """Neither in files, while the store is open and after it was closed, nor in logs, events, errors, or prompts."""
     where, face, options = WORLDS[world]
     folder = tmp_path / "store"
