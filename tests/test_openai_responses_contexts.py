@@ -90,9 +90,12 @@ def test_contexts_are_valid_and_stable(
             ctx = attempt(w.session, **data.draw(strategies.requests, label="request"))
             if ctx is not None:
                 check(ctx)
-                # Fences and stand-in names are our overhead, which a counter of the user's own does not see.
-                said = sum(map(strategies.WORDS.count, responses.texts(ctx.request())))
-                assert said <= ctx.tokens + 4 * len(ctx.messages)
+                # Fences and stand-in names are our overhead, which a counter of the user's own does not see. A message
+                # has as many fences as thoughts that are not shown as such.
+                texts = responses.texts(ctx.request())
+                fences = sum(text.count("thinking>") for text in texts)
+                said = sum(map(strategies.WORDS.count, texts))
+                assert said <= ctx.tokens + 4 * len(ctx.messages) + fences
                 seen.append(ctx)
         for i, earlier in enumerate(seen):
             for later in seen[i + 1 :]:
