@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX lim
 STORED = pytest.mark.parametrize(
     ("kind", "encrypted"),
     [
-        ("sqlite", False),
-        ("file", True),
-        pytest.param("sqlite", True, marks=pytest.mark.slow),
-        pytest.param("file", False, marks=pytest.mark.slow),
+        ("sqlite", True),
+        ("file", False),
+        pytest.param("sqlite", False, marks=pytest.mark.slow),
+        pytest.param("file", True, marks=pytest.mark.slow),
     ],
 )
 

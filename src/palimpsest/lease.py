@@ -9,7 +9,6 @@ from __future__ import annotations
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from typing import TYPE_CHECKING
 
-from palimpsest.checks import check_descriptors
 from palimpsest.entries import new_ids
 from palimpsest.errors import Closed, ConfigError, LockTimeout, PalimpsestError
 from palimpsest.log import SessionKey
@@ -127,11 +126,8 @@ class Renewals:
         with self._lock:
             self._held.add(lease)
             if self._end is None:
-                try:
-                    from threading import Event
-                except OSError as fault:
-                    check_descriptors(fault)
-                    raise
+                from threading import Event
+
                 end = Event()
                 apart(self._work, end)
                 self._end = end

@@ -11,7 +11,7 @@ import msgspec
 from palimpsest import spans
 from palimpsest.admission import discreet
 from palimpsest.appending import Gathered, store_of
-from palimpsest.checks import check_whole
+from palimpsest.checks import check_descriptors, check_whole
 from palimpsest.compacting import Sent
 from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
@@ -293,7 +293,11 @@ class AsyncSession(Erasing):
             else:
                 renewals, runner = self._memory.renewals, self._memory.runner
                 self._lease = Lease(self._store, runner, self._options.key, "turn", renewals.seconds)
-                await self._lease.take(renewals, wait)
+                try:
+                    await self._lease.take(renewals, wait)
+                except OSError as fault:
+                    check_descriptors(fault)
+                    raise
             yield self
             await self.end_turn()
         except BaseException:
