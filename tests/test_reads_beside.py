@@ -89,7 +89,7 @@ def whole(export: dict[str, Any]) -> None:
     numbers = sorted(entry["seq"] for entry in [*export["entries"], *export["tombstones"]])
     head = export["head"]
     assert numbers == list(range(head["first_seq"], head["next_seq"]))
-    made = {record["revision"] for record in export["records"] if record.get("compaction")}
+    made = {record["revision"] for record in export["records"] if record.get("compaction") is not None}
     assert head["compaction"] in {0, *made}
 
 
