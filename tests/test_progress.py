@@ -11,7 +11,7 @@ import pytest
 
 from forgetter import WORD
 from marked import PLACES, opened
-from palimpsest import EntryNotFound, Memory, Query, Redactor, Session, Summarize
+from palimpsest import Entry, EntryNotFound, Memory, Query, Redactor, Session, SessionNotFound, Summarize
 from palimpsest.entries import moment
 from palimpsest.log import SessionKey
 from palimpsest.stores import Store
@@ -257,6 +257,29 @@ def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: 
         names = [info.session for info in memory.sessions()]
         assert len(names) > 3
         assert [name for name in names if says(memory.session(name), WORD)] == []
+
+
+@pytest.mark.parametrize("after", ["nothing", "another"])
+def test_a_branch_is_of_the_session_that_is_there(place: str, after: str, tmp_path: Path) -> None:
+    """Of a session that is deleted right before the fork is made there is none; of one in its place, a whole one."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one")
+        session.add([{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}])
+
+        async def deleting(store: Store, key: SessionKey, _: int) -> None:
+            await store.delete(key)
+            if after == "another":
+                await store.append(key, [Entry(content="only")])
+
+        Restless(memory, deleting, times=1)
+
+        if after == "nothing":
+            with pytest.raises(SessionNotFound):
+                session.fork("branch")
+            assert memory.sessions() == []
+        else:
+            assert said(session.fork("branch")) == ["only"]
+            assert memory.session("branch").verify().problems == ()
 
 
 @pytest.mark.parametrize("what", ["erase", "neuralyze"])

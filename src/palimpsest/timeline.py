@@ -83,7 +83,7 @@ class Timeline(Writer):
                 then, forked_from=(self.id, point.revision), usage=usage, attempts=attempts, created=now, updated=now
             )
             try:
-                await self._store.fork(self._options.key, into, branch, expect_epoch=head.epoch)
+                await self._store.fork(self._options.key, into, branch, expect_epoch=head.epoch, created=head.created)
                 break
             except Conflict:
                 if await self._store.head(options.key) is not None:

@@ -170,13 +170,13 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         """Make the session `into` of the same tenant: a branch of `key` with the given head.
 
         It has the entries of `key` before `head.next_seq`, with ids, places and counts, and the records up to
         `head.revision`. What is added to one branch afterwards is in no other; deleting, clearing or replacing
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
-        expected; what is added meanwhile does not conflict.
+        expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
 
     @abstractmethod

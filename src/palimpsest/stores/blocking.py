@@ -83,9 +83,9 @@ class BlockingStore(Store):
         self.check()
         return await self._run(self._compact, key, change, expect_revision, expect_epoch)
 
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         self.check()
-        await self._run(self._fork, key, into, head, expect_epoch)
+        await self._run(self._fork, key, into, head, expect_epoch, created)
 
     async def branches(self, key: SessionKey) -> list[str]:
         self.check()
@@ -201,7 +201,7 @@ class BlockingStore(Store):
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head: ...
     @abstractmethod
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None: ...
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None: ...
     @abstractmethod
     def _branches_of(self, key: SessionKey) -> list[str]: ...
     @abstractmethod

@@ -94,10 +94,10 @@ class MemoryStore(RewritingStore):
             self._logs.update(changed)
             return head
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         with self._lock:
             log = self._logs.get(key) or MemoryLog()
-            expected(key, log.head, None, expect_epoch)
+            expected(key, log.head, None, expect_epoch, created)
             there = self._logs.get(SessionKey(key.tenant, into))
             branch = branching(key, into, there.head if there else None)
             self._logs[branch] = log.branch(self.witness.head(branch, None, head))

@@ -182,13 +182,13 @@ class Overlay(Store):
         self._logs.update(changed)
         return head
 
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         target = SessionKey(key.tenant, into)
         await self._log(key)
         await self._log(target)
         with self._lock:
             log, there = self._logs[key], self._logs[target]
-            expected(key, log.head, None, expect_epoch)
+            expected(key, log.head, None, expect_epoch, created)
             branch = branching(key, into, there.head if there.there else None)
             self._logs[branch] = log.branch(self.witness.head(branch, None, head))
 

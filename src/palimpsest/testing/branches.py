@@ -113,6 +113,21 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(KEY._replace(session="new"))) == ["a"]
 
     @rule
+    async def test_a_fork_is_of_the_session_that_was_looked_at(self, on: Opened) -> None:
+        """One that was deleted since, with or without another in its place, is a conflict, and nothing is made."""
+        await on.store.append(KEY, said("a", "b"))
+        head = await on.store.head(KEY) or Head()
+        await on.store.delete(KEY)
+
+        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_epoch=0, created=head.created))
+        on.clock.advance(1)
+        await on.store.append(KEY, said("another"))
+        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_epoch=0, created=head.created))
+
+        assert await on.store.head(BRANCH) is None
+        assert texts(await on.store.read(KEY)) == ["another"]
+
+    @rule
     async def test_ids_that_branches_share_are_known_in_each(self, on: Opened) -> None:
         """A batch from before the point adds nothing to a branch; one from after it does."""
         before, after = said("a"), said("b")

@@ -124,7 +124,7 @@ class EncryptedStore(SealingStore):
         self.reader.note_digests(key, after, linked)
         return await self.reader.took(key, after)
 
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int) -> None:
+    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         async def write() -> None:
             seen = await self.reader.head(key)
             branch = key._replace(session=into)
@@ -136,7 +136,7 @@ class EncryptedStore(SealingStore):
                 ledger = seen.ledger.up_to(head.next_seq, head.revision)
                 seal = ledger.put_into(seal, last=records[-1].revision if records else 0)
             sealed = forms.seal_head(head, box, lineage, seal)
-            await self.below.fork(key, into, sealed, expect_epoch=expect_epoch)
+            await self.below.fork(key, into, sealed, expect_epoch=expect_epoch, created=created)
             await self._settle([branch], box)
 
         await self._whole(write)

@@ -230,12 +230,12 @@ class Changes(SideFiles):
             at.seq: at.id for at in found if at.damaged or not at.erased or not self.witness.is_grave(at.id, at.seq)
         }
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         at = self._place(key)
         target = self._place(SessionKey(key.tenant, into))
         with self._holding(write=True), contextlib.ExitStack() as locks:
             found = self._reading(at, lambda log: (log.head, log.family), None)
-            expected(key, (found and found[0]) or Head(), None, expect_epoch)
+            expected(key, (found and found[0]) or Head(), None, expect_epoch, created)
             branch = branching(key, into, self._reading(target, lambda log: log.head or Head(), None))
             if found is None:
                 self._found(target, branch, head)
@@ -246,7 +246,7 @@ class Changes(SideFiles):
                 self._disk.make_folder(folder)
             locks.callback(remove_if_empty, folder)
             log = locks.enter_context(self._writing(at, create=True))
-            expected(key, log.head or Head(), None, expect_epoch)
+            expected(key, log.head or Head(), None, expect_epoch, created)
             if log.family != found[1]:
                 raise Conflict(f"session {key.session!r}", "was replaced by another writer: read it again")
             there = locks.enter_context(self._writing(target, create=True))

@@ -201,9 +201,9 @@ class Logs:
             end = LAST if row is None else self.heads.decode(*row).first_seq - 1
             self.rows.remove(place(log, self.branches.kept(log) + 1), place(log, end))
 
-    def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
+    def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         found = self.heads.find(key)
-        expected(key, found.head if found else Head(), None, expect_epoch)
+        expected(key, found.head if found else Head(), None, expect_epoch, created)
         there = self.heads.find(SessionKey(key.tenant, into))
         branch = branching(key, into, there.head if there else None)
         known, shared = self.heads.create(branch), Shared()

@@ -152,8 +152,8 @@ class SQLiteStore(RewritingStore):
     def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         return self._database.write(lambda tables: tables.logs.compact(key, change, expect_revision, expect_epoch))
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int) -> None:
-        self._database.write(lambda tables: tables.logs.fork(key, into, head, expect_epoch))
+    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
+        self._database.write(lambda tables: tables.logs.fork(key, into, head, expect_epoch, created))
 
     def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
         self._database.write(lambda tables: tables.logs.load(key, dump, replace))
