@@ -282,6 +282,27 @@ def test_a_branch_is_of_the_session_that_is_there(place: str, after: str, tmp_pa
             assert memory.session("branch").verify().problems == ()
 
 
+@pytest.mark.parametrize("after", ["nothing", "another"])
+def test_a_pin_is_of_an_entry_that_is_there(place: str, after: str, tmp_path: Path) -> None:
+    """An entry whose session is deleted right before it is pinned is not found, and no other is pinned in its place."""
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one")
+        pinned = session.add_user_message("to be pinned")
+
+        async def deleting(store: Store, key: SessionKey, _: int) -> None:
+            await store.delete(key)
+            if after == "another":
+                await store.append(key, [Entry(content="only")])
+
+        Restless(memory, deleting, times=1)
+
+        with pytest.raises(EntryNotFound):
+            session.pin(pinned.id)
+
+        assert [info.entries for info in memory.sessions()] == ([] if after == "nothing" else [1])
+        assert session.stats().pinned == 0
+
+
 @pytest.mark.parametrize("what", ["erase", "neuralyze"])
 def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -> None:
     """A strategy destroys nothing that somebody pins right before it; an entry that is named goes all the same."""

@@ -70,9 +70,9 @@ class Admission:
             numbers = verdicts[-1].pseudonyms.numbers
             if numbers == head.pseudonyms:
                 return verdicts
-            change = Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=numbers)
             known = head.pseudonyms
             while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
+                change = Change(kind="pseudonyms", reason="pseudonyms", created=head.created, pseudonyms=numbers)
                 try:
                     await store.compact(key, change, expect_revision=head.revision)
                     return verdicts

@@ -352,4 +352,4 @@ def _change(view: str, state: View, reason: str, plan: CutPlan | None) -> Change
             "clamped": plan.clamped,
             "rungs": list(plan.rungs),
         }
-    return Change(kind="cut", reason=reason, view=view, cut=state.cut, detail=detail)
+    return Change(kind="cut", reason=reason, created=state.head.created, view=view, cut=state.cut, detail=detail)

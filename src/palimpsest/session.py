@@ -15,10 +15,10 @@ from palimpsest.checks import check_descriptors, check_whole
 from palimpsest.compacting import Sent
 from palimpsest.entries import Entry
 from palimpsest.erasure import Erasing
-from palimpsest.errors import ConfigError, EntryNotFound
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
 from palimpsest.lease import Lease
-from palimpsest.log import Change, Head, Usage
+from palimpsest.log import Change, Usage
 
 if TYPE_CHECKING:
     from palimpsest.assembly import Assembly
@@ -256,14 +256,19 @@ class AsyncSession(Erasing):
 
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
         self._may_write()
-        seqs = tuple([(await self._reader.named(id)).seq for id in ids])
-        head = await self._reader.head() if seqs and not unpin else Head()
-        for seq in seqs:
-            if spans.within(head.rewound, seq):
-                raise EntryNotFound(self.id, f"{seq}, which was rewound")
-        if seqs:
-            reason = "unpinned" if unpin else "pinned"
-            await self._store.compact(self._options.key, Change(kind="pin", reason=reason, seqs=seqs, unpin=unpin))
+        named, reason = tuple(ids), "unpinned" if unpin else "pinned"
+        while named:
+            head = await self._reader.head()
+            seqs = tuple([(await self._reader.named(id)).seq for id in named])
+            for seq in seqs if not unpin else ():
+                if spans.within(head.rewound, seq):
+                    raise EntryNotFound(self.id, f"{seq}, which was rewound")
+            change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
+            try:
+                await self._store.compact(self._options.key, change)
+                return
+            except Conflict:  # it was deleted; another may be in its place
+                continue
 
     # --- turns
 
