@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from palimpsest.runners import Runner
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import open_memory
 from palimpsest.stores.overlay import Overlay
+from palimpsest.threads import apart, outcome
 from processes import Process
 
 pytestmark = [
@@ -109,6 +111,19 @@ def test_an_interruption_leaves_all_or_nothing(sites: Sites, kind: str, verb: st
 def test_no_moment_is_a_bad_one(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
     """The same at every moment of each verb."""
     tried(sites, verb, dice, MOST)
+
+
+def test_a_wait_for_a_thread_raises_what_the_handler_raised() -> None:
+    """Never an error of the lock that was waited for in its stead: at whichever moment of starting and waiting."""
+    at, lock = 0, allocate_lock()
+
+    def act() -> None:
+        outcome(apart(lambda: lock.acquire(timeout=0.01)), 60)
+
+    while interrupted(act, at):
+        at += 1
+
+    assert at > 10
 
 
 @pytest.mark.slow

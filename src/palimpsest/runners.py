@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.logs import Told, log_failure
-from palimpsest.threads import LoopThread, Suspended, apart, warn
+from palimpsest.threads import LoopThread, Suspended, apart, outcome, warn
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -144,7 +144,7 @@ class Inline:
         return get_ident()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
-        return apart(function, *arguments).result(timeout)
+        return outcome(apart(function, *arguments), timeout)
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
         from concurrent.futures import CancelledError
@@ -153,7 +153,7 @@ class Inline:
         future = self._begin(coroutine)
         self._waits.add(future)
         try:
-            return future.result(timeout)
+            return outcome(future, timeout)
         except CancelledError:
             if self._closed:
                 raise Closed("the memory") from None
@@ -209,7 +209,7 @@ class Inline:
         if worker is None or get_ident() == self._working:  # a job does not wait for itself
             return not self._jobs
         try:
-            worker.result(self.patience if timeout is None else timeout)
+            outcome(worker, self.patience if timeout is None else timeout)
         except TimeoutError:
             return False
         return True
@@ -238,7 +238,7 @@ class Inline:
             await last()
             return
         try:
-            apart(lambda: drive(last())).result(patience)
+            outcome(apart(lambda: drive(last())), patience)
         except TimeoutError:
             warn(STILL_USED, patience)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import methodcaller
@@ -27,10 +28,13 @@ def unbroken(*steps: Callable[[], object]) -> None:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Start a function in a daemon thread of its own, with the caller's context variables."""
+    """Start a function in a daemon thread of its own, with the caller's context variables.
+
+    The thread is begun by one call of C: `Thread.start` waits for it in steps of Python, and where a handler raises
+    there, that is lost, and the function may never run.
+    """
     from concurrent.futures import Future
     from contextvars import copy_context
-    from threading import Thread
 
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # nobody can cancel it from here on
@@ -38,16 +42,30 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
 
     def work() -> None:
         try:
-            outcome = context.run(function, *arguments)
+            result = context.run(function, *arguments)
         except StopIteration as end:  # no future holds one
             future.set_exception(RuntimeError(f"the function raised {end!r}"))
         except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
             future.set_exception(error)
         else:
-            future.set_result(outcome)
+            future.set_result(result)
 
-    Thread(target=work, name="palimpsest-outside", daemon=True).start()
+    start_new_thread(work, ())
     return future
+
+
+def outcome(future: Future[T], timeout: float | None = None) -> T:
+    """What comes of a future. Raises TimeoutError where nothing has after so many seconds.
+
+    Its own `result` waits in steps of Python, in which a handler's exception is lost: another, of its
+    lock, comes in its stead.
+    """
+    done = allocate_lock()
+    done.acquire()
+    future.add_done_callback(lambda _: done.release())
+    if not done.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+        raise TimeoutError
+    return future.result()
 
 
 class LoopThread:
@@ -81,7 +99,7 @@ class LoopThread:
         """Cancel everything and wait for the end of the thread, at most so many seconds."""
         self._loop.call_soon_threadsafe(self._end.set)
         try:
-            self._gone.result(timeout)
+            outcome(self._gone, timeout)
         except TimeoutError:
             warn("an event loop did not end within %g seconds", timeout)
 
