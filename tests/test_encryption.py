@@ -175,14 +175,14 @@ def test_whoever_adds_a_field_decides_what_becomes_of_it() -> None:
     }
     sealed = {
         Head: {"calls", "contexts", "pseudonyms", "views", "forked_from"},
-        Change: {"reason", "cut", "compaction", "pseudonyms", "back", "detail"},
+        Change: {"reason", "cut", "compaction", "pseudonyms", "back", "detail", "entries"},
         Record: {"reason", "cut", "compaction", "detail"},
         Summary: {"text", "items", "fallback"},
     }
     clear = {
         Head: "revision epoch epoch_reason first_seq next_seq turn group tail reasoning pauses pinned erased usage "
         "prompt turns rewound hidden compaction attempts created updated seal mac",
-        Change: "kind created view seqs ids unpin unpinned usage prompt spare also silence attempts",
+        Change: "kind created view seqs ids unpin unpinned usage prompt spare also silence attempts turn",
         Record: "revision kind at view seqs unpin to rewound before mac",
         Summary: "id covers folded parents revision version level folds method model prompt passes tokens shown_tokens "
         "counter source_tokens first_at last_at at spent withdrawn",
