@@ -182,6 +182,33 @@ def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
             session.add(turn("after"))
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> None:
+    """What was erased, and whose tombstone is damaged since, is not erased twice: rewound or not, in every branch."""
+    with world.opened() as memory:
+        session = memory.session("s")
+        before = session.stats().revision
+        session.erase([SEQ, SEQ + 2])
+        session.fork("early", at=before)
+        session.fork("branch")
+        if hidden:
+            session.rewind(3)
+    damaged = world.damage(SEQ)
+
+    with world.opened() as memory:
+        memory.session("s").repair()
+
+    with world.opened() as memory:
+        for name in ("s", "branch", "early"):
+            session = memory.session(name)
+            session.repair()
+            assert session.verify().problems == ()
+            assert session.repair().entries == 0
+            living = [entry for entry in session.entries() if not entry.erased]
+            assert memory.info(name).entries == len(living)
+        assert {entry.seq for entry in memory.session("early").entries() if entry.erased} == {*damaged, SEQ, SEQ + 2}
+
+
 @pytest.mark.parametrize("seq", [1, 2, 3, 4, 6, 7, 24])
 def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
     """Whichever entry it is, a question, a call, a result, an answer, the first or the last: the context is valid."""

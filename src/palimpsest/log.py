@@ -5,7 +5,7 @@ every write; entries at or beyond `head.next_seq` do not exist yet. Stores call 
 `palimpsest.resuming.committed` inside their transaction (or compare-and-set loop) and store what these return.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -334,6 +334,16 @@ def fitted(head: Head, change: Change) -> Change:
     back = msgspec.structs.replace(back, next_seq=head.next_seq, rewound=rewound, hidden=back.hidden + added)
     detail = {**change.detail, "entries": change.detail.get("entries", 0) + added}
     return msgspec.structs.replace(change, back=back, detail=detail)
+
+
+def recounted(head: Head, graves: Collection[int]) -> Head:
+    """Return the head of a log in which these are the places of all tombstones, with what it counts made anew.
+
+    For an erasure of what is damaged: nobody knows whether that was counted before.
+    """
+    there = [seq for seq in graves if head.first_seq <= seq < head.next_seq]
+    hidden = spans.size(head.rewound) - sum(spans.within(head.rewound, seq) for seq in there)
+    return msgspec.structs.replace(head, erased=len(there), hidden=hidden)
 
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:

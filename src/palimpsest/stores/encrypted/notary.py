@@ -99,7 +99,7 @@ class Notary(Witness):
         if change.kind == "clear":
             ledger, last, seal = Ledger(), 0, _replace(seal, log=new_log())  # nothing of before is of it any more
         elif change.kind == "erase":
-            after = _uncounted(before, after, ledger.graves.intersection(change.seqs))
+            after = _counted(before, after, set(change.seqs) - ledger.graves)
             ledger.bury(change.seqs)
         records, token = [], new_token()
         for one in made:
@@ -204,9 +204,10 @@ def _is_none(head: Head) -> bool:
     return not head.revision and head.seal is None
 
 
-def _uncounted(before: Head, after: Head, again: Collection[int]) -> Head:
-    """The head after an erasure that counts what was erased before, and somebody has put back, only once."""
-    if not again:
+def _counted(before: Head, after: Head, new: Collection[int]) -> Head:
+    """The head after an erasure that counts what is erased by it, and nothing that was, and somebody has put back."""
+    erased = before.erased + len(new)
+    if after.erased == erased:
         return after
-    hidden = sum(spans.within(before.rewound, seq) for seq in again)
-    return _replace(after, erased=after.erased - len(again), hidden=after.hidden + hidden)
+    hidden = sum(spans.within(before.rewound, seq) for seq in new)
+    return _replace(after, erased=erased, hidden=before.hidden - hidden)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from palimpsest.entries import Entry, pack
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, still_meant
+from palimpsest.log import Change, Head, Record, SessionKey, recounted, still_meant
 from palimpsest.private_files import private
 from palimpsest.resuming import committed
 from palimpsest.runners import Runner
@@ -128,13 +128,21 @@ class Changes(SideFiles):
         return head
 
     def _applied(
-        self, key: SessionKey, before: Head, change: Change, there: Sequence[Record], changed: Sequence[Record]
+        self,
+        key: SessionKey,
+        before: Head,
+        change: Change,
+        there: Sequence[Record],
+        changed: Sequence[Record],
+        graves: Collection[int] | None = None,
     ) -> tuple[Head, list[Record], list[Entry]]:
         """The head after a change, and the records to be stored: those that are changed, and its own, if it has one.
 
-        And the entries that it adds.
+        And the entries that it adds. `graves` are the places of all tombstones then, where they are to be counted anew.
         """
         head, record, linked = committed(before, change, self._clock())
+        if graves is not None:
+            head = recounted(head, graves)
         own = [record] if record is not None else []
         head, made = self.witness.changed(key, before, head, change, there, [*changed, *own])
         return self.witness.head(key, before, head), made, linked
@@ -150,7 +158,7 @@ class Changes(SideFiles):
         begin = log.start if change.silence else log.find(first)[0]  # what was made from an entry stands behind it
         told = list(log.records(0, ENDLESS) if change.silence else log.compactions(begin))
         change, changed = erasing(change, told, before)
-        head, made, _ = self._applied(key, before, change, told, changed)
+        head, made, _ = self._applied(key, before, change, told, changed, _graves(log, change.seqs))
         drop_counts(at, list(change.seqs))
         with self._rewriting(at, log, new_header(key, log.family)) as file:
             now = {one.revision: one for one in made[: len(changed)]}
@@ -314,6 +322,13 @@ class Changes(SideFiles):
                     return there
             except FileNotFoundError:  # another process was first
                 return False
+
+
+def _graves(log: Log, seqs: Sequence[int]) -> set[int] | None:
+    """The places of all tombstones when these entries are some, too; None where none of these is damaged."""
+    if not any(at.damaged for at, _ in (log.entries(min(seqs), max(seqs) + 1) if seqs else ())):
+        return None
+    return {at.seq for at, _ in log.entries(1, ENDLESS) if at.erased and not at.damaged}.union(seqs)
 
 
 def _family(log: Log) -> str:

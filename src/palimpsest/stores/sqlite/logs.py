@@ -10,7 +10,7 @@ import msgspec
 from palimpsest.entries import Entry, placed_at
 from palimpsest.errors import StoreCorrupt
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, still_meant
+from palimpsest.log import Change, Head, Record, SessionKey, recounted, still_meant
 from palimpsest.resuming import committed
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
@@ -161,21 +161,25 @@ class Logs:
             note(self._db)
         if change.kind == "erase":
             homes = by_log(known.number, known.shared, change.seqs)
-            there = {seq: id for log, seqs in homes.items() for seq, id in self.rows.living(log, seqs)}
-            change = still_meant(known.head, change, there)
+            living = [entry for log, seqs in homes.items() for entry in self.rows.living(log, seqs)]
+            change = still_meant(known.head, change, {entry.seq: entry.id for entry in living})
+            damaged = {entry.seq for entry in living if entry.damaged}.intersection(change.seqs)
             for log, seqs in by_log(known.number, known.shared, change.seqs).items():
                 self.rows.bury(log, seqs)
-                self._erase_elsewhere(log, seqs, of_branch(change, key, seqs), known.number)
+                self._erase_elsewhere(log, seqs, of_branch(change, key, seqs), known.number, bool(damaged))
+            return self._note(key, known, change, bool(damaged))
         return self._note(key, known, change)
 
-    def _note(self, key: SessionKey, known: Known, change: Change) -> Head:
-        """Put a change into the session's head and records."""
+    def _note(self, key: SessionKey, known: Known, change: Change, damaged: bool = False) -> Head:
+        """Put a change into the session's head and records; `damaged` says that it has buried what was so."""
         there: list[Record] = []
         made: list[Record] = []
         if change.kind == "erase":
             there = self.recorded.compactions(known.number, key.session, change.silence)
             change, made = erasing(change, there, known.head)
         head, record, linked = committed(known.head, change, self._clock())
+        if damaged:
+            head = recounted(head, self.rows.graves(known.spans()))
         if record is not None:
             made.append(record)
         head, made = self._witness().changed(key, known.head, head, change, there, made)
@@ -189,10 +193,12 @@ class Logs:
             self._trim(known.number, *self.branches.leave(known.number))
         return head
 
-    def _erase_elsewhere(self, log: int, seqs: Sequence[int], change: Change, besides: int | None) -> None:
+    def _erase_elsewhere(
+        self, log: int, seqs: Sequence[int], change: Change, besides: int | None, damaged: bool = False
+    ) -> None:
         """Note in every session that reads these entries of a log, but one, that they are erased."""
         for key, known, still in self.readers(log, seqs, besides):
-            self._note(key, known, msgspec.structs.replace(change, seqs=still))
+            self._note(key, known, msgspec.structs.replace(change, seqs=still), damaged)
 
     def _trim(self, *logs: int) -> None:
         """Remove what no session reads any more: all that its own has cleared, or that outlived it."""

@@ -187,16 +187,29 @@ class Rows:
 
     # --- away
 
-    def living(self, number: int, seqs: Iterable[int]) -> Iterator[tuple[int, str]]:
-        """Yield place and id of those of these entries of a log that are there and no tombstones."""
+    def living(self, number: int, seqs: Iterable[int]) -> Iterator[Entry]:
+        """Yield those of these entries of a log that are there and no tombstones, without what is kept apart.
+
+        One that cannot be read is there until it is taken out.
+        """
+        for entry in self._stored(number, seqs):
+            if entry.damaged or not (entry.erased and self._witness().is_grave(entry.id, entry.seq)):
+                yield entry
+
+    def _stored(self, number: int, seqs: Iterable[int]) -> Iterator[Entry]:
         for seq in seqs:
             pos = place(number, seq)
             for _, id, body, written, _ in self._rows(SELECT + "WHERE e.pos = ?", (None, pos)):
-                sound = self._sound((pos, id, body, written, None))
-                if sound is None:  # one that cannot be read is there until it is taken out
-                    yield seq, self._aside(pos, id, body, CHANGED).id
-                elif not (sound.erased and self._witness().is_grave(sound.id, seq)):
-                    yield seq, sound.id
+                yield self._sound((pos, id, body, written, None)) or self._aside(pos, id, body, CHANGED)
+
+    def graves(self, spans: Iterable[Span]) -> set[int]:
+        """The places of the tombstones in these spans that can be read."""
+        found = set[int]()
+        for span in spans:
+            sql = SELECT + "WHERE e.pos > ? AND e.pos < ? AND instr(e.body, ?) > 0"
+            rows = self._rows(sql, (None, *span, b'"erased":true'))
+            found |= {entry.seq for row in rows if (entry := self._sound(row)) is not None and entry.erased}
+        return found
 
     def bury(self, number: int, seqs: Iterable[int]) -> None:
         """Make tombstones of these entries of a log."""
