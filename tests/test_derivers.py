@@ -106,6 +106,28 @@ def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
         assert session.erase([2]).remains == ()
 
 
+def test_a_note_that_was_worked_off_is_gone(place: tuple[str, dict[str, Any]]) -> None:
+    """On every store: what an index has caught up with, when it joined or in a sweep, it is never told again."""
+    where, options = place
+    with Memory.open(where, **options) as memory, other(memory) as elsewhere:
+        index, again = Index(), Index()
+        memory.derive(index)()
+        session = memory.session("one")
+        talk(session, "one", "two")
+        session.erase([1])
+        leave = memory.derive(index)
+        elsewhere.session("one").erase([2])
+        memory.sweep()
+        assert [[*seqs] for _, seqs in index.told] == [[1], [2]]
+
+        memory.sweep()
+        leave()
+        memory.derive(again)
+
+        assert len(index.told) == 2
+        assert again.told == []
+
+
 def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
     """What cannot be removed when an index joins is an error, it has not joined, and the note stays."""
     index = Index()
