@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from commands import read, run, start
 from deriver import SESSION, FileIndex
-from palimpsest import ErasureFailed, Memory
+from palimpsest import ErasureFailed, Memory, Query
+from palimpsest.erasing import Erased
 from palimpsest.runners import drive
 from palimpsest.testing import FakeClock
 from processes import Process
@@ -143,6 +145,103 @@ def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
     index.broken = False
     memory.derive(index)
     assert [name for name, _ in index.told] == ["one"]
+
+
+STRATEGY = {"type": "simple_fifo", "max_entries": 2}
+
+
+class Gate(Index):
+    """Told in the midst of an erasure, once what is known of is looked up: has another memory's index join then."""
+
+    name = "gate"
+
+    def __init__(self, elsewhere: Memory) -> None:
+        super().__init__()
+        self.elsewhere, self.late = elsewhere, Index()
+
+    def opened(self) -> None:
+        if self.elsewhere.derivers() == ("gate",):
+            self.elsewhere.derive(self.late)
+            assert self.late.told == []
+
+    async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+        self.opened()
+        return await super().erased(tenant, session, entries)
+
+    async def gone(self, tenant: str, session: str) -> int:
+        self.opened()
+        return await super().gone(tenant, session)
+
+
+def expire(memory: Memory, clock: FakeClock) -> object:
+    clock.advance(7200)
+    return memory.sweep()
+
+
+def flush(memory: Memory) -> None:
+    session = memory.session("one", persistence="flush", archive=False, long_term=STRATEGY)
+    with session.turn():
+        talk(session, "to lima")
+
+
+DESTROYS: dict[str, tuple[Callable[[Memory, FakeClock], object], object]] = {
+    "erase": (lambda memory, _: memory.session("one").erase([1]), {1}),
+    "erase what matches": (lambda memory, _: memory.session("one").erase(Query(text="zanzibar")), {1, 2}),
+    "clear": (lambda memory, _: memory.session("one").clear(), None),
+    "delete": (lambda memory, _: memory.delete_session("one"), None),
+    "forget a session": (lambda memory, _: memory.forget(session="one"), None),
+    "forget a text": (lambda memory, _: memory.forget(matches="zanzibar"), {1, 2}),
+    "replace": (
+        lambda memory, _: memory.import_session(memory.session("one").export(), on_conflict="replace"),
+        None,
+    ),
+    "sweep": (expire, {5}),
+    "scan": (lambda memory, _: memory.scan("default", apply=True), {6}),
+    "compact": (lambda memory, _: memory.session("one").compact("neuralyzer"), {1, 2}),
+    "flush": (lambda memory, _: flush(memory), {1, 2}),
+}
+
+
+@pytest.mark.parametrize("how", DESTROYS)
+def test_what_joins_in_the_midst_of_an_erasure_is_told_too(how: str, tmp_path: Path, clock: FakeClock) -> None:
+    """An index that joins elsewhere when an eraser has looked who there is, and before it commits, has a note of it."""
+    where = f"sqlite:///{tmp_path}/a.db"
+    destroy, gone = DESTROYS[how]
+    with Memory.open(where, clock=clock) as memory, Memory.open(where, clock=clock) as elsewhere:
+        session, gate = memory.session("one"), Gate(elsewhere)
+        talk(session, "to zanzibar", "to quito")
+        soon = session.entries()[-1].created_at + timedelta(minutes=1)
+        session.add_user_message("expires", expires_at=soon)
+        session.add_user_message("write to jane.doe@example.com")
+        memory.derive(gate)
+
+        done = destroy(memory, clock)
+
+        late = gate.late
+        assert late.told == []
+        if isinstance(done, Erased):
+            assert ["'index'" in remains for remains in done.remains] == [True]
+        elsewhere.sweep()
+        told = [seqs for name, seqs in late.told if name == "one"]
+        assert told
+        assert (None in told) if gone is None else gone <= {seq for seqs in told for seq in seqs or ()}
+        elsewhere.sweep()
+        assert [seqs for name, seqs in late.told if name == "one"] == told
+
+
+def test_what_joins_here_in_the_midst_of_an_erasure_is_told_at_once(memory: Memory) -> None:
+    """An index that joins the eraser's own memory meanwhile is told before the erasure returns, or its note stays."""
+    session, gate = memory.session("one"), Gate(memory)
+    talk(session, "one")
+    ids = {entry.seq: entry.id for entry in session.entries()}
+    memory.derive(gate)
+
+    done = session.erase([1])
+
+    assert gate.late.told == [("one", {1: ids[1]})]
+    assert done.remains == ()
+    memory.sweep()
+    assert len(gate.late.told) == 1
 
 
 def test_what_is_there_no_more_is_forgotten(memory: Memory) -> None:

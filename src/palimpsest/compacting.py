@@ -102,8 +102,8 @@ class Compacting(Timeline):
         memory, surveyor, options = self._memory, self._surveyor, self._options
         summarizer = memory.summarizer(options.summarizer)
         folder = Folder(surveyor, options, memory.clock, summarizer, memory.privacy)
-        doom = partial(unmake, memory, options, self._store)
-        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder, doom)
+        unmaking = partial(unmake, memory, options, self._store)
+        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder, unmaking)
 
     # --- by trigger
 

@@ -6,7 +6,8 @@ that nothing is lost rests on the compare-and-set alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import msgspec
 
@@ -41,7 +42,7 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
 
 
 class Compactor:
-    """Compacts one session, once. `doom` is called with the places of entries that are about to be destroyed."""
+    """Compacts one session, once. What destroys entries is inside of `unmaking`, which is called with their places."""
 
     def __init__(
         self,
@@ -51,10 +52,10 @@ class Compactor:
         clock: Callable[[], int],
         surveyor: Surveyor,
         folder: Folder,
-        doom: Callable[[Sequence[int]], Awaitable[object]] | None = None,
+        unmaking: Callable[[Sequence[int]], AbstractAsyncContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
         self._store, self._runner, self._options, self._clock = store, runner, options, clock
-        self._surveyor, self._folder, self._doom = surveyor, folder, doom
+        self._surveyor, self._folder, self._unmaking = surveyor, folder, unmaking
         self._lease = Lease(store, runner, options.key, "compaction", LEASE_SECONDS)
         self.committed: Job | None = None
         """What was committed."""
@@ -133,9 +134,8 @@ class Compactor:
                 return made
             summary = made
         result = result_of(job, summary=summary)
-        if job.doomed and self._doom is not None:
-            await self._doom(job.doomed)
-        after = await self._runner.whole(lambda: self._commit(job, summary, result))
+        async with self._unmaking(job.doomed):
+            after = await self._runner.whole(lambda: self._commit(job, summary, result))
         if after is None:
             return None
         if job.doomed:

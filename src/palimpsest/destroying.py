@@ -3,6 +3,7 @@
 look       what is meant, in the log as it is now, and which records tell of it
 unmake     what is made from these entries goes first: a kill in between leaves nothing behind that nobody knows of
 commit     tombstones, records and summaries without words, in one step, of what is still there: nobody is in its way
+unmake on  whoever has joined meanwhile, and may have made something of them, is told, too
 look on    from where the last look ended, until one finds nothing new
 hush       records of branches that tell of the text, each branch a step of its own
 rebuild    summaries that were shown are made anew from what is left of what they covered
@@ -108,8 +109,6 @@ class Eraser:
         """Erase what a look has found, in one step, and return what that took."""
         key, seqs = look.key, tuple(entry.seq for entry in found)
         branches = await self.sharing(found)
-        unmade = await unmake(self._memory, self._options, self._store, seqs)
-        before = await self.standing([key.session, *branches])
         change = Change(
             kind="erase",
             reason=reason,
@@ -119,11 +118,13 @@ class Eraser:
             silence=silence,
             detail=dict(detail or {}),
         )
-        look.found = True
-        try:
-            after = await self._store.compact(key, change)
-        except Conflict:  # it was deleted, with all that was found; another may be in its place
-            return unmade, Lost()
+        async with unmake(self._memory, self._options, self._store, seqs) as unmade:
+            before = await self.standing([key.session, *branches])
+            look.found = True
+            try:
+                after = await self._store.compact(key, change)
+            except Conflict:  # it was deleted, with all that was found; another may be in its place
+                return unmade.done, Lost()
         if after.revision == look.head.revision + 1:  # nobody was in between
             look.after = after
         told = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
@@ -133,7 +134,7 @@ class Eraser:
             await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
         media = sum(media_in(entry) for entry in found if entry.seq in gone)
         done = Erased(entries=len(gone), branches=tuple(branches), media=media)
-        return done + unmade, await self.lost(before)
+        return done + unmade.done, await self.lost(before)
 
     async def sharing(self, found: Sequence[Entry]) -> list[str]:
         """Return the other sessions that share some of these entries."""

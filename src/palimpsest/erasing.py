@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
@@ -217,41 +217,36 @@ class Derivations:
         self._all = [one for one in self._all if one.name != name]
         return await self._derivers.unmark(name)
 
-    async def erased(self, store: Store, key: SessionKey, seqs: Collection[int], *, branches: bool = True) -> Erased:
-        """Have removed what was made from these entries, in every branch, too; return how much, and what remains."""
-        done = Erased()
-        if seqs and (absent := await self._absent()) is not None:
-            entries = {entry.seq: entry.id for entry in await store.fetch(key, seqs)}
-            done += await self._told(key, entries, absent)
-            for branch in await store.branches(key) if branches else ():
-                other = key._replace(session=branch)
-                there = await store.fetch(other, entries)
-                shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
-                if shared:
-                    done += await self._told(other, shared, absent)
-        return done
-
-    async def gone(self, key: SessionKey) -> Erased:
-        """Have removed what was made from anything of a session; return how much, and what remains."""
-        absent = await self._absent()
-        return Erased() if absent is None else await self._told(key, None, absent)
-
-    async def _absent(self) -> list[str] | None:
-        """The names that have joined elsewhere alone; None where nothing has joined at all."""
-        here = {derived.name for derived in self._all}
+    async def tell(self, what: Unmaking) -> tuple[set[str], Erased]:
+        """Have this removed; return who was told, at once or by a note, how much that was, and what remains."""
+        here, done = {derived.name: derived for derived in self._all}, Erased()
         absent = [name for name in await self._derivers.names() if name not in here]
-        return absent if absent or here else None
+        if not (absent or here):
+            return set(), done
+        async for key, entries in what.entries():
+            told = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
+            await self._leave(absent, key, entries)
+            done += Erased(derived={name: number for name, number in told.items() if number})
+        return {*here, *absent}, done + _away(absent)
 
-    async def _told(self, key: SessionKey, entries: Mapping[int, str] | None, absent: Sequence[str]) -> Erased:
-        found = {}
-        for derived in self._all:
-            found[derived.name] = await self._tell(derived, key, entries)
-        for name in absent:
+    async def tell_late(self, what: Unmaking, told: Collection[str]) -> Erased:
+        """The same for whoever has joined since those were told, when the entries are gone: nobody knew of it before.
+
+        Who is at hand has a note, too: so what it fails to remove is not forgotten.
+        """
+        late = sorted({*await self._derivers.names(), *(derived.name for derived in self._all)}.difference(told))
+        if not late:
+            return Erased()
+        async for key, entries in what.entries():
+            await self._leave(late, key, entries)
+        here = [derived for derived in self._all if derived.name in late]
+        for derived in here:
+            await self._catch_up(derived)
+        return _away([name for name in late if all(derived.name != name for derived in here)])
+
+    async def _leave(self, names: Sequence[str], key: SessionKey, entries: Mapping[int, str] | None) -> None:
+        for name in names:
             await self._derivers.leave(name, key.session, entries)
-        return Erased(
-            derived={name: number for name, number in found.items() if number},
-            remains=tuple(AWAY.format(name) for name in absent),
-        )
 
     async def _tell(
         self,
@@ -273,13 +268,66 @@ AWAY = (
 )
 
 
-async def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Erased:
-    """Have removed what was made from these entries of a session (None: from anything of it), before they go.
+def _away(names: Sequence[str]) -> Erased:
+    return Erased(remains=tuple(AWAY.format(name) for name in names))
 
-    Of an EPHEMERAL session nothing is made: nobody else has seen its entries. Returns what went, and what remains.
+
+class Unmaking:
+    """What was made from these entries of a session (None: from anything of it) goes before they do.
+
+    `async with` stands around the step that destroys them. Before it, whoever has joined is told, or a note is left for
+    it; behind it, so is who has joined meanwhile, and may have made something of them. `done` is what went, and what
+    remains, and is whole when all that has ended. What the step raises is left to whoever repeats it.
     """
-    if options.persistence == "ephemeral":
-        return Erased()
-    if seqs is None:
-        return await memory.derivations.gone(options.key)
-    return await memory.derivations.erased(store, options.key, seqs)
+
+    def __init__(
+        self,
+        derivations: Derivations | None,
+        store: Store,
+        key: SessionKey,
+        seqs: Collection[int] | None,
+        *,
+        branches: bool = True,
+    ) -> None:
+        self._derivations = derivations if seqs is None or seqs else None
+        self._store, self._key, self._seqs, self._branches = store, key, seqs, branches
+        self._told = set[str]()
+        self.done = Erased()
+
+    async def __aenter__(self) -> Self:
+        await self.again()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._derivations is not None and kind is None:
+            self.done += await self._derivations.tell_late(self, self._told)
+
+    async def again(self) -> None:
+        """Have it removed once more: the step took what others have added meanwhile, too."""
+        if self._derivations is not None:
+            names, done = await self._derivations.tell(self)
+            self._told |= names
+            self.done += done
+
+    async def entries(self) -> AsyncIterator[tuple[SessionKey, dict[int, str] | None]]:
+        """Yield which entries of which sessions these are, ids by `seq`, as tombstones tell it, too."""
+        if self._seqs is None:
+            yield self._key, None
+            return
+        entries = {entry.seq: entry.id for entry in await self._store.fetch(self._key, self._seqs)}
+        yield self._key, entries
+        for branch in await self._store.branches(self._key) if self._branches else ():
+            other = self._key._replace(session=branch)
+            there = await self._store.fetch(other, entries)
+            shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
+            if shared:
+                yield other, shared
+
+
+def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Unmaking:
+    """`Unmaking` of what a session with these options destroys.
+
+    Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
+    """
+    derivations = None if options.persistence == "ephemeral" else memory.derivations
+    return Unmaking(derivations, store, options.key, seqs)

@@ -73,17 +73,15 @@ class Erasing(Flushing):
         head = await self._reader.head()
         if head.next_seq == head.first_seq:
             return 0
-        await unmake(self._memory, self._options, self._store, None)
         detail = {"entries": head.entries}
         change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
-        try:
-            after = await self._store.compact(self._options.key, change)
-        except Conflict:  # it was deleted meanwhile
-            return 0
-        if (
-            after.revision != head.revision + 1
-        ):  # somebody added meanwhile: that went, too, and something was made of it
-            await unmake(self._memory, self._options, self._store, None)
+        async with unmake(self._memory, self._options, self._store, None) as unmade:
+            try:
+                after = await self._store.compact(self._options.key, change)
+            except Conflict:  # it was deleted meanwhile
+                return 0
+            if after.revision != head.revision + 1:
+                await unmade.again()  # somebody added meanwhile: that went, too, and something was made of it
         told = await self._store.records(self._options.key, after=after.revision - 1, before=after.revision + 1)
         entries = int(told[0].detail["entries"]) if told else head.entries  # else it was cleared again
         self._last = None

@@ -191,10 +191,10 @@ class Flushing(Compacting):
             seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
             if not seqs:
                 return
-            await unmake(self._memory, self._options, self._store, seqs)
             change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
             try:
-                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                async with unmake(self._memory, self._options, self._store, seqs):
+                    await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:
                 continue
             await self._store.scrub(whole=False)

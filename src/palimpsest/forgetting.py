@@ -216,18 +216,18 @@ class Forgetting:
         key, options = self._key(name), self._options(name)
         found = await Everything().find(self._store, options, head)
         own = await self._alone(name, found)
-        unmade = await unmake(self._memory, options, self._store, None)
-        try:
-            await self._store.delete(key, expect=head.revision)
-        except Conflict:
-            if not certainly:
-                return None
-            await self._store.delete(key)
-            await unmake(self._memory, options, self._store, None)  # what was made of that
+        async with unmake(self._memory, options, self._store, None) as unmade:
+            try:
+                await self._store.delete(key, expect=head.revision)
+            except Conflict:
+                if not certainly:
+                    return None
+                await self._store.delete(key)
+                await unmade.again()
         if found:
             facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
             await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
-        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmade
+        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmade.done
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
         """Those of these entries that no other session shares."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AsyncExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.admission import Admission, admission, discreet
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
-    from palimpsest.erasing import Derivations, Derived, Erased, Query
+    from palimpsest.erasing import Derivations, Derived, Erased, Query, Unmaking
     from palimpsest.importer import ImportReport
     from palimpsest.ingest import Progress
     from palimpsest.options import SessionOptions
@@ -217,9 +217,8 @@ class AsyncMemory:
         else:
             if on_conflict == "merge":
                 _, dump = imported(data, admission=self.privacy)
-            if on_conflict == "replace":
-                await self.derivations.gone(key)
-            await self.store.load(key, dump, replace=on_conflict == "replace")
+            async with self._unmaking(key) if on_conflict == "replace" else nullcontext():
+                await self.store.load(key, dump, replace=on_conflict == "replace")
             await restore_accesses(self.store, key, accesses)
             self.withheld.pop((key, self.store), None)
             await self.store.scrub(whole=False)
@@ -275,8 +274,8 @@ class AsyncMemory:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
         key = SessionKey(self.tenant, session_id)
-        await self.derivations.gone(key)
-        there = await self.store.delete(key)
+        async with self._unmaking(key):
+            there = await self.store.delete(key)
         self.withheld.pop((key, self.store), None)
         await self.store.scrub(whole=False)
         return there
@@ -326,6 +325,12 @@ class AsyncMemory:
 
             self._derivations = Derivations(self.runner, self.store, self.tenant)
         return self._derivations
+
+    def _unmaking(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
+        """What was made from anything of a session, or from these entries of it alone, goes before that does."""
+        from palimpsest.erasing import Unmaking
+
+        return Unmaking(self.derivations, self.store, key, seqs, branches=False)
 
     async def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.
@@ -391,14 +396,15 @@ class AsyncMemory:
         now = self.clock()
         due = await self.store.due(now, tenant=self.tenant)
         await self.derivations.catch_up()
-        for key, seqs in due:
-            await self.derivations.erased(self.store, key, seqs, branches=False)
         standing = []
-        for key, _ in due:
-            eraser = Eraser(self, Options(key), self.store)
-            with suppress(StoreCorrupt):  # which the sweep itself tells
-                standing.append((eraser, await eraser.standing([key.session])))
-        swept = await self.store.sweep(now, tenant=self.tenant)
+        async with AsyncExitStack() as unmaking:
+            for key, seqs in due:
+                await unmaking.enter_async_context(self._unmaking(key, seqs))
+            for key, _ in due:
+                eraser = Eraser(self, Options(key), self.store)
+                with suppress(StoreCorrupt):  # which the sweep itself tells
+                    standing.append((eraser, await eraser.standing([key.session])))
+            swept = await self.store.sweep(now, tenant=self.tenant)
         for eraser, before in standing:
             await eraser.rebuild(await eraser.lost(before), None)
         await self.store.scrub(whole=False)

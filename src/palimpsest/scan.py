@@ -285,12 +285,18 @@ class _Scanner:
 
         Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
         """
-        assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        if found.entries:
-            await self._memory.derivations.erased(self._store, key, sorted(found.entries))
-        if not await self._noted(key, head, found, figures):
-            return False
+        from palimpsest.erasing import Unmaking
+
+        async with Unmaking(self._memory.derivations, self._store, key, sorted(found.entries)):
+            done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
+        if done:
+            await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
+        return done
+
+    async def _rewritten(self, key: SessionKey, head: Head, found: Found) -> bool:
+        """Rewrite what was found; return whether the session that was looked at is still there."""
+        assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         tried = -1
         while (now := await self._same(key, head)) is not None and now.epoch != tried:
             tried = now.epoch
@@ -298,7 +304,6 @@ class _Scanner:
                 await self._store.rewrite(key, Redaction(key, now.epoch, found), seqs=found.entries.keys())
             except Conflict:  # somebody has begun an epoch, and what was found is still there; or a branch objects
                 continue
-            await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
             return True
         return False
 
