@@ -209,6 +209,26 @@ def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> 
         assert {entry.seq for entry in memory.session("early").entries() if entry.erased} == {*damaged, SEQ, SEQ + 2}
 
 
+def test_an_ephemeral_session_takes_a_damaged_entry_out_for_itself(world: World) -> None:
+    """It is gone there, also where it was a tombstone before, and counts once; below nothing is changed."""
+    with world.opened() as memory:
+        memory.session("s").erase([SEQ])
+    damaged = world.damage(SEQ, SEQ + 1)
+
+    with world.opened() as memory:
+        ephemeral = memory.session("s", persistence="ephemeral")
+        done = ephemeral.repair()
+        found = ephemeral.entries()
+
+        assert done.entries == len(damaged)
+        assert not any(entry.damaged for entry in found)
+        assert {entry.seq for entry in found if entry.erased} == {*damaged, SEQ}
+        assert ephemeral.repair().entries == 0
+        assert ephemeral.verify().problems == ()
+        assert ephemeral.context().messages
+        assert [entry.seq for entry in memory.session("s").entries() if entry.damaged] == damaged
+
+
 @pytest.mark.parametrize("seq", [1, 2, 3, 4, 6, 7, 24])
 def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
     """Whichever entry it is, a question, a call, a result, an answer, the first or the last: the context is valid."""

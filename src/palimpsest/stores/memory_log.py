@@ -9,12 +9,12 @@ changes makes them anew.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from palimpsest.entries import Entry, pack, unpack
 from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log import Change, Head, Record, SessionKey, recounted
 from palimpsest.resuming import committed
 from palimpsest.stores import Appended, Dump
 from palimpsest.stores.common import unknown_only
@@ -179,14 +179,20 @@ class MemoryLog:
         records: Sequence[Record] = (),
         key: SessionKey = NOWHERE,
         witness: Witness = NOBODY,
+        graves: Collection[int] | None = None,
     ) -> Head:
-        """Apply a change to head, entries and records; `records` are further ones that an erasure may change."""
+        """Apply a change to head, entries and records; `records` are further ones that an erasure may change.
+
+        `graves` are the places of all tombstones there are, where they are to be counted anew.
+        """
         there: list[Record] = []
         made: list[Record] = []
         if change.kind == "erase":
             there = [*records, *self.records]
             change, made = erasing(change, there, self.head)
         head, record, linked = committed(self.head, change, at)
+        if graves is not None:
+            head = recounted(head, {*graves, *change.seqs})
         if record is not None:
             made.append(record)
         head, made = witness.changed(key, self.head, head, change, there, made)

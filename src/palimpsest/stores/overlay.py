@@ -13,7 +13,7 @@ leases are the overlay's own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -26,6 +26,9 @@ from palimpsest.stores.common import branching, expected, info, loading, of_bran
 from palimpsest.stores.memory import MemoryStore
 from palimpsest.stores.memory_log import NOWHERE, MemoryLog, shared, shares
 from palimpsest.stores.witness import NOBODY, Witness
+
+BATCH = 512
+"""Entries that are read at once below."""
 
 
 class _Below(msgspec.Struct, frozen=True):
@@ -60,18 +63,20 @@ class _Layer(MemoryLog):
         records: Sequence[Record] = (),
         key: SessionKey = NOWHERE,
         witness: Witness = NOBODY,
+        graves: Collection[int] | None = None,
     ) -> Head:
         mine = {record.revision for record in self.records}
         above = [one for one in records if one.revision <= self.below.revision and one.revision not in mine]
         if change.kind == "clear":
             self.below = _Below(self.below.key)
         self.there = True
-        return super().change(change, at, above, key, witness)
+        return super().change(change, at, above, key, witness, graves)
 
     def take(self, entries: Iterable[Entry]) -> None:
-        """Take over entries from below, which are about to be erased here."""
+        """Take over entries from below, which are about to be erased here, and so what stands for those damaged."""
         self.rows = list(self.written)
-        self._put(e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
+        meant = (e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
+        self._put(msgspec.structs.replace(e, erased=False, damaged=False) if e.damaged else e for e in meant)
 
     def shares(self, other: _Layer) -> bool:
         """Whether another session has entries, here or below, from the same addition."""
@@ -80,6 +85,11 @@ class _Layer(MemoryLog):
         first = max(self.head.first_seq, other.head.first_seq)
         same_below = self.below.key == other.below.key
         return (same_below and first < min(self.below.next_seq, other.below.next_seq)) or shares(self, other)
+
+    def tombstones(self, below: Iterable[int]) -> set[int]:
+        """The places of all tombstones, of which these are there below."""
+        mine = {entry.seq for entry in map(self.entry, self.written) if entry.erased}
+        return mine.union(seq for seq in below if seq < self.below.next_seq)
 
     def graves(self, after: int, before: int | None) -> set[int]:
         """The places below, between these two, whose entries were erased here."""
@@ -143,20 +153,33 @@ class Overlay(Store):
             was = await self._log(key)
             entries: list[Entry] = []
             records: list[Record] = []
+            graves: set[int] | None = None
             if change.kind == "erase" and (change.silence or any(seq < was.below.next_seq for seq in change.seqs)):
                 last = max(other.below.revision for other in (was, *self._family(was).values()))
                 entries = await self._fetch_below(was.below, change.seqs, ())
                 records = await self._below.records(was.below.key, before=last + 1)
+                if any(entry.damaged for entry in entries):
+                    graves = await self._graves_below(was.below.key)
             with self._lock:
                 log = self._changing(key, was)
                 if log is None:
                     continue
                 expected(key, log.head, expect_revision, expect_epoch, change.created)
                 if change.kind == "erase":
-                    below = {entry.seq: entry.id for entry in entries if not entry.erased}
+                    below = {entry.seq: entry.id for entry in entries if entry.damaged or not entry.erased}
                     there = {seq: id for seq, id in below.items() if log.by_seq(seq) is None} | log.ids(change.seqs)
                     change = still_meant(log.head, change, there)
-                return self._change(key, log, change, entries, records)
+                    meant = set(change.seqs)
+                    entries = [entry for entry in entries if entry.seq in meant]
+                return self._change(key, log, change, entries, records, graves)
+
+    async def _graves_below(self, key: SessionKey) -> set[int]:
+        """The places of the tombstones below that can be read."""
+        found, last = set[int](), 0
+        while batch := await self._below.read(key, after=last, limit=BATCH):
+            found |= {entry.seq for entry in batch if entry.erased and not entry.damaged}
+            last = batch[-1].seq
+        return found
 
     def _family(self, log: _Layer) -> dict[SessionKey, _Layer]:
         return {key: other for key, other in list(self._logs.items()) if other.family is log.family}
@@ -168,8 +191,17 @@ class Overlay(Store):
         change: Change,
         entries: Sequence[Entry] = (),
         records: Sequence[Record] = (),
+        graves: Collection[int] | None = None,
     ) -> Head:
-        """Apply a change to a session, of which `log` is a copy, an erasure to the branches made here, too."""
+        """Apply a change to a session, of which `log` is a copy, an erasure to the branches made here, too.
+
+        `graves` are the places of the tombstones below, where what is counted is to be counted anew.
+        """
+
+        def change_in(log: _Layer, change: Change, name: SessionKey) -> Head:
+            there = log.tombstones(graves) if graves is not None else None
+            return log.change(change, at, records, name, self.witness, there)
+
         at, changed = self._clock(), {key: log}
         if change.kind == "erase":
             changed = {name: other.copy() for name, other in self._family(log).items()} | changed
@@ -177,8 +209,8 @@ class Overlay(Store):
                 each.take(entries)
             for name, other in changed.items():
                 if seqs := shared(log, other, change.seqs):
-                    other.change(of_branch(change, key, seqs), at, records, name, self.witness)
-        head = log.change(change, at, records, key, self.witness)
+                    change_in(other, of_branch(change, key, seqs), name)
+        head = change_in(log, change, key)
         self._logs.update(changed)
         return head
 
