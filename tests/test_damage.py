@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,7 @@ def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.Log
         texts = ["" if n + 1 in damaged else text for n, text in enumerate(world.texts)]
         assert [entry.text for entry in found] == texts
         assert f"at entry {damaged[0]}" in caplog.text or f"entry {SEQ}" in caplog.text
+        assert re.search(r"session 's'|/s-\w+\.jsonl", caplog.text)  # a file is named after its session
         assert f"entry {SEQ} is damaged and cannot be read" in session.verify().problems
         assert session.entry(SEQ).damaged
         assert session.context().messages

@@ -27,6 +27,12 @@ BEFORE = SELECT + "WHERE e.pos > ? AND e.pos < ? ORDER BY e.pos DESC LIMIT 8"
 BEHIND = SELECT + "WHERE e.pos > ? AND e.pos <= ? ORDER BY e.pos LIMIT 8"
 """The rows beside one that cannot be read, nearest first."""
 
+OWNER = """
+SELECT id FROM session WHERE number IN (SELECT ?1 UNION SELECT number FROM share WHERE log = ?1)
+ORDER BY number <> ?1 LIMIT 1
+"""
+"""Who is named for a log: its own session, or else one that reads it."""
+
 DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What is raised for a row that is not as it was written."""
 
@@ -141,7 +147,8 @@ class Rows:
         """What stands for the entry of a row that cannot be read. That it is so is told, once."""
         if pos not in self._told:
             self._told.add(pos)
-            warn("%s: %s", self._url, f"{_unreadable(pos, why)}; it is set aside, and `repair` takes it out")
+            told = f"entry {pos & LAST} of {self._owner(pos >> 32)} cannot be read ({why})"
+            warn("%s: %s", self._url, f"{told}; it is set aside, and `repair` takes it out")
         seq = pos & LAST
         before = self._beside(BEFORE, pos & ~LAST, pos)
         behind = self._beside(BEHIND, pos, pos | LAST)
@@ -150,6 +157,11 @@ class Rows:
         except TypeError:
             name = f"damaged-{seq}"
         return set_aside(name, seq, body if isinstance(body, bytes) else b"", before, behind)
+
+    def _owner(self, log: int) -> str:
+        """The session whose log it is, in words; of one that is gone a branch that reads it."""
+        found = self._db.execute(OWNER, (log,)).fetchone()
+        return f"session {found[0]!r}" if found is not None else "no session"
 
     def _beside(self, sql: str, low: int, high: int) -> list[Entry]:
         """The entries beside one, nearest first, that can be read."""
@@ -275,10 +287,6 @@ def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
         return adler32(body, adler32(key) ^ (pos & LAST))
     except TypeError:
         return -1
-
-
-def _unreadable(pos: int, why: object) -> str:
-    return f"entry {pos & LAST} of log number {pos >> 32} cannot be read ({why})"
 
 
 def place(number: int, seq: int) -> int:
