@@ -78,7 +78,6 @@ LOW_WATER = 0.5 / 0.8
 _ALIASES = {"cod-summarizer": "summarizer", "fifo": "simple_fifo"}
 _LATER = ("knowledge_base", "text_splitter")
 _RULES = Triggers.__struct_fields__
-_SEAM = ("name", "summarizes", "erases", "style", "triggers", "plan")
 _NAMED = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 

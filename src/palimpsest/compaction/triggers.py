@@ -30,9 +30,6 @@ from palimpsest.conditions import parse
 from palimpsest.errors import ConfigError
 from palimpsest.window import Meter
 
-PER_APPEND = frozenset({"max_entries", "max_active_tokens", "threshold", "message_count"})
-"""Rules that are looked at after each append; the others when an interaction completes."""
-
 _COUNTS = (
     "input_tokens_threshold",
     "interaction_threshold_qty",
