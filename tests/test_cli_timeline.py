@@ -98,9 +98,9 @@ def test_what_cannot_be_is_refused_by_name(grown: str) -> None:
         ("fork", grown, "x", "--behind", "y"): (3, "has no entry 'y'"),
         ("rewind", grown): (2, "say where to"),
         ("rewind", grown, "--to", "4"): (2, "a revision from 0 to 3"),
-        ("diff", grown, "1", "7"): (2, "a revision from 1 to 3"),
+        ("diff", grown, "1", "7"): (2, "a revision from 0 to 3"),
         ("diff", grown, "1", "2", "--format", "opneai"): (2, "did you mean 'openai'?"),
-        ("show", grown, "--at", "7"): (2, "a revision from 1 to 3"),
+        ("show", grown, "--at", "7"): (2, "a revision from 0 to 3"),
         ("history", "nobody"): (3, "there is no session"),
     }
     for arguments, (status, words) in refused.items():
@@ -109,6 +109,14 @@ def test_what_cannot_be_is_refused_by_name(grown: str) -> None:
         assert words in result.stderr, arguments
     assert len(texts(grown)) == 6
     assert [one["session"] for one in read("sessions")] == [grown]
+
+
+def test_revision_0_is_that_of_nothing(grown: str) -> None:
+    """What was before the first entry can be asked for wherever a revision is."""
+    assert read("show", grown, "--at", "0") == []
+    assert read("context", grown, "--at", "0", "--messages") == []
+    assert run("diff", grown, "0", "1").exit_code == 0
+    assert run("diff", grown, "0", "0").stderr == "Both were given the same.\n"
 
 
 def test_hostile_texts_stay_texts(here: Path) -> None:

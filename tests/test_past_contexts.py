@@ -38,6 +38,24 @@ def session_of(memory: Memory, **options: Any) -> Session:
 # --- what is known
 
 
+@pytest.mark.parametrize("call", [{}, {"max_tokens": 40}, {"dry_run": True}])
+def test_what_was_given_before_anything_was_said_is_given_again(memory: Memory, call: Any) -> None:
+    """Revision 0 is that of a session without entries: its context is one of nothing, and so is its log."""
+    session = session_of(memory, max_tokens=100)
+    given = session.context(system="be kind", **call)
+    talk(session, 2)
+
+    again = session.context(system="be kind", at=given.revision, **call)
+
+    assert given.revision == again.revision == 0
+    assert again.request() == given.request()
+    assert again.tokens == given.tokens
+    assert session.entries(at=0) == []
+    session.clear()
+    with pytest.raises(ConfigError, match="what was before was cleared"):
+        session.context(at=0)
+
+
 def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> None:
     """What waited for its answer then waits in the context of then, though a rewind and a pin lie between."""
     session = session_of(memory, max_tokens=20)

@@ -78,8 +78,8 @@ class Past:
         That is what shows what the newest cut of then shows, and whether another one was due: the cut, what was hidden,
         compacted, pinned by a change of its own, and still open. Figures are not in it.
         """
-        if isinstance(at, bool) or not isinstance(at, int) or not 0 < at <= head.revision:
-            raise ConfigError("at", at, f"a revision from 1 to {head.revision}")
+        if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= head.revision:
+            raise ConfigError("at", at, f"a revision from 0 to {head.revision}")
         point = await self._there(head, at, "at")
         if at == head.revision:
             return head

@@ -39,7 +39,7 @@ PARTS = (
 @click.option("--system", metavar="TEXT|@FILE", help="The system prompt that the call brings along.")
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
-@click.option("--at", type=click.IntRange(1), metavar="REVISION", help="What was given at this revision.")
+@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="What was given at this revision.")
 @click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
 @click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
 @click.option(

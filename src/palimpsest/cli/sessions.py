@@ -74,7 +74,7 @@ def _iso(microseconds: int) -> str | None:
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many entries.")
 @click.option("--all", "everything", is_flag=True, help="The whole log.")
 @click.option("--entry", "one", metavar="ID|SEQ", help="This entry alone, whole.")
-@click.option("--at", type=click.IntRange(1), metavar="REVISION", help="The log as it was at this revision.")
+@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="The log as it was at this revision.")
 @click.option("--full", is_flag=True, help="Whole texts, not their first lines.")
 @json_option
 @store_options

@@ -96,8 +96,8 @@ class Change(NamedTuple):
     ),
 )
 @session_argument
-@click.argument("one", type=click.IntRange(1), metavar="REV1")
-@click.argument("other", type=click.IntRange(1), metavar="REV2")
+@click.argument("one", type=click.IntRange(0), metavar="REV1")
+@click.argument("other", type=click.IntRange(0), metavar="REV2")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
 @click.option("--format", default="openai", show_default=True, help="The messages of which provider.")
 @click.option("--full", is_flag=True, help="Whole messages, not their first lines.")
