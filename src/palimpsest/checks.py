@@ -79,7 +79,7 @@ def is_id(text: str) -> bool:
 
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
-    if not (entry.id or entry.name or entry.call_id or entry.metadata):
+    if not entry.metadata and not entry.id and f"{entry.name}{entry.call_id}".isascii():
         return  # as most are; every append comes by here
     if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
         raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
