@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest import BudgetImpossible, Memory
-from palimpsest.tokens import encoding
+from palimpsest.tokens.counter import encoding
 
 Message = dict[str, Any]
 CACHE_FROM, CACHE_STEP, CACHED_PRICE = 1024, 128, 0.1

@@ -24,9 +24,9 @@ from measure import SESSION, Figure, alternate, arguments, memory_folder, over_r
 from workload import Turn, history, some
 
 from palimpsest import Ladder, Memory, Summarize, Triggers
-from palimpsest.facade import Session
-from palimpsest.survey import Surveyor
-from palimpsest.tokens import encoding
+from palimpsest.sessions.compacting.snapshot import Surveyor
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import encoding
 
 BUDGET = 8_000
 NEVER = 100_000_000

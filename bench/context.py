@@ -34,7 +34,7 @@ from workload import history, some
 
 import palimpsest.stores.sqlite.rows as backend
 from palimpsest import AsyncMemory, Memory
-from palimpsest.tokens import Encoding
+from palimpsest.tokens.counter import Encoding
 
 BUDGET = 8_000
 SMALL = 1_000

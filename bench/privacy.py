@@ -22,8 +22,8 @@ from measure import SESSION, Figure, Pair, alternate, arguments, memory_folder, 
 from workload import some
 
 from palimpsest import Memory
-from palimpsest.entries import Entry
 from palimpsest.formats import find_format
+from palimpsest.log.entry import Entry
 from palimpsest.privacy.redaction import Redactor
 
 PATTERNS = (r"\b\d{3}-\d{2}-\d{4}\b", r"(?i)(?:password|pwd)\s*[:=]\s*\S+", r"\bACME-[0-9]{6}\b")

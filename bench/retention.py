@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palimpsest import Context, Memory, Session
-from palimpsest.tokens import encoding
+from palimpsest.tokens.counter import encoding
 
 BUDGETS = (2_000, 4_000, 8_000)
 TARGETS = {2_000: 0.28, 4_000: 0.35, 8_000: 0.40}

@@ -160,7 +160,7 @@ def _sentence(rng: random.Random) -> str:
 
 
 def _describe() -> None:
-    from palimpsest.tokens import encoding
+    from palimpsest.tokens.counter import encoding
 
     count = encoding("o200k_base").count
     found = history(10_000)

@@ -6,7 +6,7 @@ from typing import Any
 
 import strategies_anthropic
 from palimpsest import Memory
-from palimpsest.context import Context
+from palimpsest.context.result import Context
 
 Message = dict[str, Any]
 

@@ -32,8 +32,8 @@ from chaos_nursery import Nursery
 from chaos_verbs import POLICY
 from chaos_worker import Setting
 from palimpsest import Memory
-from palimpsest.entries import now_us
-from palimpsest.runners import drive
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import drive
 from processes import integrity
 from sealed import BOTH
 

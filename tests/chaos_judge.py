@@ -11,8 +11,8 @@ from typing import NamedTuple
 from chaos_journal import BRANCH, OWN, SHARED, Op, journals, marks_in
 from chaos_model import Cells, World
 from palimpsest import Entry, Memory
-from palimpsest.log import SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
 from writer import quarters
 
 

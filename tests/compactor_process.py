@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from palimpsest import CallableSummarizer, Memory
-from palimpsest.entries import now_us
+from palimpsest.log.entry import now_us
 from writer import SESSION, address, meet, quarters, say, turn
 
 STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}

@@ -12,10 +12,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from palimpsest import Entry
-from palimpsest.log import Change, Head, SessionKey
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import Appended, Store, open_store
+from palimpsest.log.change import Change
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Appended, Store
 from palimpsest.stores.file.folder import place
+from palimpsest.stores.opening import open_store
 
 KEY = SessionKey("tenant", "one")
 OTHER = SessionKey("tenant", "other")

@@ -20,8 +20,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
 from palimpsest import Memory, Session
-from palimpsest.entries import moment
-from palimpsest.runners import drive
+from palimpsest.log.entry import moment
+from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from writer import quarters
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest import CallableSummarizer, Entry, Image, Memory, Session, Text
-from palimpsest.entries import Native
-from palimpsest.runners import drive
+from palimpsest.log.entry import Native
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.encrypted import Encryption
 from sealed import FIRST, address
 from writer import quarters

@@ -12,7 +12,7 @@ from exports_chatgpt import Talk as ChatGPT
 from exports_chatgpt import content
 from exports_claude import Talk as Claude
 from palimpsest import Audio, Entry, File, Image, Memory, Opaque, Reasoning, Text
-from palimpsest.entries import Native, Part
+from palimpsest.log.entry import Native, Part
 from writer import quarters
 
 Message = dict[str, Any]

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from palimpsest import Entry, Memory
-from palimpsest.log import Change, Cut, SessionKey
+from palimpsest.log.change import Change
+from palimpsest.log.head import Cut, SessionKey
 from palimpsest.stores import Store
 
 COMMITS = ("compact", "fork", "delete", "load", "rewrite")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palimpsest.context import Context
-from palimpsest.entries import Entry
-from palimpsest.window import Item
+from palimpsest.context.result import Context
+from palimpsest.context.window import Item
+from palimpsest.log.entry import Entry
 
 Message = dict[str, Any]
 BESIDE = ("refusal", "audio", "function_call")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from palimpsest.runners import Inline, Runner, drive
-from palimpsest.threaded import Threaded
+from palimpsest.runtime.runner import Inline, Runner, drive
+from palimpsest.runtime.threaded import Threaded
 
 T = TypeVar("T")
 Work = Callable[[Runner], Coroutine[Any, Any, T]]

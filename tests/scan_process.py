@@ -19,9 +19,10 @@ from typing import Any
 
 from marked import POLICY, session_of
 from palimpsest import Memory
-from palimpsest.entries import Entry
-from palimpsest.log import Head, Record, SessionKey
-from palimpsest.runners import Runner
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import STORES
 from palimpsest.stores.common import disk_options
 from palimpsest.stores.file.store import FileStore

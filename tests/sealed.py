@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest import Entry, Image, Keys, Memory, Session, Text
-from palimpsest.entries import Native, now_us
-from palimpsest.log import SessionKey
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import Store, open_store, unlocked
+from palimpsest.log.entry import Native, now_us
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Store
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.store import EncryptedStore
+from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.stores.sqlite.rows import checksum
 from talks import as_it_is

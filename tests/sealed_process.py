@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from palimpsest import Memory
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from sealed import BOTH, RING
 from writer import meet, say, turn

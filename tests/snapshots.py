@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from palimpsest import spans
 from palimpsest.compaction import Interaction, Plan, Snapshot
-from palimpsest.entries import Entry, Kind, Role, Status
+from palimpsest.context.window import Group, Meter, fill
 from palimpsest.formats import find_format
-from palimpsest.linking import link
-from palimpsest.log import Head
-from palimpsest.summary import Summary
-from palimpsest.window import Group, Meter, fill
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry, Kind, Role, Status
+from palimpsest.log.head import Head
+from palimpsest.log.linking import link
+from palimpsest.log.summary import Summary
 from strategies import WORDS
 
 KINDS: dict[str, tuple[Kind, Role]] = {

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from palimpsest.entries import Image, Opaque, Part, Reasoning, Role, Status, Text
-from palimpsest.facade import Session
-from palimpsest.tokens import FunctionCounter
+from palimpsest.log.entry import Image, Opaque, Part, Reasoning, Role, Status, Text
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import FunctionCounter
 
 Message = dict[str, Any]
 

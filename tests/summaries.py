@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from palimpsest.entries import Entry, Kind, Role, Status
 from palimpsest.errors import SummarizerFailed
-from palimpsest.summarizing import Draft, Prompt, Recipe, Reply, Source
-from palimpsest.summarizing.density import summarise
-from palimpsest.summary import ItemKind, Summary
+from palimpsest.log.entry import Entry, Kind, Role, Status
+from palimpsest.log.summary import ItemKind, Summary
+from palimpsest.summaries import Draft, Prompt, Recipe, Reply, Source
+from palimpsest.summaries.density import summarise
 
 NONCE = "5eedc0ffee5eedc0"
 FAILED = SummarizerFailed("scripted", "timeout", "too slow")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from palimpsest import CallableSummarizer, Session
-from palimpsest.runners import Runner
+from palimpsest.runtime.runner import Runner
 
 
 def words(text: str) -> int:

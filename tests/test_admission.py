@@ -27,7 +27,7 @@ from palimpsest import (
     Session,
     Span,
 )
-from palimpsest.log import SessionKey
+from palimpsest.log.head import SessionKey
 
 KEY = b"sixteen bytes and more"
 MAIL = {"recognisers": {"email": "pseudonym"}}

@@ -30,12 +30,12 @@ from blocks_anthropic import (
 )
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context import Context
-from palimpsest.entries import File, Image, Opaque, Reasoning, Text
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, InvalidEntry
-from palimpsest.facade import Session
 from palimpsest.formats import find_format
-from palimpsest.tokens import encoding
+from palimpsest.log.entry import File, Image, Opaque, Reasoning, Text
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import encoding
 
 FORMAT = find_format("anthropic")
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])

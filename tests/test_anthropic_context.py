@@ -25,10 +25,10 @@ from blocks_anthropic import (
     user,
 )
 from palimpsest import Memory
-from palimpsest.entries import Entry, Reasoning, Text
 from palimpsest.formats import Shown, find_format
-from palimpsest.notes import NO_MESSAGE, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, counted_texts
-from palimpsest.tokens import encoding
+from palimpsest.formats.wording import NO_MESSAGE, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, counted_texts
+from palimpsest.log.entry import Entry, Reasoning, Text
+from palimpsest.tokens.counter import encoding
 
 FORMAT = find_format("anthropic")
 

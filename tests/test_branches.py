@@ -14,8 +14,8 @@ import rules
 import strategies
 from laws import examples
 from palimpsest import AsyncMemory, ConfigError, Conflict, EntryNotFound, Memory, Session, SessionNotFound
-from palimpsest.entries import Entry
 from palimpsest.errors import BudgetImpossible
+from palimpsest.log.entry import Entry
 from sqlitestore import connection
 from worlds import STORES, world
 from writer import turn

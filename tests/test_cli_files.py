@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commands import CHAT, read, run, texts, write_lines
-from palimpsest import importer
+from palimpsest.sessions.importing import importer
 
 # --- into a session
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import strategies
 from laws import examples
 from palimpsest import Context, Memory, Session
-from palimpsest.entries import Image, Text
+from palimpsest.log.entry import Image, Text
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
 

@@ -22,9 +22,10 @@ from palimpsest import (
     Reasoning,
     Session,
 )
-from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction import Plan, Snapshot
+from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
-from palimpsest.entries import moment
+from palimpsest.log.entry import moment
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest import spans
 from palimpsest.compaction import Snapshot, Strategy
 from palimpsest.compaction.base import low
 from palimpsest.compaction.erase import Neuralyzer
@@ -19,7 +18,8 @@ from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.mask import MaskResults, SupersededContexts
 from palimpsest.compaction.selecting import is_free, part
 from palimpsest.compaction.summarize import HybridSummary, Summarize
-from palimpsest.window import Group
+from palimpsest.context.window import Group
+from palimpsest.log import spans
 from snapshots import applied, entries, snapshot, summary
 
 PIECES = st.sampled_from(

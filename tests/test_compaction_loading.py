@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from palimpsest import ConfigError
-from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction import Plan, Snapshot
 from palimpsest.compaction.erase import Neuralyzer
 from palimpsest.compaction.evict import Lru, SimpleFifo
 from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.loading import STRATEGIES, load
 from palimpsest.compaction.mask import MaskResults
+from palimpsest.compaction.style import Style
 from palimpsest.compaction.summarize import HybridSummary, Summarize
 from palimpsest.compaction.triggers import Triggers
 

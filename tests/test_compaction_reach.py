@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laws import examples
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
-from palimpsest.tokens import FunctionCounter
+from palimpsest.tokens.counter import FunctionCounter
 from talks import Listener, Scripted, filler, talk, use_tool, words
 from writer import quarters
 

@@ -12,12 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from palimpsest import ImportFailed, Memory, Session, StoreUnavailable
-from palimpsest.entries import moment
-from palimpsest.log import Attempts, Change, Head, SessionKey
-from palimpsest.runners import drive
-from palimpsest.spans import Span
+from palimpsest.log.change import Change
+from palimpsest.log.entry import moment
+from palimpsest.log.head import Attempts, Head, SessionKey
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction, Summary
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from palimpsest.summary import Compaction, Summary
 from palimpsest.testing import FakeClock
 from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
 from processes import remains

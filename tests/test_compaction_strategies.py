@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot
 from palimpsest.compaction.erase import Neuralyzer
 from palimpsest.compaction.evict import Lru, SimpleFifo, TokenAwareLru
 from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.mask import MaskResults, SupersededContexts
 from palimpsest.compaction.summarize import HybridSummary, Summarize
+from palimpsest.log import spans
 from snapshots import applied, snapshot, summary, turns
 
 

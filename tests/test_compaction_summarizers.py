@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from palimpsest.summarizers.callables import CallableSummarizer
+from palimpsest.summaries.models.callables import CallableSummarizer
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
 

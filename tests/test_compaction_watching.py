@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from palimpsest import ConfigError, EntryNotFound, Memory, Session
-from palimpsest.compaction import Plan, Snapshot, Style
+from palimpsest.compaction import Plan, Snapshot
+from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, use_tool, words

@@ -21,7 +21,7 @@ from laws import examples
 from palimpsest import AsyncMemory, BudgetImpossible, Context, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
-from palimpsest.tokens import encoding
+from palimpsest.tokens.counter import encoding
 from providers import FORMATS, PROVIDERS
 from talks import Scripted, as_it_is, filler, talk, words
 

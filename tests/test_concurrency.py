@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from palimpsest import Closed, Conflict, LockTimeout, Memory, Session
-from palimpsest.entries import now_us
+from palimpsest.log.entry import now_us
 from processes import PATIENCE, Process, integrity, run, together, whole_turns
 from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn

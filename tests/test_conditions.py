@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.conditions import FIELDS, ConditionFailed, parse
+from palimpsest.context.conditions import FIELDS, ConditionFailed, parse
 from palimpsest.errors import ConfigError, PalimpsestError
 
 MESSAGE: dict[str, object] = {
@@ -451,7 +451,7 @@ def test_asking_within_asking() -> None:
 def test_simpleeval_is_loaded_by_the_first_condition() -> None:
     """Importing the module loads no third-party package; parsing does, so a missing one shows at load."""
     script = (
-        "import sys; from palimpsest.conditions import parse; assert 'simpleeval' not in sys.modules;"
+        "import sys; from palimpsest.context.conditions import parse; assert 'simpleeval' not in sys.modules;"
         "parse('True'); assert 'simpleeval' in sys.modules"
     )
 

@@ -16,9 +16,9 @@ import rules
 import strategies
 from documented import JARGON, WEATHER_MESSAGES, weather
 from palimpsest import BudgetImpossible, ConfigError, Memory
-from palimpsest.entries import Entry, Reasoning
-from palimpsest.notes import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
-from palimpsest.tokens import encoding
+from palimpsest.formats.wording import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
+from palimpsest.log.entry import Entry, Reasoning
+from palimpsest.tokens.counter import encoding
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_vocabulary_is_not_loaded_where_bounds_prove_the_fit(tmp_path: Path)
     program = """
 import sys
 from palimpsest import Memory
-from palimpsest.tokens import encoding
+from palimpsest.tokens.counter import encoding
 with Memory.open(f"sqlite:///{sys.argv[1]}") as memory:
     chat = memory.session("s", max_tokens=8_000)
     chat.add_user_message("hello there")

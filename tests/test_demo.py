@@ -12,7 +12,7 @@ from commands import read, run
 from palimpsest import Memory
 from palimpsest.cli import scenario
 from palimpsest.cli.replay import Bill, Tokens, common_prefix
-from palimpsest.tokens import encoding
+from palimpsest.tokens.counter import encoding
 
 WAYS = ("Palimpsest", "send everything", "slide by")
 

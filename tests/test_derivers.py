@@ -13,8 +13,8 @@ import pytest
 from commands import read, run, start
 from deriver import SESSION, FileIndex
 from palimpsest import ErasureFailed, Memory, Query
-from palimpsest.erasing import Erased
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
+from palimpsest.sessions.erased import Erased
 from palimpsest.testing import FakeClock
 from processes import Process
 from sealed import FIRST

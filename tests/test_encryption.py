@@ -16,11 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from palimpsest import AsyncMemory, Conflict, Entry, Memory, StoreCorrupt
-from palimpsest.log import Change, Head, Record
-from palimpsest.runners import drive
+from palimpsest.log.change import Change, Record
+from palimpsest.log.head import Head
+from palimpsest.log.summary import Summary
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from palimpsest.stores.encrypted.forms import CLEAR
-from palimpsest.summary import Summary
 from palimpsest.testing import FakeClock, RewritingConformance, StoreConformance, StoreFactory
 from processes import whole_turns
 from sealed import BOTH, FIRST, KEY, KINDS, MARKER, address, bytes_of, opened, play, rewrite_rows, session_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreCorrupt, StoreUnavailable, WrongKey
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import MARK
 from sealed import BOTH, FIRST, KEY, KINDS, LAST, NEW, OLD, OTHER, address, session_of
 

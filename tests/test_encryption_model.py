@@ -9,8 +9,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from msgspec.structs import replace
 
 from palimpsest import Entry, Keys, Record
-from palimpsest.log import Head, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.rotation import rotate
 from sealed import NEW, OLD, opened

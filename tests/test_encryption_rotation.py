@@ -11,10 +11,11 @@ import pytest
 
 from commands import run, write_lines
 from palimpsest import ConfigError, Conflict, Memory, StoreCorrupt, WrongKey
-from palimpsest.entries import now_us
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import MARK, open_store
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import MARK
 from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
 from processes import Process, integrity, together, whole_turns
 from sealed import (

@@ -17,8 +17,9 @@ import msgspec
 import pytest
 
 from palimpsest import Memory, Session, StoreCorrupt, WrongKey
-from palimpsest.log import Change, Head, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.file.lines import seal
 from palimpsest.stores.sqlite.rows import checksum
 from sealed import FIRST, KEY, address, play, session_of

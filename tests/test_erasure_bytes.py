@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from palimpsest import Image, Keys, Memory, Query, Session, Text
-from palimpsest.log import Change, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import remains
 from writer import quarters

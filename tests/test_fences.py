@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest import Context, Memory, Session
-from palimpsest.entries import Opaque, Text
 from palimpsest.errors import BudgetImpossible
-from palimpsest.fences import FENCES, guard
 from palimpsest.formats import find_format
-from palimpsest.tokens import encoding
+from palimpsest.formats.fences import FENCES, guard
+from palimpsest.log.entry import Opaque, Text
+from palimpsest.tokens.counter import encoding
 from providers import FORMATS
 from strategies import WORDS
 from talks import Scripted, talk

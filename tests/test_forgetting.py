@@ -156,7 +156,7 @@ def test_a_tenant_is_forgotten_whole(tmp_path: Path) -> None:
 
 def run(memory: Memory, verb: str, *arguments: Any) -> Any:
     """Call a verb of the memory's store."""
-    from palimpsest.runners import drive
+    from palimpsest.runtime.runner import drive
 
     return drive(getattr(memory.store, verb)(*arguments))
 

@@ -20,13 +20,13 @@ import strategies
 import strategies_gemini
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context import Context
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.gemini import UNSIGNED, UNSIGNED_TOKENS
-from palimpsest.notes import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
-from palimpsest.tokens import encoding
+from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.tokens.counter import encoding
 from rules import plain
 from worlds import world
 

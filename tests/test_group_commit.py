@@ -11,12 +11,12 @@ import pytest
 
 import interrupts
 from palimpsest import Conflict, InvalidEntry
-from palimpsest.log import Head, SessionKey
-from palimpsest.runners import Inline, drive
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.runtime.threads import unbroken
 from palimpsest.stores import Appended
 from palimpsest.stores.group_commit import GROUP, Append, GroupCommit, Refused
-from palimpsest.threaded import Threaded
-from palimpsest.threads import unbroken
 
 KEY = SessionKey("t", "s")
 

@@ -16,8 +16,8 @@ import rules
 import strategies
 from laws import examples
 from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Session
-from palimpsest.log import OPEN_GROUP, Call, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.head import OPEN_GROUP, Call, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from talks import Scripted
 from worlds import STORES, world

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.entries import Entry
-from palimpsest.summarizing import Draft, Recipe, Rejected, Source
-from palimpsest.summarizing.heuristic import heuristic
-from palimpsest.summarizing.identifiers import missing
-from palimpsest.summary import Summary
+from palimpsest.log.entry import Entry
+from palimpsest.log.summary import Summary
+from palimpsest.summaries import Draft, Recipe, Rejected, Source
+from palimpsest.summaries.heuristic import heuristic
+from palimpsest.summaries.identifiers import missing
 from summaries import HOSTILE, logs, pins, summary, talk, texts, words
 
 BENCH = Path(__file__).parent.parent / "bench" / "retention.py"

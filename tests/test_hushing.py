@@ -9,7 +9,7 @@ import pytest
 
 from palimpsest import ConfigError, MissingExtra
 from palimpsest.errors import PrivacyRefused
-from palimpsest.hushing import hush
+from palimpsest.privacy.errors import hush
 
 SECRET = "walrus"
 

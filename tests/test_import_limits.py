@@ -18,7 +18,7 @@ import exports_chatgpt
 import exports_claude
 from commands import run
 from palimpsest import ConfigError, ImportFailed, Memory
-from palimpsest.sources.limits import Limits
+from palimpsest.transfer.sources.limits import Limits
 from test_import_identity import agents, dumped, lines, said
 
 IMPORTER = Path(__file__).with_name("importer.py")

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 import strategies
 from laws import examples
 from palimpsest import ImportFailed, Memory, Session
-from palimpsest.entries import Entry, Reasoning
 from palimpsest.errors import BudgetImpossible
+from palimpsest.log.entry import Entry, Reasoning
 from test_import_identity import STORES, opened
 
 law = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))

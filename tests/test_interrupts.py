@@ -19,11 +19,11 @@ import pytest
 import interrupts
 from interrupts import VERBS, Site, alarms, interrupted, left_sound, moments, states_of, try_at
 from palimpsest import Keys
-from palimpsest.runners import Runner
+from palimpsest.runtime.runner import Runner
+from palimpsest.runtime.threads import apart, outcome
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import open_memory
 from palimpsest.stores.overlay import Overlay
-from palimpsest.threads import apart, outcome
 from processes import Process
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""How entries are linked: groups, interactions, answers, late results. One rule of `palimpsest.log` a test."""
+"""How entries are linked: groups, interactions, answers, late results. One rule of `palimpsest.log.change` a test."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strategies
-from palimpsest.entries import Entry, Reasoning, pack, same, unpack
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
-from palimpsest.linking import link
-from palimpsest.log import (
-    CONTEXT_NAMES,
-    GROUP_NAMES,
-    NAMES,
-    OPEN_CALLS,
-    OPEN_GROUP,
-    Change,
-    Cut,
-    Head,
-    apply,
-    tombstone,
-)
+from palimpsest.log.change import Change, apply
+from palimpsest.log.entry import Entry, Reasoning, pack, same, unpack
+from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Cut, Head
+from palimpsest.log.linking import link
+from palimpsest.log.withdrawal import tombstone
 
 
 def said(role: Any = "user", text: str = "hello", **fields: Any) -> Entry:

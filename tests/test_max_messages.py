@@ -10,8 +10,8 @@ import strategies
 from palimpsest import Memory
 from palimpsest.compaction.evict import SimpleFifo
 from palimpsest.compaction.triggers import Triggers
-from palimpsest.entries import Reasoning, Text
 from palimpsest.errors import BudgetImpossible
+from palimpsest.log.entry import Reasoning, Text
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palimpsest import BudgetImpossible, ConfigError, MaxTokens, Memory, PalimpsestWarning, Session
-from palimpsest.conditions import ConditionFailed
+from palimpsest.context.conditions import ConditionFailed
 
 
 def words(text: str) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest import Entry, Image, Memory
-from palimpsest.media import (
+from palimpsest.tokens.media import (
     audio_seconds,
     audio_tokens,
     file_tokens,
@@ -24,7 +24,7 @@ from palimpsest.media import (
     image_tokens,
     pdf_pages,
 )
-from palimpsest.models import find_model, model_names
+from palimpsest.tokens.models import find_model, model_names
 
 
 def png(width: int, height: int) -> bytes:

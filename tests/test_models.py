@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.models import Area, Model, Patches, Tiles, default_encoding, find_model, model_names, table_source
-from palimpsest.tokens import ENCODINGS
+from palimpsest.tokens.counter import ENCODINGS
+from palimpsest.tokens.models import (
+    Area,
+    Model,
+    Patches,
+    Tiles,
+    default_encoding,
+    find_model,
+    model_names,
+    table_source,
+)
 
 
 def known(name: str) -> Model:
@@ -126,7 +135,7 @@ def test_the_table_names_its_source() -> None:
 
 def test_the_file_is_small_with_a_line_a_model() -> None:
     """The file stays below 60 KB, and each model has a line of its own, so that differences read well."""
-    data = pkgutil.get_data("palimpsest", "data/models.json") or b""
+    data = pkgutil.get_data("palimpsest.tokens", "data/models.json") or b""
     lines = data.decode().splitlines()
 
     assert len(data) < 60_000

@@ -26,8 +26,8 @@ from palimpsest import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from palimpsest.entries import LAST_MOMENT, Native, Text
-from palimpsest.options import Options
+from palimpsest.log.entry import LAST_MOMENT, Native, Text
+from palimpsest.sessions.options import Options
 from worlds import STORES
 
 GUARDS: dict[str, dict[str, Any]] = {"plain": {}, "encryption": {"encryption": {"k": "11" * 32}}}

@@ -14,8 +14,8 @@ from laws import examples
 from palimpsest import Memory
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
-from palimpsest.linking import link
-from palimpsest.log import Head
+from palimpsest.log.head import Head
+from palimpsest.log.linking import link
 
 FORMAT = find_format("openai")
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}

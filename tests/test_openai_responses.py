@@ -16,13 +16,13 @@ import rules_openai_responses as responses
 import strategies_openai_responses as items
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context import Context
+from palimpsest.context.result import Context
 from palimpsest.errors import InvalidEntry
-from palimpsest.facade import Session
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import SHAPES
-from palimpsest.linking import link
-from palimpsest.log import Head
+from palimpsest.log.head import Head
+from palimpsest.log.linking import link
+from palimpsest.sessions.sync_session import Session
 from samples_openai_responses import (
     ANSWER,
     APPROVE,

@@ -16,12 +16,12 @@ import strategies
 import strategies_openai_responses as items
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context import Context
-from palimpsest.entries import Entry, File, Image, Native, Opaque, Reasoning, Text
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
-from palimpsest.facade import Session
 from palimpsest.formats import Adapted, Shown, find_format
-from palimpsest.tokens import encoding
+from palimpsest.log.entry import Entry, File, Image, Native, Opaque, Reasoning, Text
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import encoding
 from samples_openai_responses import (
     ANSWER,
     APPROVE,

@@ -15,16 +15,18 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
 from filestore import everything
-from palimpsest.entries import Entry
 from palimpsest.errors import Closed, ForkedProcess
-from palimpsest.log import Change, Cut, Head, SessionKey
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import Dump, Store, open_store
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Cut, Head, SessionKey
+from palimpsest.log.summary import Compaction
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores import Dump, Store
+from palimpsest.stores.opening import open_store
 from palimpsest.stores.overlay import Overlay
-from palimpsest.summary import Compaction
 from palimpsest.testing import FakeClock, StoreConformance, StoreFactory
 from palimpsest.testing.compactions import covering, state_of, summaries
-from palimpsest.threaded import Threaded
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import strategies
 from palimpsest import ConfigError, Memory, PastUnknown, Session
-from palimpsest.entries import Reasoning
 from palimpsest.errors import BudgetImpossible
+from palimpsest.log.entry import Reasoning
 from palimpsest.testing import FakeClock
 from worlds import STORES, World, world
 
@@ -171,7 +171,7 @@ def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock
     """What expired between a revision and the next was given or was not: nothing tells when the call came."""
     from datetime import timedelta
 
-    from palimpsest.entries import moment
+    from palimpsest.log.entry import moment
 
     session = session_of(memory, max_tokens=100, short_term=EXACT)
     for seconds in (50, 600):

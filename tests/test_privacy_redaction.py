@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.entries import Entry, Native, Text
 from palimpsest.errors import PrivacyRefused
+from palimpsest.log.entry import Entry, Native, Text
 from palimpsest.privacy import Span
 from palimpsest.privacy.pseudonyms import Pseudonyms
 from palimpsest.privacy.redaction import Redactor, Verdict

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest import Memory
-from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
 from palimpsest.formats import find_format
+from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
 from palimpsest.privacy.redaction import Redactor, Verdict
 from privacy_corpus import corpus
 

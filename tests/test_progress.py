@@ -12,8 +12,8 @@ import pytest
 from forgetter import WORD
 from marked import PLACES, opened
 from palimpsest import Entry, EntryNotFound, Memory, Query, Redactor, Session, SessionNotFound, Summarize
-from palimpsest.entries import moment
-from palimpsest.log import SessionKey
+from palimpsest.log.entry import moment
+from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from processes import PATIENCE, Process

@@ -14,12 +14,12 @@ import rules
 import strategies
 from laws import examples
 from palimpsest import MaxTokens, Memory
-from palimpsest.context import Context
-from palimpsest.entries import Entry
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError
-from palimpsest.facade import Session
-from palimpsest.log import SessionKey
-from palimpsest.tokens import encoding
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import encoding
 from worlds import STORES, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from palimpsest import Memory
-from palimpsest.context import Context
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
-from palimpsest.facade import Session
-from palimpsest.tokens import encoding
+from palimpsest.sessions.sync_session import Session
+from palimpsest.tokens.counter import encoding
 from worlds import STORES, world
 
 BLOCK = {"memory_strategy_id": "max_tokens"}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest.context import Context
+from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
-from palimpsest.facade import Session
+from palimpsest.sessions.sync_session import Session
 from worlds import STORES, World, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)

@@ -11,7 +11,7 @@ import pytest
 from palimpsest import ConfigError, Memory
 from palimpsest.formats import FORMATS, find_format
 from palimpsest.formats.openai_chat import OpenAIChat
-from palimpsest.registry import Registry
+from palimpsest.runtime.registry import Registry
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import MemoryStore
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import strategies
 from palimpsest import AsyncMemory, ConfigError, Conflict, InvalidEntry, Memory, Session
-from palimpsest.entries import Entry, moment
+from palimpsest.log.entry import Entry, moment
 from palimpsest.testing import FakeClock
 from restless import Restless, adding
 from talks import Listener, words

@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from palimpsest import AsyncMemory, ConfigError, Entry, Keys, Memory, Record
-from palimpsest.entries import now_us
-from palimpsest.log import Change, Head, SessionKey, digest
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import Dump, Store, unlocked
+from palimpsest.log.change import Change
+from palimpsest.log.entry import digest, now_us
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Dump, Store
 from palimpsest.stores.encrypted.rotation import rotate
 from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores.opening import unlocked
 from palimpsest.stores.overlay import Overlay
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.testing.rewriting import Saying

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from palimpsest.errors import Closed
-from palimpsest.runners import Inline, Runner, drive
-from palimpsest.threads import Suspended
+from palimpsest.runtime.runner import Inline, Runner, drive
+from palimpsest.runtime.threads import Suspended
 from runs import WORLDS, Complete, inline, threaded
 
 PATIENCE = 300.0

@@ -10,7 +10,7 @@ import pytest
 
 from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
 from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, SessionNotFound
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
 from sealed import address, bytes_of
 
 

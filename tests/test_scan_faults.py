@@ -11,7 +11,7 @@ import pytest
 
 from marked import COMPACT, POLICY, Words, everything, left_in, opened, session_of
 from palimpsest import CallableSummarizer, Entry, Memory
-from palimpsest.log import SessionKey
+from palimpsest.log.head import SessionKey
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import MemoryStore
 from processes import Process, integrity
@@ -168,7 +168,7 @@ def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
 
 def drive_head(memory: Memory) -> Any:
     """The head of the session of the tests."""
-    from palimpsest.runners import drive
+    from palimpsest.runtime.runner import drive
 
     return drive(memory.store.head(KEY))
 

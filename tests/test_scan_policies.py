@@ -9,7 +9,7 @@ import pytest
 
 from marked import PLACES, POLICY, everything, left_in, opened, session_of
 from palimpsest import CallableSummarizer, ConfigError, ErasureFailed, Memory, Redactor, Span
-from palimpsest.entries import now_us
+from palimpsest.log.entry import now_us
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import MemoryStore
 from palimpsest.stores.overlay import Overlay

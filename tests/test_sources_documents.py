@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.sources.documents import Document
-from palimpsest.sources.files import Ahead
-from palimpsest.sources.limits import Limits
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.files import Ahead
+from palimpsest.transfer.sources.limits import Limits
 from strategies import json_values
 
 

@@ -25,8 +25,9 @@ from palimpsest import (
     StoreTooNew,
     StoreUnavailable,
 )
-from palimpsest.log import Change, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.file.folder import place
 from palimpsest.testing import FakeClock

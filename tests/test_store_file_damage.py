@@ -15,9 +15,10 @@ from palimpsest import (
     StoreCorrupt,
     StoreTooNew,
 )
-from palimpsest.entries import moment
-from palimpsest.log import Change, Cut, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.entry import moment
+from palimpsest.log.head import Cut, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 
 

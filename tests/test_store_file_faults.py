@@ -16,8 +16,8 @@ from palimpsest import (
     PalimpsestError,
     StoreUnavailable,
 )
-from palimpsest.log import Change
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from processes import filled, integrity, run, stuff, tried
 from writer import SESSION, turn

@@ -14,7 +14,7 @@ import pytest
 from commands import run
 from filestore import BIG, KEY, add, erase, fork, log_of, quick
 from palimpsest import Memory
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.testing import FakeClock
 

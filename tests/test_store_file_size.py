@@ -14,9 +14,10 @@ from filestore import BIG, KEY, OTHER, add, erase, everything, files, fork, log_
 from palimpsest import (
     Entry,
 )
-from palimpsest.entries import moment
-from palimpsest.log import Change, Head, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.entry import moment
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
 from palimpsest.testing import FakeClock
 

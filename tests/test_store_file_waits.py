@@ -10,7 +10,7 @@ import pytest
 
 from filestore import KEY, OTHER, add, erase, everything, fork, held, log_of, quick, texts
 from palimpsest import StoreUnavailable
-from palimpsest.runners import drive
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 
 

@@ -21,8 +21,9 @@ from palimpsest import (
     Memory,
     StoreUnavailable,
 )
-from palimpsest.log import Change, Head, SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.change import Change
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
 from palimpsest.testing import FakeClock
 from processes import PATIENCE, Process, integrity, lines_integrity, run, together, whole_turns

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest.runners import Inline
-from palimpsest.stores import open_store
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores.opening import open_store
 from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
 
 

@@ -17,13 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 import strategies
-from palimpsest import spans
-from palimpsest.entries import Entry
 from palimpsest.errors import PalimpsestError
-from palimpsest.log import Attempts, Change, Cut, Head, SessionKey, Usage
-from palimpsest.runners import Inline, drive
-from palimpsest.stores import Dump, Store, open_store
-from palimpsest.summary import Compaction, Summary, faults
+from palimpsest.log import spans
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Attempts, Cut, Head, SessionKey, Usage
+from palimpsest.log.summary import Compaction, Summary, faults
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Dump, Store
+from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
 
 TENANTS = st.sampled_from(["t", "u"])

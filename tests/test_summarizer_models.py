@@ -16,13 +16,13 @@ import pytest
 
 from openai_server import OpenAIServer, Play, breaks_off, cuts, ends_early, fails, says, sends, stalls
 from palimpsest import AsyncMemory, Memory
-from palimpsest.entries import now_us
 from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
-from palimpsest.runners import Runner
-from palimpsest.summarizers import as_summarizer
-from palimpsest.summarizers.chat_model import ChatModel
-from palimpsest.summarizers.models import ModelSummarizer
-from palimpsest.summarizing import Prompt, Reply
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import Runner
+from palimpsest.summaries import Prompt, Reply
+from palimpsest.summaries.models import as_summarizer
+from palimpsest.summaries.models.chat_model import ChatModel
+from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.testing.clock import FakeClock
 from runs import WORLDS, Complete, inline, threaded
 

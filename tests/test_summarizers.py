@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from palimpsest.errors import ConfigError, SummarizerFailed
-from palimpsest.runners import Inline, Runner, drive
-from palimpsest.summarizers import SUMMARIZERS, as_summarizer
-from palimpsest.summarizers.callables import CallableSummarizer
-from palimpsest.summarizers.chat_model import ChatModel
-from palimpsest.summarizers.models import ModelSummarizer
-from palimpsest.summarizers.resilience import Caller, Failure, Limits
-from palimpsest.summarizing import Prompt, Reply
-from palimpsest.summary import Spent
+from palimpsest.log.summary import Spent
+from palimpsest.runtime.runner import Inline, Runner, drive
+from palimpsest.summaries import Prompt, Reply
+from palimpsest.summaries.models import SUMMARIZERS, as_summarizer
+from palimpsest.summaries.models.callables import CallableSummarizer
+from palimpsest.summaries.models.chat_model import ChatModel
+from palimpsest.summaries.models.model_summarizer import ModelSummarizer
+from palimpsest.summaries.models.resilience import Caller, Failure, Limits
 from palimpsest.testing.clock import FakeClock
 from runs import WORLDS, Complete, inline
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.entries import Entry
 from palimpsest.errors import SummarizerFailed
-from palimpsest.summarizing import Rejected, Reply, Source
-from palimpsest.summarizing.identifiers import missing
-from palimpsest.summary import Summary
+from palimpsest.log.entry import Entry
+from palimpsest.log.summary import Summary
+from palimpsest.summaries import Rejected, Reply, Source
+from palimpsest.summaries.identifiers import missing
 from summaries import FAILED, HOSTILE, NONCE, drive, logs, pins, recipe, steps, summary, talk, texts, words
 
 SOURCE = Source(

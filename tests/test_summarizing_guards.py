@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.summarizing import Rejected, Source
-from palimpsest.summarizing.guards import (
+from palimpsest.log.summary import Summary, SummaryItem
+from palimpsest.summaries import Rejected, Source
+from palimpsest.summaries.guards import (
     Protected,
     Support,
     completed,
@@ -18,8 +19,7 @@ from palimpsest.summarizing.guards import (
     pinned_of,
     protected,
 )
-from palimpsest.summarizing.identifiers import missing
-from palimpsest.summary import Summary, SummaryItem
+from palimpsest.summaries.identifiers import missing
 from summaries import NONCE, pins, texts, words
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.summarizing.identifiers import contains, identifiers, mentions, missing, terms
+from palimpsest.summaries.identifiers import contains, identifiers, mentions, missing, terms
 from summaries import HOSTILE
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from palimpsest.entries import Entry, Image, Text
 from palimpsest.errors import ConfigError
-from palimpsest.summarizing import Source, prompts
-from palimpsest.summary import Summary
+from palimpsest.log.entry import Entry, Image, Text
+from palimpsest.log.summary import Summary
+from palimpsest.summaries import Source, prompts
 from summaries import HOSTILE, NONCE, logs, recipe, talk
 
 EARLIER = Summary(id="s", text="Goal:\n- fix the kettle", covers=((1, 2),))

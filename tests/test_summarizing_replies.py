@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.summarizing import Reply
-from palimpsest.summarizing.replies import parse, plain
-from palimpsest.summarizing.sections import rendered
-from palimpsest.summary import SummaryItem
+from palimpsest.log.summary import SummaryItem
+from palimpsest.summaries import Reply
+from palimpsest.summaries.replies import parse, plain
+from palimpsest.summaries.sections import rendered
 from summaries import texts
 
 ITEM = {"kind": "decision", "text": "use Postgres", "status": "done", "sources": [3, "4"]}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import strategies
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context import Context
-from palimpsest.entries import Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.context.result import Context
+from palimpsest.context.window import clamp_text
 from palimpsest.errors import BudgetImpossible, ConfigError, InvalidEntry
 from palimpsest.formats import Shown, find_format
 from palimpsest.formats.text import (
@@ -25,9 +25,9 @@ from palimpsest.formats.text import (
     RANGE_TOKENS,
     SUMMARIES,
 )
-from palimpsest.log import Clamp
-from palimpsest.tokens import encoding
-from palimpsest.window import clamp_text
+from palimpsest.log.entry import Entry, File, Image, Opaque, Reasoning, Text
+from palimpsest.log.head import Clamp
+from palimpsest.tokens.counter import encoding
 from worlds import world
 
 FORMAT = find_format("text")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from documented import JARGON, WEATHER_MESSAGES, weather
 from laws import examples
 from palimpsest.errors import ConfigError
-from palimpsest.tokens import (
+from palimpsest.tokens.counter import (
     ENCODINGS,
     MESSAGE_OVERHEAD,
     NAME_OVERHEAD,
@@ -47,7 +47,7 @@ ORIGINALS = {
 
 def vocabulary(name: str) -> list[bytes]:
     """The tokens of a packed vocabulary in rank order, read here independently of the library."""
-    packed = zlib.decompress(pkgutil.get_data("palimpsest", f"data/{name}.bin") or b"")
+    packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
     tokens, place = [], 0
     while place < len(packed):
         length = packed[place]
@@ -204,7 +204,7 @@ def test_unknown_encoding(make: Callable[[str], Encoding]) -> None:
 def test_import_is_light() -> None:
     """Importing the module loads neither tiktoken nor what reads vocabularies."""
     script = (
-        "import sys, msgspec; before = set(sys.modules); import palimpsest.tokens; "
+        "import sys, msgspec; before = set(sys.modules); import palimpsest.tokens.counter; "
         "print(*sorted(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from palimpsest import ConfigError
 from palimpsest.compaction import Snapshot, TriggerDecision
+from palimpsest.compaction.decisions import Margin, decide, margin
+from palimpsest.compaction.rules import Activity
 from palimpsest.compaction.summarize import Summarize
-from palimpsest.compaction.triggers import Activity, Margin, Triggers, decide, margin
-from palimpsest.window import most
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.context.window import most
 from snapshots import applied, meter, snapshot, summary, turns
 
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, LockTimeout, Memory, Session
-from palimpsest.entries import now_us
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.threads import apart
 from palimpsest.testing import FakeClock
-from palimpsest.threads import apart
 from sealed import FIRST
 from writer import turn
 

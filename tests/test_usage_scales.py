@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest import Memory
-from palimpsest.budget import LEAST_FACTOR, MOST_FACTOR, scaled, unscaled
-from palimpsest.context import Context
+from palimpsest.context.budget import LEAST_FACTOR, MOST_FACTOR, scaled, unscaled
+from palimpsest.context.result import Context
 from palimpsest.errors import ConfigError
-from palimpsest.facade import Session
+from palimpsest.sessions.sync_session import Session
 
 CLAUDE = "claude-sonnet-4-5"
 MARGIN = 1.15

@@ -14,7 +14,7 @@ import pytest
 
 from palimpsest import AsyncMemory, CallableSummarizer, Conflict, Entry, Memory, Session
 from palimpsest.formats import find_format
-from palimpsest.withholding import Withheld
+from palimpsest.sessions.withheld import Withheld
 from sealed import bytes_of
 from watched import found_in
 from writer import quarters

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import msgspec
 
 from palimpsest import AsyncMemory, AsyncSession, Keys, Memory
-from palimpsest.events import EVENTS
 from palimpsest.privacy.redaction import Redactor
-from palimpsest.runners import drive
+from palimpsest.runtime.events import EVENTS
+from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from sealed import bytes_of
 from writer import quarters

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from palimpsest import CallableSummarizer, Entry, Neuralyzer, Text
-from palimpsest.entries import Native
+from palimpsest.log.entry import Native
 from private_messages import MESSAGES, arguments, entries, export, files, malformed, metadata, parts, play
 from watched import Unstored, Watched
 
@@ -385,7 +385,7 @@ class _Strange:
 
     def __init__(self, marker: str) -> None:
         from palimpsest import Triggers
-        from palimpsest.compaction import Style
+        from palimpsest.compaction.style import Style
 
         self._marker, self.style = marker, Style()
         condition = f"not contains(interaction.tool_names, '{marker}') and interaction.metadata < 3"

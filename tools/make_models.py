@@ -1,4 +1,4 @@
-"""Make `src/palimpsest/data/models.json` from litellm's model price file (MIT), which is inside its wheel.
+"""Make `src/palimpsest/tokens/data/models.json` from litellm's model price file (MIT), which is inside its wheel.
 
     python tools/make_models.py model_prices_and_context_window_backup.json --release 1.109.1 --date 2026-11-21
 
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("prices", type=Path)
     parser.add_argument("--release", required=True, help="version of the litellm wheel that the file is from")
     parser.add_argument("--date", required=True, help="day of the extraction, YYYY-MM-DD")
-    target = Path(__file__).parents[1] / "src" / "palimpsest" / "data" / "models.json"
+    target = Path(__file__).parents[1] / "src" / "palimpsest" / "tokens" / "data" / "models.json"
     parser.add_argument("--into", type=Path, default=target)
     options = parser.parse_args()
     content = options.prices.read_bytes()

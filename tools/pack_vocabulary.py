@@ -1,6 +1,6 @@
-"""Pack original `.tiktoken` vocabularies into the package data that `palimpsest.tokens` reads.
+"""Pack original `.tiktoken` vocabularies into the package data that `palimpsest.tokens.counter` reads.
 
-    python tools/pack_vocabulary.py PATH [PATH ...] [--into src/palimpsest/data]
+    python tools/pack_vocabulary.py PATH [PATH ...] [--into src/palimpsest/tokens/data]
 
 An original has one token a line: its bytes in base64, a space, its rank; ranks run from 0 in file order. The
 packed form is the tokens in rank order, each after one byte that holds its length, compressed with zlib. Which
@@ -40,7 +40,9 @@ def main() -> None:
     """Pack each given file, or stop at the first whose checksum is not known."""
     parser = argparse.ArgumentParser(description="Pack original .tiktoken vocabularies.")
     parser.add_argument("originals", nargs="+", type=Path)
-    parser.add_argument("--into", type=Path, default=Path(__file__).parents[1] / "src" / "palimpsest" / "data")
+    parser.add_argument(
+        "--into", type=Path, default=Path(__file__).parents[1] / "src" / "palimpsest" / "tokens" / "data"
+    )
     options = parser.parse_args()
     for path in options.originals:
         original = path.read_bytes()

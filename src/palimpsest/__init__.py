@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest.budget import Budget as Budget
     from palimpsest.compaction import Step as Step
     from palimpsest.compaction import TriggerDecision as TriggerDecision
     from palimpsest.compaction.erase import Neuralyzer as Neuralyzer
@@ -13,25 +12,17 @@ if TYPE_CHECKING:
     from palimpsest.compaction.ladder import Ladder as Ladder
     from palimpsest.compaction.mask import MaskResults as MaskResults
     from palimpsest.compaction.mask import SupersededContexts as SupersededContexts
-    from palimpsest.compaction.max_tokens import MaxTokens as MaxTokens
     from palimpsest.compaction.summarize import HybridSummary as HybridSummary
     from palimpsest.compaction.summarize import Summarize as Summarize
     from palimpsest.compaction.triggers import Triggers as Triggers
-    from palimpsest.conditions import ConditionFailed as ConditionFailed
-    from palimpsest.context import Context as Context
-    from palimpsest.context import LeftOut as LeftOut
-    from palimpsest.context import Parts as Parts
-    from palimpsest.context import Prefix as Prefix
-    from palimpsest.context import Report as Report
-    from palimpsest.entries import Audio as Audio
-    from palimpsest.entries import Entry as Entry
-    from palimpsest.entries import File as File
-    from palimpsest.entries import Image as Image
-    from palimpsest.entries import Opaque as Opaque
-    from palimpsest.entries import Reasoning as Reasoning
-    from palimpsest.entries import Text as Text
-    from palimpsest.erasing import Erased as Erased
-    from palimpsest.erasing import Query as Query
+    from palimpsest.context.budget import Budget as Budget
+    from palimpsest.context.conditions import ConditionFailed as ConditionFailed
+    from palimpsest.context.result import Context as Context
+    from palimpsest.context.result import LeftOut as LeftOut
+    from palimpsest.context.result import Parts as Parts
+    from palimpsest.context.result import Prefix as Prefix
+    from palimpsest.context.result import Report as Report
+    from palimpsest.context.short_term import MaxTokens as MaxTokens
     from palimpsest.errors import BudgetImpossible as BudgetImpossible
     from palimpsest.errors import Closed as Closed
     from palimpsest.errors import ConfigError as ConfigError
@@ -54,95 +45,104 @@ if TYPE_CHECKING:
     from palimpsest.errors import StoreUnavailable as StoreUnavailable
     from palimpsest.errors import SummarizerFailed as SummarizerFailed
     from palimpsest.errors import WrongKey as WrongKey
-    from palimpsest.facade import Session as Session
     from palimpsest.formats import Adapted as Adapted
-    from palimpsest.importer import Imported as Imported
-    from palimpsest.importer import ImportReport as ImportReport
-    from palimpsest.importer import Refused as Refused
-    from palimpsest.log import Record as Record
-    from palimpsest.log import Usage as Usage
-    from palimpsest.memory import AsyncMemory as AsyncMemory
-    from palimpsest.options import PalimpsestWarning as PalimpsestWarning
-    from palimpsest.outcome import CompactionResult as CompactionResult
+    from palimpsest.log.change import Record as Record
+    from palimpsest.log.entry import Audio as Audio
+    from palimpsest.log.entry import Entry as Entry
+    from palimpsest.log.entry import File as File
+    from palimpsest.log.entry import Image as Image
+    from palimpsest.log.entry import Opaque as Opaque
+    from palimpsest.log.entry import Reasoning as Reasoning
+    from palimpsest.log.entry import Text as Text
+    from palimpsest.log.head import Usage as Usage
+    from palimpsest.log.summary import Spent as Spent
+    from palimpsest.log.summary import Summary as Summary
+    from palimpsest.log.summary import SummaryItem as SummaryItem
     from palimpsest.privacy import Span as Span
     from palimpsest.privacy.policy import Policy as Policy
     from palimpsest.privacy.redaction import Redactor as Redactor
-    from palimpsest.reading import Interaction as Interaction
-    from palimpsest.reading import Stats as Stats
-    from palimpsest.scan import Scanned as Scanned
-    from palimpsest.session import AsyncSession as AsyncSession
-    from palimpsest.session import TurnEnd as TurnEnd
+    from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
+    from palimpsest.sessions.erased import Erased as Erased
+    from palimpsest.sessions.erasing.query import Query as Query
+    from palimpsest.sessions.erasing.scan import Scanned as Scanned
+    from palimpsest.sessions.importing.importer import Imported as Imported
+    from palimpsest.sessions.importing.importer import ImportReport as ImportReport
+    from palimpsest.sessions.importing.importer import Refused as Refused
+    from palimpsest.sessions.memory import AsyncMemory as AsyncMemory
+    from palimpsest.sessions.options import PalimpsestWarning as PalimpsestWarning
+    from palimpsest.sessions.reading import Interaction as Interaction
+    from palimpsest.sessions.reading import Stats as Stats
+    from palimpsest.sessions.session import AsyncSession as AsyncSession
+    from palimpsest.sessions.session import TurnEnd as TurnEnd
+    from palimpsest.sessions.sync_memory import Memory as Memory
+    from palimpsest.sessions.sync_session import Session as Session
+    from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.stores import SessionInfo as SessionInfo
     from palimpsest.stores.encrypted.keys import Keys as Keys
-    from palimpsest.summarizers.callables import CallableSummarizer as CallableSummarizer
-    from palimpsest.summarizers.models import ModelSummarizer as ModelSummarizer
-    from palimpsest.summary import Spent as Spent
-    from palimpsest.summary import Summary as Summary
-    from palimpsest.summary import SummaryItem as SummaryItem
-    from palimpsest.sync_memory import Memory as Memory
-    from palimpsest.verifying import Verification as Verification
+    from palimpsest.summaries.models.callables import CallableSummarizer as CallableSummarizer
+    from palimpsest.summaries.models.model_summarizer import ModelSummarizer as ModelSummarizer
 
 _HOMES = {
     "Adapted": "formats",
-    "AsyncMemory": "memory",
-    "AsyncSession": "session",
-    "Audio": "entries",
-    "Budget": "budget",
+    "AsyncMemory": "sessions.memory",
+    "AsyncSession": "sessions.session",
+    "Audio": "log.entry",
+    "Budget": "context.budget",
     "BudgetImpossible": "errors",
-    "CallableSummarizer": "summarizers.callables",
+    "CallableSummarizer": "summaries.models.callables",
     "Closed": "errors",
-    "CompactionResult": "outcome",
-    "ConditionFailed": "conditions",
+    "CompactionResult": "sessions.compacting.result",
+    "ConditionFailed": "context.conditions",
     "ConfigError": "errors",
     "Conflict": "errors",
-    "Context": "context",
-    "Entry": "entries",
+    "Context": "context.result",
+    "Entry": "log.entry",
     "EntryNotFound": "errors",
-    "Erased": "erasing",
+    "Erased": "sessions.erased",
     "ErasureFailed": "errors",
-    "File": "entries",
+    "File": "log.entry",
     "ForkedProcess": "errors",
     "HybridSummary": "compaction.summarize",
-    "Image": "entries",
+    "Image": "log.entry",
     "ImportFailed": "errors",
-    "ImportReport": "importer",
-    "Imported": "importer",
-    "Interaction": "reading",
+    "ImportReport": "sessions.importing.importer",
+    "Imported": "sessions.importing.importer",
+    "Interaction": "sessions.reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
     "Keys": "stores.encrypted.keys",
     "Ladder": "compaction.ladder",
-    "LeftOut": "context",
+    "LeftOut": "context.result",
     "LockTimeout": "errors",
     "Lru": "compaction.evict",
     "MaskResults": "compaction.mask",
-    "MaxTokens": "compaction.max_tokens",
-    "Memory": "sync_memory",
+    "MaxTokens": "context.short_term",
+    "Memory": "sessions.sync_memory",
     "MissingExtra": "errors",
-    "ModelSummarizer": "summarizers.models",
+    "ModelSummarizer": "summaries.models.model_summarizer",
     "Neuralyzer": "compaction.erase",
-    "Opaque": "entries",
+    "Opaque": "log.entry",
     "PalimpsestError": "errors",
-    "PalimpsestWarning": "options",
-    "Parts": "context",
+    "PalimpsestWarning": "sessions.options",
+    "Parts": "context.result",
     "PastUnknown": "errors",
     "Policy": "privacy.policy",
-    "Prefix": "context",
+    "Prefix": "context.result",
     "PrivacyRefused": "errors",
-    "Query": "erasing",
-    "Reasoning": "entries",
-    "Record": "log",
+    "Query": "sessions.erasing.query",
+    "Reasoning": "log.entry",
+    "Record": "log.change",
     "Redactor": "privacy.redaction",
-    "Refused": "importer",
-    "Report": "context",
-    "Scanned": "scan",
-    "Session": "facade",
+    "Refused": "sessions.importing.importer",
+    "Report": "context.result",
+    "Scanned": "sessions.erasing.scan",
+    "Session": "sessions.sync_session",
     "SessionInfo": "stores",
     "SessionNotFound": "errors",
     "SimpleFifo": "compaction.evict",
     "Span": "privacy",
-    "Spent": "summary",
-    "Stats": "reading",
+    "Spent": "log.summary",
+    "Stats": "sessions.reading",
     "Step": "compaction",
     "StoreCorrupt": "errors",
     "StoreError": "errors",
@@ -150,16 +150,16 @@ _HOMES = {
     "StoreUnavailable": "errors",
     "Summarize": "compaction.summarize",
     "SummarizerFailed": "errors",
-    "Summary": "summary",
-    "SummaryItem": "summary",
+    "Summary": "log.summary",
+    "SummaryItem": "log.summary",
     "SupersededContexts": "compaction.mask",
-    "Text": "entries",
+    "Text": "log.entry",
     "TokenAwareLru": "compaction.evict",
     "TriggerDecision": "compaction",
     "Triggers": "compaction.triggers",
-    "TurnEnd": "session",
-    "Usage": "log",
-    "Verification": "verifying",
+    "TurnEnd": "sessions.session",
+    "Usage": "log.head",
+    "Verification": "sessions.verifying",
     "WrongKey": "errors",
 }
 

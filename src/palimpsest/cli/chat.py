@@ -17,8 +17,8 @@ from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_js
 from palimpsest.cli.privacy import redactor, telling
 
 if TYPE_CHECKING:
-    from palimpsest.logs import Told
-    from palimpsest.summarizers.chat_model import Answer, BoundModel, ChatModel
+    from palimpsest.runtime.logs import Told
+    from palimpsest.summaries.models.chat_model import Answer, BoundModel, ChatModel
 
 UNKNOWN_WINDOW = 8_000
 """Tokens of a request to a model whose window nobody knows."""
@@ -77,10 +77,10 @@ def chat_command(
     the exit status is 1 if any message had no answer; with --json each answer is an object on a line of its own.
     """
     from palimpsest.cli.context import given_text
-    from palimpsest.entries import now_us
-    from palimpsest.runners import Inline, drive
-    from palimpsest.summarizers.chat_model import ChatModel
-    from palimpsest.summarizers.models import ModelSummarizer
+    from palimpsest.log.entry import now_us
+    from palimpsest.runtime.runner import Inline, drive
+    from palimpsest.summaries.models.chat_model import ChatModel
+    from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 
     if no_compact and summarizer is not None:
         raise click.UsageError("--summarizer and --no-compact contradict each other")
@@ -113,7 +113,7 @@ def _key(variable: str | None) -> str | None:
 
 def _budget(model: ChatModel, max_tokens: int | None) -> dict[str, Any]:
     """The session's options that bound a request."""
-    from palimpsest.models import find_model
+    from palimpsest.tokens.models import find_model
 
     if find_model(model.name) is not None:
         return {"model": model.name, "max_tokens": max_tokens}
@@ -188,7 +188,7 @@ class Chat:
         self._account(context, answer)
 
     def _answer(self, context: Context) -> Answer:
-        from palimpsest.runners import drive
+        from palimpsest.runtime.runner import drive
 
         shown = Shown(self.told, streams=self.streams, silent=self.as_json)
         reserve = context.budget.reserve if context.budget is not None else 0

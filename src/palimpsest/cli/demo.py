@@ -19,7 +19,7 @@ from palimpsest.cli import scenario
 from palimpsest.cli.app import examples, json_option
 from palimpsest.cli.output import bar, console, on_terminal, print_json, table
 from palimpsest.cli.replay import Bill, Message, Tokens, Windows
-from palimpsest.models import Model, find_model
+from palimpsest.tokens.models import Model, find_model
 
 SESSION = "demo"
 KEPT = 4
@@ -102,7 +102,7 @@ def demo_command(budget: int, model: str, as_json: bool) -> None:
 
 def run(budget: int, model: str, show: Callable[[Step], object]) -> Outcome:
     """Replay the conversation in all four ways; `show` is told of every call."""
-    from palimpsest.tokens import encoding
+    from palimpsest.tokens.counter import encoding
 
     began = time.perf_counter()
     turns, tools = scenario.conversation(), scenario.tools()

@@ -103,12 +103,12 @@ def _vocabulary(name: str) -> Check:
     from hashlib import sha256
     from importlib.resources import files
 
-    from palimpsest.tokens import encoding
+    from palimpsest.tokens.counter import encoding
 
     advice = "A file of the package is damaged or missing: pip install --force-reinstall palimpsest-memory"
     checksum, known = VOCABULARIES[name]
     try:
-        found = sha256((files("palimpsest") / "data" / f"{name}.bin").read_bytes()).hexdigest()
+        found = sha256((files("palimpsest.tokens") / "data" / f"{name}.bin").read_bytes()).hexdigest()
         if found != checksum:
             return Check(name, False, f"checksum {found[:12]}… where {checksum[:12]}… is right", advice)
         began = time.perf_counter()
@@ -121,7 +121,7 @@ def _vocabulary(name: str) -> Check:
 
 
 def _models() -> Check:
-    from palimpsest.models import model_names, table_source
+    from palimpsest.tokens.models import model_names, table_source
 
     return Check("models", True, f"{len(model_names())} in the table of {table_source().rpartition(' ')[2]}")
 

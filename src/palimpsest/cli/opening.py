@@ -12,8 +12,9 @@ import click
 from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.stores import discreet_address, read_address
+from palimpsest.stores.common import discreet_address
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
+from palimpsest.stores.opening import read_address
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:

@@ -15,13 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.tokens import (
-    MESSAGE_OVERHEAD,
-    REPLY_OVERHEAD,
-    ROLE_TOKENS,
-    Encoding,
-    tool_schema_tokens,
-)
+from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS, Encoding, tool_schema_tokens
 
 Message = dict[str, Any]
 Ids = tuple[int, ...]

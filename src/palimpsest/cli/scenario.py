@@ -83,7 +83,7 @@ def tools() -> list[Message]:
 
 
 def _tables() -> Any:
-    return json.loads((files("palimpsest") / "data" / "scenario.json").read_text("utf-8"))
+    return json.loads((files("palimpsest.cli") / "data" / "scenario.json").read_text("utf-8"))
 
 
 def _tool(name: str, description: str, required: dict[str, str], optional: dict[str, str]) -> Message:

@@ -53,7 +53,7 @@ def history_command(
 def _record_json(record: Record) -> dict[str, Any]:
     import msgspec
 
-    from palimpsest.entries import moment as when
+    from palimpsest.log.entry import moment as when
 
     values: dict[str, Any] = msgspec.to_builtins(record)
     return {**values, "at": when(record.at).isoformat()}

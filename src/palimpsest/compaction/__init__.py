@@ -1,8 +1,8 @@
 """The seam of compaction: what triggers and strategies look at, and what they answer. Pure; one file per family.
 
 A trigger says when, a strategy says what: a pure function of a `Snapshot` that answers with a `Plan`. Neither
-performs I/O. `palimpsest.compactor` reads the snapshot, has the plan summarised, and commits it. Cuts, which a view
-needs to fit its budget, are planned in `palimpsest.compaction.cutting`.
+performs I/O. `palimpsest.sessions.compacting.compactor` reads the snapshot, has the plan summarised, and commits it.
+Cuts, which a view needs to fit its budget, are planned in `palimpsest.context.cut`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from palimpsest import spans
-from palimpsest.entries import Entry
-from palimpsest.spans import Span
-from palimpsest.summary import Summary
-from palimpsest.window import Group
+from palimpsest.compaction.style import Style
+from palimpsest.context.window import Group
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Summary
 
 if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers
@@ -172,22 +173,6 @@ class TriggerDecision(msgspec.Struct, frozen=True):
     observed: float
     threshold: float
     op: Literal[">", ">=", "=="]
-
-
-class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How a strategy wants its summaries made.
-
-    `cod_max_loops` are the passes of Chain of Density (0: one plain summary), `instructions` add a focus to the
-    prompt, `prompt_template` replaces it. `on_failure` says what becomes of a compaction whose summarizer gave no
-    acceptable summary: take the "heuristic", or "keep" everything as it is. Every `rebuild_every` folds the summary is
-    made anew from the entries (0: never).
-    """
-
-    cod_max_loops: int = 3
-    instructions: str | None = None
-    prompt_template: str | None = None
-    on_failure: Literal["keep", "heuristic"] = "heuristic"
-    rebuild_every: int = 5
 
 
 class Strategy(Protocol):

@@ -7,10 +7,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from palimpsest.compaction import Snapshot, Style, checking
-from palimpsest.compaction.cutting import Room
+from palimpsest.compaction import Snapshot, checking
 from palimpsest.compaction.selecting import part
+from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
+from palimpsest.context.cut import Room
 from palimpsest.errors import ConfigError
 
 KEEP = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from palimpsest.compaction import Style
+from palimpsest.compaction.style import Style
 from palimpsest.errors import ConfigError, nearest
 
 MAX_LOOPS = 10

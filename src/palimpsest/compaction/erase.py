@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import KEEP, Triggered, check_keep
 from palimpsest.compaction.selecting import archived, completed, cost, loose, spans_of
+from palimpsest.log import spans
 
 
 class Neuralyzer(Triggered, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import Triggered, check_keep, check_limits, low
-from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.selecting import cost, count, has_news, is_fixed, outside, spans_of
-from palimpsest.window import Group
+from palimpsest.context.cut import Room
+from palimpsest.context.window import Group
 
 
 class _Evicting(Triggered, frozen=True, kw_only=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot, Strategy
 from palimpsest.compaction.selecting import is_free
+from palimpsest.context.window import Group
 from palimpsest.errors import ConfigError
-from palimpsest.spans import Span
-from palimpsest.window import Group
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
 
 _TAKING = ("cover", "evict", "erase")
 

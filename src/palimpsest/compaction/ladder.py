@@ -1,7 +1,7 @@
 """The strategy ladder: from what costs nothing to what loses most, each rung only where the one before was not enough.
 
 Old versions of contexts go, old tool results become notes, the oldest interactions are summarised, or else evicted to
-the archive. Pure. What a view needs beyond that to fit its budget is in `palimpsest.compaction.cutting`.
+the archive. Pure. What a view needs beyond that to fit its budget is in `palimpsest.context.cut`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import msgspec
 
 from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import KEEP, check_keep, check_limits, low
-from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.evict import described
 from palimpsest.compaction.mask import mask_step, masked, superseded, superseded_step, watermark
 from palimpsest.compaction.selecting import (
@@ -26,7 +25,8 @@ from palimpsest.compaction.selecting import (
     spans_of,
 )
 from palimpsest.compaction.summarize import Proportional, covering
-from palimpsest.window import Group, by_interaction
+from palimpsest.context.cut import Room
+from palimpsest.context.window import Group, by_interaction
 
 
 class Ladder(Proportional, frozen=True, kw_only=True):

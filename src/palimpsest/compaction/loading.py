@@ -18,7 +18,7 @@ from msgspec.structs import fields, replace
 from palimpsest.compaction import Strategy, checking
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError, nearest
-from palimpsest.registry import Registry
+from palimpsest.runtime.registry import Registry
 
 NAMES = {
     "cod-summarizer": "palimpsest.compaction.summarize:Summarize",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import Triggered, check_keep
 from palimpsest.compaction.selecting import Recent, cost, is_fixed, loose, recent, spans_of
-from palimpsest.notes import is_maskable, mask_tokens
-from palimpsest.window import Group
+from palimpsest.context.window import Group
+from palimpsest.formats.wording import is_maskable, mask_tokens
 
 
 class MaskResults(Triggered, frozen=True, kw_only=True):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from palimpsest import spans
 from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import Summarizing
 from palimpsest.compaction.selecting import archived, cost, count, spans_of
-from palimpsest.spans import Span
-
-REBUILD = "rebuild"
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import REBUILD
 
 
 class Rebuild(Summarizing, frozen=True, kw_only=True):

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
 from palimpsest.compaction import Interaction, Snapshot
 from palimpsest.compaction.selecting import countable, is_free, part, uncovered
-from palimpsest.conditions import Condition, parse
-from palimpsest.window import Meter, message_values
+from palimpsest.context.conditions import Condition, parse
+from palimpsest.context.window import Meter, message_values
 
 if TYPE_CHECKING:
-    from palimpsest.compaction.max_tokens import Rule
-    from palimpsest.compaction.triggers import Activity, Triggers
+    from palimpsest.compaction.triggers import Triggers
+    from palimpsest.context.short_term import Rule
 
 
 class Reading(NamedTuple):
@@ -191,7 +193,7 @@ def _meeting(
     """Those that meet all conditions. One that names a message is met where any message meets it."""
     if not triggers.interaction_conditions:
         return interactions
-    from palimpsest.compaction.max_tokens import Rule, interaction_values  # only where there are conditions
+    from palimpsest.context.short_term import Rule, interaction_values  # only where there are conditions
 
     rules = [Rule(_parsed(text), False, failures) for text in triggers.interaction_conditions]
     snapshot = activity.snapshot
@@ -226,3 +228,25 @@ def _is_met(rule: Rule, interaction: Interaction, values: dict[str, dict[str, ob
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Condition:
     return parse(text, "interaction_conditions")
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules look at.
+
+    `meter` counts what conditions ask of messages; `session`, `entries` and `turns` are the session's id and how many
+    entries and interactions it has had, for conditions. `input_tokens` is the provider's figure for the last call, or
+    the count of the last context; None where there is none since the last compaction. `results` are the (tool name,
+    status) of results appended since `snapshot.seen`; None takes those of the snapshot. `idle` are seconds since the
+    last activity. `completed` says that an interaction has just completed, or a run has ended: only then all rules are
+    looked at.
+    """
+
+    snapshot: Snapshot
+    meter: Meter
+    session: str = ""
+    entries: int = 0
+    turns: int = 0
+    input_tokens: int | None = None
+    results: Sequence[tuple[str | None, str | None]] | None = None
+    idle: float = 0.0
+    completed: bool = True

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from palimpsest import spans
 from palimpsest.compaction import Interaction, Snapshot
-from palimpsest.spans import Span
-from palimpsest.window import Group
+from palimpsest.context.window import Group
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
 
 
 def part(share: float, whole: int) -> float:

@@ -14,7 +14,6 @@ import msgspec
 
 from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import KEEP, Summarizing, check_keep, check_limits, low
-from palimpsest.compaction.cutting import Room
 from palimpsest.compaction.selecting import (
     archived,
     cost,
@@ -27,8 +26,9 @@ from palimpsest.compaction.selecting import (
     recent,
     spans_of,
 )
-from palimpsest.summary import Summary
-from palimpsest.window import Group, by_interaction
+from palimpsest.context.cut import Room
+from palimpsest.context.window import Group, by_interaction
+from palimpsest.log.summary import Summary
 
 SHARE = 0.25
 """Share of the session's tokens that summaries take at most."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from palimpsest.entries import Entry
-from palimpsest.registry import Registry
+from palimpsest.log.entry import Entry
+from palimpsest.runtime.registry import Registry
 
 Message = dict[str, Any]
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, File, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries, is_hosted_call, unanswered
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
@@ -18,7 +17,8 @@ from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
 from palimpsest.formats.anthropic_render import is_object, render_group
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
 from palimpsest.formats.common import mappings, renamed_tokens, said_beside_overhead, unused
-from palimpsest.notes import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.formats.wording import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
 
 MESSAGE_TOKENS = 8
 """Around one message. Anthropic publishes no tokenizer and no figure: its counting endpoint was seen to report 10

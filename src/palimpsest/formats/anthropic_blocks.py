@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.checks import check_json
-from palimpsest.entries import Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import NAMELESS, data_address, is_own, own_native, replaced_by_text, split_address
-from palimpsest.notes import shown_text
+from palimpsest.formats.wording import shown_text
+from palimpsest.log.checks import check_json
+from palimpsest.log.entry import Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Text
 
 NAME = "anthropic"
 Block = dict[str, Any]

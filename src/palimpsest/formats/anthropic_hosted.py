@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palimpsest.entries import Opaque
-from palimpsest.fences import fenced
 from palimpsest.formats import Message
 from palimpsest.formats.anthropic_blocks import Block, is_hosted_call, is_hosted_result
-from palimpsest.notes import stand_in
+from palimpsest.formats.fences import fenced
+from palimpsest.formats.wording import stand_in
+from palimpsest.log.entry import Opaque
 
 FAILED_TOKENS = 96
 """What stands for the result of one call that was never given costs at most; own count."""

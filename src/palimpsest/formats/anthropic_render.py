@@ -12,7 +12,6 @@ from itertools import groupby
 
 import msgspec
 
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.anthropic_blocks import (
     NAME,
@@ -25,7 +24,8 @@ from palimpsest.formats.anthropic_blocks import (
 )
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
 from palimpsest.formats.common import NAMELESS, fitting, is_own, replaced_by_text, said_beside, split_address, unused
-from palimpsest.notes import NO_MESSAGE, shown_text, stand_in
+from palimpsest.formats.wording import NO_MESSAGE, shown_text, stand_in
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 MAX_TITLE = 500

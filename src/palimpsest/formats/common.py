@@ -6,12 +6,11 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, Native, Opaque, Part, Text
 from palimpsest.errors import InvalidEntry
-from palimpsest.fences import UNREADABLE, fenced
 from palimpsest.formats import Adapted
-from palimpsest.log import digest
-from palimpsest.notes import FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
+from palimpsest.formats.fences import UNREADABLE, fenced
+from palimpsest.formats.wording import FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
+from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, Opaque, Part, Role, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
     NAMELESS,
@@ -37,7 +36,8 @@ from palimpsest.formats.gemini_contents import (
 )
 from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, sendable, shown_part
 from palimpsest.formats.gemini_rules import CALLABLE, NAME_LENGTH, broken_rules
-from palimpsest.notes import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system, shown_text
+from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system, shown_text
+from palimpsest.log.entry import Entry, Opaque, Part, Role, Text
 
 PER_CONTENT = 4
 """Tokens around a content. Google publishes no figure: this is that of OpenAI's chat messages."""

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.checks import check_json
-from palimpsest.entries import Entry, Native, Part, Role, Status, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import is_own, own_native
 from palimpsest.formats.gemini_parts import DATA, NAME, check_part, data_key, decode_part, encode_part, find
-from palimpsest.notes import said_by_system, shown_text, stand_in
+from palimpsest.formats.wording import said_by_system, shown_text, stand_in
+from palimpsest.log.checks import check_json
+from palimpsest.log.entry import Entry, Native, Part, Role, Status, Text
 
 _KEYS = ("role", "parts")
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.checks import check_json
-from palimpsest.entries import Audio, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, split_address
-from palimpsest.notes import stand_in
+from palimpsest.formats.wording import stand_in
+from palimpsest.log.checks import check_json
+from palimpsest.log.entry import Audio, File, Image, Opaque, Part, Reasoning, Text
 
 NAME = "gemini"
 

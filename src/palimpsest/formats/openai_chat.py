@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.common import (
@@ -26,8 +25,9 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
-from palimpsest.notes import SPEAKING, THOUGHTS, shown_text
-from palimpsest.tokens import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
+from palimpsest.formats.wording import SPEAKING, THOUGHTS, shown_text
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.checks import check_json
-from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Role, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import DEFAULT as NAME
+from palimpsest.log.checks import check_json
+from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Role, Text
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 

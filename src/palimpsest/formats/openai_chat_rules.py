@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Message, Problem
-from palimpsest.notes import SPEAKING
+from palimpsest.formats.wording import SPEAKING
 
 NAME_LENGTH = 64
 """Characters of a function's name, and of a speaker's."""

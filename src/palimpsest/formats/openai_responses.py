@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Entry, File, Part, Text
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import own_native, renamed_tokens, said_beside_overhead
 from palimpsest.formats.openai_chat import PER_CALL
@@ -20,8 +19,9 @@ from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, PICTURE
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
-from palimpsest.notes import FENCE_TOKENS
-from palimpsest.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
+from palimpsest.formats.wording import FENCE_TOKENS
+from palimpsest.log.entry import Entry, File, Part, Text
+from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
 """Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
@@ -114,7 +114,7 @@ def _by_file(part: Part) -> int:
     """The most that an image can cost whose bytes only the provider has: it is kept as a file of the image's type."""
     if not isinstance(part, File) or (part.extra or {}).get("type") not in PICTURES:
         return 0
-    from palimpsest.media import image_tokens  # only where there are any
+    from palimpsest.tokens.media import image_tokens  # only where there are any
 
     return image_tokens(None, None, None)
 

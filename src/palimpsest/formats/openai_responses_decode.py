@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.checks import check_json
-from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Status, Text
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, mappings
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, NAME, answers, asks, pair_key
+from palimpsest.log.checks import check_json
+from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Status, Text
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _SIMPLE = {"role", "content"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.formats import Message
 from palimpsest.formats.common import is_own, own_native, split_address
 from palimpsest.formats.openai_responses_decode import WHOLE, text_type
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, FUNCTION, NAME, pair_key
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, Text
 
 
 def kind_of(entry: Entry) -> str:

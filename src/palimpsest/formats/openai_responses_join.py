@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.entries import Opaque
-from palimpsest.fences import fenced
 from palimpsest.formats import Message
+from palimpsest.formats.fences import fenced
 from palimpsest.formats.openai_responses_items import (
     ID_LENGTH,
     SHAPES,
@@ -21,7 +20,8 @@ from palimpsest.formats.openai_responses_items import (
     own_id,
     pair_key,
 )
-from palimpsest.notes import stand_in
+from palimpsest.formats.wording import stand_in
+from palimpsest.log.entry import Opaque
 
 
 def without_repeats(messages: Sequence[Message]) -> list[Message]:

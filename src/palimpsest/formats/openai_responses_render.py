@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palimpsest.entries import Audio, Entry, File, Image, Opaque, Part, Text
-from palimpsest.fences import fenced
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.common import DEFAULT as CHAT
 from palimpsest.formats.common import NAMELESS, fitting, is_own, own_native, replaced_by_text, said_beside, unused
+from palimpsest.formats.fences import fenced
 from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
 from palimpsest.formats.openai_responses_items import (
     ASKING,
@@ -30,7 +29,8 @@ from palimpsest.formats.openai_responses_items import (
     pair_key,
     sendable,
 )
-from palimpsest.notes import shown_text
+from palimpsest.formats.wording import shown_text
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Text
 
 _DETAILS = ("auto", "low", "high", "original")
 _TEXTUAL = ("function_call", "custom_tool_call")

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
-from palimpsest.entries import Entry, File, Native, Reasoning, Text, moment
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text, said_beside
-from palimpsest.notes import FENCE_TOKENS, stand_in
+from palimpsest.formats.fences import GUARD_TOKENS, guard, guards
+from palimpsest.formats.wording import FENCE_TOKENS, stand_in
+from palimpsest.log.entry import Entry, File, Native, Reasoning, Text, moment
 
 NAME = "text"
 SUMMARIES = "=== Previous Conversation Summaries ==="

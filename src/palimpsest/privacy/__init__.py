@@ -1,7 +1,7 @@
 """What may be kept of what is said: policies, patterns, recognisers, pseudonyms. Pure.
 
 `palimpsest.privacy.policy` says what a policy may ask for, `palimpsest.privacy.redaction` does it,
-`palimpsest.admission` stands in front of every write. Here is the seam for recognisers of one's own: names and
+`palimpsest.privacy.gate` stands in front of every write. Here is the seam for recognisers of one's own: names and
 addresses of people cannot be found offline by rules.
 """
 

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from palimpsest.errors import ConfigError
+from palimpsest.errors.secret import Secret
 from palimpsest.privacy import Span
 from palimpsest.privacy.glance import Glance
 from palimpsest.privacy.patterns import Matcher, Places, allowed_seconds, compiled
@@ -20,7 +21,6 @@ from palimpsest.privacy.policy import Rules, Use
 from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
-from palimpsest.secret import Secret
 
 MOST_ROUNDS = 8
 """How often a text is cleaned until nothing is found: twice is usual, more is a pattern that matches what it leaves."""

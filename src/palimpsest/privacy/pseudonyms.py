@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from palimpsest.secret import Secret
+from palimpsest.errors.secret import Secret
 
 MIN_KEY = 16
 """Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""

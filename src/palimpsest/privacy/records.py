@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.log import Attempts, Cut, Record
-from palimpsest.summary import Summary
+from palimpsest.log.change import Record
+from palimpsest.log.head import Attempts, Cut
+from palimpsest.log.summary import Summary
 
 Clean = Callable[[str, str], str]
 """From a text and the place that it is at to the text without what is private."""

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from palimpsest.entries import Entry
 from palimpsest.errors import PrivacyRefused
 from palimpsest.formats.anthropic_blocks import NAME as ANTHROPIC
+from palimpsest.log.entry import Entry
 from palimpsest.privacy.cleaning import Cleaner, Failed, Finding, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import Numbering, Pseudonyms

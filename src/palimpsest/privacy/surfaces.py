@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
 from palimpsest.formats.gemini_parts import NAME as GEMINI
 from palimpsest.formats.openai_responses_items import NAME as RESPONSES
+from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.credentials import secret_word
 

@@ -1,4 +1,4 @@
-"""The seam to where logs live: `Store`, what backends share, and `open_store`.
+"""The seam to where logs live: `Store`, what it gives and takes, and the table of backends.
 
 A backend is one file, one line in `STORES` and one fixture in the tests; `palimpsest.testing.StoreConformance`
 is the contract that every backend passes.
@@ -6,29 +6,23 @@ is the contract that every backend passes.
 
 from __future__ import annotations
 
-import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palimpsest.checks import is_path
-from palimpsest.entries import Entry, moment
-from palimpsest.errors import ConfigError, StoreUnavailable
-from palimpsest.log import Change, Head, Record, SessionKey
-from palimpsest.registry import Registry
-from palimpsest.runners import Runner
+from palimpsest.errors import StoreUnavailable
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.summary import Compaction
+from palimpsest.runtime.registry import Registry
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores.witness import NOBODY, Witness
-from palimpsest.summary import Compaction
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from pathlib import Path
-
-    from palimpsest.stores.encrypted import Encryption
-
 
 LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
@@ -122,7 +116,7 @@ class Store(ABC):
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
     ) -> Appended:
-        """Append entries as one batch: linked by `palimpsest.log.link`, committed once.
+        """Append entries as one batch: linked by `palimpsest.log.linking.link`, committed once.
 
         `check_ids` says that ids were given: an id that the session has and that says the same is left out,
         one that says something else raises Conflict, and then nothing of the batch is stored. With `expect`,
@@ -159,7 +153,7 @@ class Store(ABC):
     ) -> Head:
         """Commit one change (cut, compaction, erasure, clear, pins, usage, prompt, attempts) and return the new head.
 
-        A replacement adds its entries in the same step, linked by `palimpsest.resuming.committed`.
+        A replacement adds its entries in the same step, linked by `palimpsest.log.resuming.committed`.
         All but usage, prompt and attempts leave a record. Erasing replaces entries by tombstones, in every branch that
         has them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
         already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
@@ -307,7 +301,7 @@ async def keep_counts(store: Store, key: SessionKey, counter: str, counts: Mappi
     return None
 
 
-# --- opening
+# --- backends
 
 
 class Opener(Protocol):
@@ -328,79 +322,5 @@ STORES = Registry(
 )
 """Openers by the scheme of their addresses. `STORES.register("mine", open_mine)` adds one."""
 
-
-def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
-    """Open the store that `where` names.
-
-    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
-    or a path, which is an SQLite file. Options may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
-    Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
-    or StoreCorrupt where it cannot be opened.
-    """
-    opener, url, given = read_address(where)
-    return opener(url, runner, **{**given, **options})
-
-
-def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
-    """Return what opens the store that `where` names, the address without its options, and the options in it.
-
-    What is given beside the address holds before these. An opener of somebody else's gets the address as it is. Raises
-    ConfigError, naming it, for an address of an unknown kind, or an option in it that is unknown or cannot be read.
-    """
-    address = os.fspath(where) if isinstance(where, os.PathLike) else where
-    shown = discreet_address(address) if isinstance(address, str) else where
-    if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
-        raise ConfigError("store", shown, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
-    if len(address) > LONGEST or not is_path(address):
-        allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
-        raise ConfigError("store", shown, allowed)
-    if isinstance(where, os.PathLike):
-        return STORES.find("sqlite"), f"sqlite:///{address}", {}
-    opener: Opener = STORES.find(address.partition(":")[0], shown)
-    url, mark, query = address.partition("?")
-    if not mark or not opener.__module__.startswith("palimpsest.stores"):
-        return opener, address, {}
-    from palimpsest.stores.common import options_in
-
-    return opener, url, options_in(query)
-
-
-HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes")
-"""Options whose values are no secrets: those of stores on a disk."""
-
-
-def discreet_address(address: str) -> str:
-    """The address as an error may show it: without user and password, and without values that may be credentials.
-
-    Those are the values of all options but the harmless ones, under their own names or misspelt ones.
-    """
-    masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
-    bare, mark, query = masked.partition("?")
-    return bare + mark + "&".join(map(_discreet_option, query.split("&")))
-
-
-def _discreet_option(text: str) -> str:
-    from difflib import get_close_matches  # only on the way to an error
-
-    name, mark, _ = text.partition("=")
-    return text if not mark or get_close_matches(name, HARMLESS, cutoff=0.85) else f"{name}=…"
-
-
-LONGEST = 4096
-"""Characters of an address: no system takes longer paths."""
-
 MARK = ("\x01palimpsest", "store", "encryption")
 """Tenant, namespace and key of the item that says how a store is encrypted; no tenant of a user's has such a name."""
-
-
-async def unlocked(store: Store, encryption: Encryption | None, runner: Runner, clock: Callable[[], int]) -> Store:
-    """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
-
-    Raises WrongKey where it is and the keys do not fit, or there are none; ConfigError for keys to one that is not.
-    """
-    mark = await store.get_item(*MARK)
-    if mark is None and encryption is None:
-        return store
-    from palimpsest.stores.encrypted import unlock
-
-    return await unlock(store, mark, encryption, runner, clock)

@@ -7,10 +7,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from palimpsest.entries import Entry, now_us
 from palimpsest.errors import Closed, ForkedProcess
-from palimpsest.log import Change, Head, Record, SessionKey
-from palimpsest.runners import Runner
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry, now_us
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 
 T = TypeVar("T")

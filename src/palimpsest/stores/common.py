@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, now_us, same
 from palimpsest.errors import ConfigError, Conflict, nearest
-from palimpsest.log import Change, Head, SessionKey
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry, now_us, same
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import LARGE, SessionInfo
 
 
@@ -154,3 +156,24 @@ def info(session: str, head: Head) -> SessionInfo:
         updated=head.updated,
         forked_from=head.forked_from,
     )
+
+
+HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes")
+"""Options whose values are no secrets: those of stores on a disk."""
+
+
+def discreet_address(address: str) -> str:
+    """The address as an error may show it: without user and password, and without values that may be credentials.
+
+    Those are the values of all options but the harmless ones, under their own names or misspelt ones.
+    """
+    masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
+    bare, mark, query = masked.partition("?")
+    return bare + mark + "&".join(map(_discreet_option, query.split("&")))
+
+
+def _discreet_option(text: str) -> str:
+    from difflib import get_close_matches  # only on the way to an error
+
+    name, mark, _ = text.partition("=")
+    return text if not mark or get_close_matches(name, HARMLESS, cutoff=0.85) else f"{name}=…"

@@ -15,7 +15,7 @@ from typing import Protocol
 from weakref import ref
 
 from palimpsest.errors import ForkedProcess
-from palimpsest.threads import CALL, unbroken
+from palimpsest.runtime.threads import CALL, unbroken
 
 PATIENCE = 10.0
 """Seconds that a fork waits for what other threads have begun in a store."""

@@ -18,10 +18,10 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from palimpsest.entries import Entry
 from palimpsest.errors import PalimpsestError
-from palimpsest.log import SessionKey
-from palimpsest.runners import Runner
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Appended
 
 GROUP = 128

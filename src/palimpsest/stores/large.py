@@ -1,7 +1,7 @@
 """Large texts and media are kept once, by their content: how they are taken out of an entry's stored form. Pure.
 
 Whatever string of an entry is larger than a limit (a text, arguments, the data of an image) leaves its place in the
-JSON of `palimpsest.entries.pack`, and the stored form begins with a list of where which content belongs. No other
+JSON of `palimpsest.log.entry.pack`, and the stored form begins with a list of where which content belongs. No other
 stored form begins so, and no text can pretend to.
 """
 

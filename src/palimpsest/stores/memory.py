@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from palimpsest.entries import Entry
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, still_meant
-from palimpsest.runners import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, discreet_address
-from palimpsest.stores.common import branching, expected, info, loading, of_branch
+from palimpsest.log.change import Change, Record, still_meant
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores import Appended, Dump, Item, SessionInfo
+from palimpsest.stores.common import branching, discreet_address, expected, info, loading, of_branch
 from palimpsest.stores.memory_log import MemoryLog, shared, shares
 from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 

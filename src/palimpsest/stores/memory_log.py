@@ -12,10 +12,11 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
-from palimpsest.entries import Entry, pack, unpack
-from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, recounted
-from palimpsest.resuming import committed
+from palimpsest.log.change import Change, Record, recounted
+from palimpsest.log.entry import Entry, pack, unpack
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.linking import link
+from palimpsest.log.resuming import committed
 from palimpsest.stores import Appended, Dump
 from palimpsest.stores.common import unknown_only
 from palimpsest.stores.records import erasing

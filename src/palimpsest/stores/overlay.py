@@ -18,9 +18,10 @@ from typing import Self
 
 import msgspec
 
-from palimpsest.entries import Entry, now_us
-from palimpsest.log import Change, Head, Record, SessionKey, still_meant
-from palimpsest.runners import Inline
+from palimpsest.log.change import Change, Record, still_meant
+from palimpsest.log.entry import Entry, now_us
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.memory import MemoryStore

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
-from palimpsest import spans
-from palimpsest.log import Change, Head, Record
-from palimpsest.withdrawal import forgotten
+from palimpsest.log import spans
+from palimpsest.log.change import Change, Record
+from palimpsest.log.head import Head
+from palimpsest.log.withdrawal import forgotten
 
 T = TypeVar("T")
 

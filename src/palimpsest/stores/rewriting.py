@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from palimpsest.entries import Entry
-from palimpsest.log import Head, Record, SessionKey
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item
 from palimpsest.stores.blocking import BlockingStore
 

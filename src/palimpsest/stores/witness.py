@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palimpsest.entries import Entry
-from palimpsest.log import Change, Head, Record, SessionKey, tombstone
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.withdrawal import tombstone
 
 
 class Witness:

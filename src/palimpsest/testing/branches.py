@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry, Image, Text, moment
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Cut, Head, SessionKey
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry, Image, Text, moment
+from palimpsest.log.head import Cut, Head, SessionKey
 from palimpsest.stores import Dump, Store
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
 

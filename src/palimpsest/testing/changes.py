@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Cut, Head, Prompt, Usage
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Cut, Head, Prompt, Usage
 from palimpsest.stores import Dump
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
 

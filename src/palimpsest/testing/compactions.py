@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from palimpsest import spans
-from palimpsest.entries import moment, new_ids
 from palimpsest.errors import Conflict
-from palimpsest.log import Attempts, Change, Cut, Head, SessionKey
-from palimpsest.spans import Span
+from palimpsest.log import spans
+from palimpsest.log.change import Change
+from palimpsest.log.entry import moment, new_ids
+from palimpsest.log.head import Attempts, Cut, Head, SessionKey
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction, Spent, Summary, SummaryItem, faults
 from palimpsest.stores import Dump, Store
-from palimpsest.summary import Compaction, Spent, Summary, SummaryItem, faults
 from palimpsest.testing.contract import KEY, OTHER, Contract, Opened, refused, rule, said
 
 BRANCH = OTHER

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from palimpsest.entries import moment
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Cut, Head
+from palimpsest.log.change import Change
+from palimpsest.log.entry import moment
+from palimpsest.log.head import Cut, Head
 from palimpsest.testing.branches import fork
 from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry, Image, Native, Text
 from palimpsest.errors import Conflict
-from palimpsest.log import Change
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry, Image, Native, Text
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
 
 
@@ -31,7 +31,7 @@ class LogConformance(Contract):
 
     @rule
     async def test_append_gives_places_and_links_in_order(self, on: Opened) -> None:
-        """Entries get seqs from 1 on, one revision a batch, and the links of `palimpsest.log.link`."""
+        """Entries get seqs from 1 on, one revision a batch, and the links of `palimpsest.log.linking.link`."""
         one = await on.store.append(KEY, said("a", "b"))
         two = await on.store.append(KEY, [Entry(id="c", kind="tool_call", role="assistant", name="f", call_id="1")])
         three = await on.store.append(KEY, [Entry(id="d", kind="tool_result", role="tool", call_id="1", content="x")])

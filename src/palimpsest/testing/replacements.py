@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Head
-from palimpsest.summary import Compaction
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head
+from palimpsest.log.summary import Compaction
 from palimpsest.testing.compactions import AWKWARD, sound
 from palimpsest.testing.contract import KEY, OTHER, Contract, Opened, refused, rule, said, texts
 

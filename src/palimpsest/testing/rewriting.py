@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry
-from palimpsest.log import Change, Head, Record, SessionKey
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts

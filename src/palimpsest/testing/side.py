@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from palimpsest.errors import Closed, Conflict
-from palimpsest.log import Change
+from palimpsest.log.change import Change
 from palimpsest.stores import Item
 from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
 

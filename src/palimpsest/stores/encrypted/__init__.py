@@ -20,7 +20,7 @@ from palimpsest.errors import WrongKey
 from palimpsest.stores.encrypted.keys import Keys
 
 if TYPE_CHECKING:
-    from palimpsest.runners import Runner
+    from palimpsest.runtime.runner import Runner
     from palimpsest.stores import Item, Store
 
 Encryption: TypeAlias = Keys | Mapping[str, str | bytes] | str

@@ -6,27 +6,56 @@ only what stands in clear beside the ciphertext was changed, the links are those
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from palimpsest.entries import Entry, pack, set_aside
-from palimpsest.log import SessionKey, tombstone
+from palimpsest.log.entry import Entry, pack, set_aside
+from palimpsest.log.head import SessionKey
+from palimpsest.log.withdrawal import tombstone
+from palimpsest.runtime.threads import warn
 from palimpsest.stores.encrypted import forms
 from palimpsest.stores.encrypted.sealing import Unsealed
-from palimpsest.threads import warn
 
 if TYPE_CHECKING:
-    from palimpsest.stores.encrypted.reading import Reader, Seen
+    from palimpsest.stores import Store
+    from palimpsest.stores.encrypted.sealing import Box
+    from palimpsest.stores.encrypted.seen import Seen
 
 BESIDE = 8
 """Entries on each side that are asked."""
 
 
+class Reads(Protocol):
+    """What opens the entries of a store, as far as it is asked here: `reading.Reader`."""
+
+    @property
+    def url(self) -> str:
+        """The store's address, for messages."""
+        ...
+
+    @property
+    def below(self) -> Store:
+        """The store that holds what is sealed."""
+        ...
+
+    def place(self, key: SessionKey, seen: Seen, seq: int) -> tuple[Box, str]:
+        """What the entry of this place is sealed with and bound to."""
+        ...
+
+    def entry(self, key: SessionKey, seen: Seen, stored: Entry) -> Entry:
+        """The entry as it is. Raises Unsealed."""
+        ...
+
+    def sound(self, key: SessionKey, seen: Seen, stored: Entry) -> Entry | None:
+        """The entry as it is; None for one that is not authentic."""
+        ...
+
+
 class Aside:
     """Makes what stands for entries that cannot be opened, and tells of each once."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reads) -> None:
         self._reader = reader
         self._told = set[tuple[SessionKey, int]]()
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from palimpsest.errors import ConfigError
-from palimpsest.log import Head, SessionKey
-from palimpsest.runners import Runner
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, Item, Store
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.encrypted.items import Items

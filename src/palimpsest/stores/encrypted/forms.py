@@ -17,8 +17,8 @@ from operator import attrgetter
 
 import msgspec
 
-from palimpsest.entries import Entry, Reasoning, pack, unpack
-from palimpsest.log import Call, Cut, Head, Seal
+from palimpsest.log.entry import Entry, Reasoning, pack, unpack
+from palimpsest.log.head import Call, Cut, Head, Seal
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.records import decoded, encoded
 

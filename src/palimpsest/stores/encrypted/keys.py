@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from palimpsest.errors import ConfigError
-from palimpsest.secret import Secret, is_key
+from palimpsest.errors.secret import Secret, is_key
 
 ENVIRONMENT = "PALIMPSEST_KEY"
 SIZE, LONGEST_ID = 32, 64

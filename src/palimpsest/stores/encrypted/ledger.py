@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from palimpsest import spans
-from palimpsest.log import Seal
+from palimpsest.log import spans
+from palimpsest.log.head import Seal
 
 TOKEN = 6
 """Bytes of a step's token: of few steps that write the same rows anew no two have the same."""

@@ -12,7 +12,7 @@ import os
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
-from palimpsest.secret import Secret
+from palimpsest.errors.secret import Secret
 from palimpsest.stores import MARK, Item, Store
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import Sealer, Unsealed

@@ -15,9 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from palimpsest import spans
-from palimpsest.entries import Entry
-from palimpsest.log import Change, Head, Record, Seal, SessionKey, tombstone
+from palimpsest.log import spans
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, Seal, SessionKey
+from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.encrypted import forms
 from palimpsest.stores.encrypted.forms import Lineage
 from palimpsest.stores.encrypted.ledger import Ledger, new_token

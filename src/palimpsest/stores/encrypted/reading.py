@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from palimpsest.entries import Entry
-from palimpsest.log import Head, Record, Seal, SessionKey, digest, tombstone
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry, digest
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.aside import Aside
@@ -22,6 +22,7 @@ from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notary import Notary
 from palimpsest.stores.encrypted.sealing import Box, Sealer, Unsealed
+from palimpsest.stores.encrypted.seen import Seen
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -35,16 +36,6 @@ SHORT = 1024
 
 TRIES = 100
 """How often something is read again that others write meanwhile."""
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """A head as it is stored and as it is, with what it says of the rows below it."""
-
-    stored: Head
-    plain: Head
-    seal: Seal
-    ledger: Ledger
-    lineage: Lineage
 
 
 class Wanted(NamedTuple):

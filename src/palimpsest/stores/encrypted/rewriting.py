@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, WrongKey
-from palimpsest.log import Head, Record, SessionKey
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.forms import Translate
 from palimpsest.stores.encrypted.ledger import Ledger, new_token
-from palimpsest.stores.encrypted.reading import Reader, Seen, Wanted
+from palimpsest.stores.encrypted.reading import Reader, Wanted
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
+from palimpsest.stores.encrypted.seen import Seen
 from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.rewriting import Rest, Rewritable, Rewrite
 

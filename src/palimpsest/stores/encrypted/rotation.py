@@ -15,18 +15,15 @@ everything, also where nothing is known to be left.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
-from palimpsest.log import SessionKey
-from palimpsest.runners import drive
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.store import EncryptedStore
-
-if TYPE_CHECKING:
-    from palimpsest.sync_memory import Memory
 
 PAGE = 1000
 
@@ -47,7 +44,16 @@ class Rotated(msgspec.Struct, frozen=True, kw_only=True):
     remains: tuple[str, ...] = ()
 
 
-def rotate_keys(memory: Memory, *, progress: Progress | None = None) -> Rotated:
+class Opened(Protocol):
+    """What has an opened store: a memory."""
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        ...
+
+
+def rotate_keys(memory: Opened, *, progress: Progress | None = None) -> Rotated:
     """Bring all that the memory's store holds, of every tenant, under its current key.
 
     Other processes go on reading and writing meanwhile, as long as they have both keys; when it is done, the others

@@ -12,11 +12,12 @@ from operator import attrgetter
 
 import msgspec
 
-from palimpsest.entries import Entry
 from palimpsest.errors import Conflict
-from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, Seal, SessionKey, fitted
-from palimpsest.resuming import committed
+from palimpsest.log.change import Change, Record, fitted
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, Seal, SessionKey
+from palimpsest.log.linking import link
+from palimpsest.log.resuming import committed
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import expected, info, unknown_only
 from palimpsest.stores.encrypted import forms, telling
@@ -24,8 +25,9 @@ from palimpsest.stores.encrypted.base import SealingStore
 from palimpsest.stores.encrypted.forms import Lineage, Names
 from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.notary import new_log
-from palimpsest.stores.encrypted.reading import Seen, Wanted
+from palimpsest.stores.encrypted.reading import Wanted
 from palimpsest.stores.encrypted.sealing import Box, nonces
+from palimpsest.stores.encrypted.seen import Seen
 from palimpsest.stores.records import decoded, encoded
 
 _replace = msgspec.structs.replace

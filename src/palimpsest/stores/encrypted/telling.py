@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from palimpsest.log import Cut, Record
+from palimpsest.log.change import Record
+from palimpsest.log.head import Cut
+from palimpsest.log.summary import Summary, SummaryItem
 from palimpsest.stores.encrypted.forms import Lineage, Translate, conditions, owner, seal_cut, to_bytes
 from palimpsest.stores.encrypted.sealing import Box, Unsealed
 from palimpsest.stores.records import decoded, encoded
-from palimpsest.summary import Summary, SummaryItem
 
 _replace = msgspec.structs.replace
 

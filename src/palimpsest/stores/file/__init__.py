@@ -20,9 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
-from palimpsest.runners import Runner
-from palimpsest.stores import discreet_address
-from palimpsest.stores.common import disk_options
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores.common import discreet_address, disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.file.store import FileStore

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
-from palimpsest.log import SessionKey, tombstone
-from palimpsest.runners import Runner
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.log.withdrawal import tombstone
+from palimpsest.runtime.runner import Runner
+from palimpsest.runtime.threads import warn
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
@@ -21,7 +23,6 @@ from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import read_entry
 from palimpsest.stores.file.log import Found, Log
 from palimpsest.stores.shielded import shielded
-from palimpsest.threads import warn
 
 T = TypeVar("T")
 U = TypeVar("U")

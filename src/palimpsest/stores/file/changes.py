@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-from palimpsest.entries import Entry, pack
 from palimpsest.errors import Conflict
-from palimpsest.log import Change, Head, Record, SessionKey, recounted, still_meant
-from palimpsest.private_files import private
-from palimpsest.resuming import committed
-from palimpsest.runners import Runner
+from palimpsest.log.change import Change, Record, recounted, still_meant
+from palimpsest.log.entry import Entry, pack
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.resuming import committed
+from palimpsest.runtime.private_files import private
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Dump, large
 from palimpsest.stores.common import DiskOptions, branching, expected, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, cut_counts, drop_counts, remove_counts

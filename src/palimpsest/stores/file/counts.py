@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Mapping
 
-from palimpsest.private_files import private
+from palimpsest.runtime.private_files import private
 from palimpsest.stores.file.disk import Disk, names, remove, write_at
 from palimpsest.stores.file.folder import Place, safe_name
 

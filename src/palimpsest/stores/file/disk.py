@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
-from palimpsest.private_files import FILE, FOLDER, as_before, private
+from palimpsest.runtime.private_files import FILE, FOLDER, as_before, private
 from palimpsest.stores import forking
 from palimpsest.stores.shielded import deserted
 

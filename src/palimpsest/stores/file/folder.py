@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
-from palimpsest.log import SessionKey
+from palimpsest.log.head import SessionKey
 from palimpsest.stores.file.disk import NEW, Disk, names
 
 MARK = "palimpsest.json"

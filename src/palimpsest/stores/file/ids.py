@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from palimpsest.entries import placed_at
+from palimpsest.log.entry import placed_at
 from palimpsest.stores.file.log import ENDLESS, Found, Log
 
 SESSIONS = 8

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.private_files import private
+from palimpsest.runtime.private_files import private
 from palimpsest.stores.file.disk import NEW, Disk, names, remove
 
 CONTENT = "content"

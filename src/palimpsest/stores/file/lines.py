@@ -20,8 +20,9 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.entries import Entry, unpack
-from palimpsest.log import Head, Record, SessionKey
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry, unpack
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import large
 from palimpsest.stores.records import decoded, encoded
 
@@ -200,7 +201,7 @@ def spot(raw: msgspec.Raw) -> Spot:
 
 
 def with_place(id: str, seq: int, body: bytes) -> bytes:
-    """An entry as it stands in a line: the stored form of `palimpsest.entries.pack` with its id and place."""
+    """An entry as it stands in a line: the stored form of `palimpsest.log.entry.pack` with its id and place."""
     return b'{"id":%b,"seq":%d%b%b' % (encoded(id), seq, b"," if len(body) > 2 else b"", body[1:])
 
 

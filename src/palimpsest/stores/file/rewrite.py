@@ -12,8 +12,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from palimpsest.entries import Entry, pack
-from palimpsest.log import Head, Record
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry, pack
+from palimpsest.log.head import Head
 from palimpsest.stores import Dump
 from palimpsest.stores.file.lines import Line, read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log

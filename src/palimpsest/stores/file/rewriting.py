@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from palimpsest.entries import Entry
-from palimpsest.log import Head, Record, SessionKey
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item, large
 from palimpsest.stores.file.changes import Changes
 from palimpsest.stores.file.counts import drop_counts

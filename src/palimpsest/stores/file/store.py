@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt
-from palimpsest.linking import link
-from palimpsest.log import Head, Record, SessionKey
-from palimpsest.runners import Runner
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.linking import link
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Appended, SessionInfo
 from palimpsest.stores.common import DiskOptions, expected, info, unknown_only
 from palimpsest.stores.file.changes import remove_if_empty

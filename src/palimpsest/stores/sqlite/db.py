@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.runtime.threads import unbroken
 from palimpsest.stores import forking
-from palimpsest.threads import unbroken
 
 PAUSE = 0.002
 """Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""

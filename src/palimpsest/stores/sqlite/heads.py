@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log import Head, SessionKey
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.sqlite.branches import Branches, Shared, home, spans
 from palimpsest.stores.sqlite.rows import CHANGED, LAST, Span, checksum, place

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from palimpsest.entries import Entry, placed_at
 from palimpsest.errors import StoreCorrupt
-from palimpsest.linking import link
-from palimpsest.log import Change, Head, Record, SessionKey, recounted, still_meant
-from palimpsest.resuming import committed
+from palimpsest.log.change import Change, Record, recounted, still_meant
+from palimpsest.log.entry import Entry, placed_at
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.linking import link
+from palimpsest.log.resuming import committed
 from palimpsest.stores import Appended, Dump, SessionInfo
 from palimpsest.stores.common import branching, expected, info, loading, of_branch, unknown_only
 from palimpsest.stores.records import erasing

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log import Record
+from palimpsest.log.change import Record
 from palimpsest.stores.records import HELD, decoded, encoded
 from palimpsest.stores.sqlite.rows import CHANGED, checksum
 

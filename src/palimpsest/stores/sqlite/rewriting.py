@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from palimpsest.entries import Entry
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log import SessionKey
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
 from palimpsest.stores.rewriting import Rewrite
 from palimpsest.stores.sqlite.branches import by_log, home
 from palimpsest.stores.sqlite.heads import Known

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import adler32
 
-from palimpsest.entries import Entry, pack, set_aside, unpack
+from palimpsest.log.entry import Entry, pack, set_aside, unpack
+from palimpsest.runtime.threads import warn
 from palimpsest.stores.witness import Witness
-from palimpsest.threads import warn
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range."""

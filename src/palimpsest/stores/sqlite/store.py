@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from palimpsest.entries import Entry
 from palimpsest.errors import Conflict, InvalidEntry, StoreCorrupt, StoreUnavailable
-from palimpsest.log import Change, Head, Record, SessionKey
-from palimpsest.runners import Inline, Runner
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.group_commit import Append, GroupCommit, Refused

@@ -1,0 +1,227 @@
+"""What a context may cost: limits resolved to numbers, and what a call brings itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from palimpsest.context.window import Meter
+from palimpsest.errors import BudgetImpossible, ConfigError
+from palimpsest.formats import Message
+from palimpsest.log.checks import check_whole
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Usage
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits resolved to numbers, in tokens.
+
+    `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.
+    `reserve` is kept for the answer, `fixed` is what system text, tools and the request itself cost. `share` is
+    `max_context_ratio` of the window: the log takes no more, whatever else there is (None: not given). `room`
+    is what is left for the log: high water; `low_water` is where a cut stops. `factor` is how many of the
+    provider's tokens one counted token stands for (1 where the model's tokenizer is public); `room`,
+    `low_water` and `fixed` are counted tokens. `max_messages` bounds provider messages of the log.
+    """
+
+    limit: int
+    reserve: int
+    fixed: int
+    room: int
+    low_water: int
+    share: int | None = None
+    factor: float = 1.0
+    max_messages: int | None = None
+
+    @property
+    def available(self) -> int:
+        """Tokens that the request may take: the limit less the reserve."""
+        return self.limit - self.reserve
+
+    @property
+    def counted_limit(self) -> int:
+        """The limit, or the share where that is less, in counted tokens."""
+        return unscaled(self.limit if self.share is None else min(self.limit, self.share), self.factor)
+
+
+class Bounds(NamedTuple):
+    """What limits come to, in the provider's tokens; None: no bound.
+
+    `limit` and `reserve` are of the whole request, `share` is of the log alone.
+    """
+
+    limit: int | None
+    reserve: int
+    share: int | None
+
+    def log(self, factor: float) -> int | None:
+        """What the log may take, in counted tokens, where a call brings nothing itself."""
+        if self.limit is None:
+            return None
+        request = self.limit - self.reserve
+        return unscaled(request if self.share is None else min(request, self.share), factor)
+
+
+LEAST_FACTOR = 0.8
+"""No tokenizer of a large model makes less of a text than this share of OpenAI's tokens. A report below it is none of
+the whole input (some providers leave out what a cache served), and nothing is learned from it."""
+
+MOST_FACTOR = 4.0
+"""The most that a report makes of one counted token: beyond it lies what the context does not hold, such as tools that
+`context()` was not told of."""
+
+
+def learned(usage: Usage | None, margin: float) -> float:
+    """The provider's tokens for one counted token, by what was reported for the same margin; else the margin."""
+    ratio = _ratio(usage, margin)
+    return margin if ratio is None or ratio < LEAST_FACTOR else min(ratio, MOST_FACTOR)
+
+
+def doubt(usage: Usage | None, margin: float) -> str | None:
+    """Why what was reported does not scale budgets as it is; None where it does, or where there is nothing to scale."""
+    ratio = _ratio(usage, margin)
+    if ratio is None or LEAST_FACTOR <= ratio <= MOST_FACTOR:
+        return None
+    told = f"the reported input is {ratio:.2g} times what was counted"
+    if ratio < LEAST_FACTOR:
+        return f"{told}, so budgets keep the margin of {margin:g}: are cached tokens part of `input_tokens`?"
+    return f"{told}, of which budgets heed {MOST_FACTOR:g}: was everything that was sent given to `context()`?"
+
+
+def _ratio(usage: Usage | None, margin: float) -> float | None:
+    if margin == 1.0 or usage is None or not usage.counted or usage.margin != margin:
+        return None
+    return usage.input_tokens / usage.counted
+
+
+def scaled(counted: int, factor: float) -> int:
+    """Counted tokens in the provider's scale, rounded up."""
+    return counted if factor == 1.0 else -int(-counted * factor // 1)
+
+
+def unscaled(tokens: int, factor: float) -> int:
+    """The most counted tokens whose `scaled` figure is at most `tokens`."""
+    counted = int(tokens / factor)
+    return counted if scaled(counted, factor) <= tokens else counted - 1
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session or a call says about its budget, not yet resolved. Tokens; None: not given."""
+
+    max_tokens: int | None = None
+    max_messages: int | None = None
+    max_context_ratio: float | None = None
+    reserve: int | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that no budget can have."""
+        for name, value in (
+            ("max_tokens", self.max_tokens),
+            ("max_messages", self.max_messages),
+            ("reserve", self.reserve),
+        ):
+            check_whole(value, name, or_none=True)
+        ratio = self.max_context_ratio
+        if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
+            raise ConfigError("max_context_ratio", ratio, "a number over 0 and at most 1, or None")
+
+
+def bounds_of(limits: Limits, model: Model | None, name: str | None) -> Bounds:
+    """Return what the limits come to with this model. Raises ConfigError for a share of an unknown window.
+
+    A reserve that is not given is 0 beside `max_tokens`, else the model's output limit, but at most half of the
+    limit: some models may answer with as much as they read. Nothing comes off a share of the window, neither for the
+    answer nor for what a call brings itself: these, with the log, are held within the window.
+    """
+    window, share = model.window if model is not None else None, None
+    if limits.max_context_ratio is not None:
+        if window is None:
+            raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model of known window, not {name!r}")
+        share = int(limits.max_context_ratio * window)
+    bounds = [bound for bound in (limits.max_tokens, window) if bound is not None]
+    limit = min(bounds) if bounds else None
+    if limits.reserve is not None:
+        return Bounds(limit, limits.reserve, share)
+    if limits.max_tokens is not None or limit is None or model is None:
+        return Bounds(limit, 0, share)
+    return Bounds(limit, min(model.max_output or 0, limit // 2), share)
+
+
+LOW_WATER = 0.36
+"""Share of the limit that a cut goes down to, system text and tools included: the lowest bill that still holds
+enough of real tool-calling conversations at 8,000 and at 16,000 tokens (`bench/cache_bill.py`)."""
+
+LEAST_LOW_WATER = 0.2
+"""Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
+
+
+def resolve(bounds: Bounds, limits: Limits, fixed: Fixed, factor: float, low: float) -> Budget | None:
+    """Return the budget in numbers, or None where nothing bounds the context."""
+    limit, reserve, share = bounds
+    if limit is None and limits.max_messages is None:
+        return None
+    if limit is None:
+        limit, reserve = 2**62, 0
+    room = unscaled(limit - reserve, factor) - fixed.tokens
+    target = int(limit / factor * low) - fixed.tokens
+    if share is not None:
+        room, target = min(room, unscaled(share, factor)), min(target, int(share / factor * low))
+    return Budget(
+        limit=limit,
+        reserve=reserve,
+        fixed=fixed.tokens,
+        room=room,
+        low_water=max(target, int(room * LEAST_LOW_WATER), 0),
+        share=share,
+        factor=factor,
+        max_messages=limits.max_messages,
+    )
+
+
+def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:
+    """Raise BudgetImpossible where what the call brings itself leaves less than no room."""
+    if room < 0:
+        parts = {"system": fixed.system_tokens, "tools": fixed.tools_tokens, "overhead": fixed.prime}
+        raise BudgetImpossible(fixed.tokens, room + fixed.tokens, {**parts, "reserve": reserve})
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    """What a call brings itself: system text and tools, with their cost in counted tokens."""
+
+    system: str | None
+    tools: Sequence[Message]
+    system_tokens: int
+    tools_tokens: int
+    prime: int
+    exact: bool
+
+    @property
+    def tokens(self) -> int:
+        """All of it."""
+        return self.system_tokens + self.tools_tokens + self.prime
+
+
+def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact: bool) -> Fixed:
+    """Count what a call brings itself: exactly, or by an upper bound that needs no vocabulary."""
+    counter, fmt = meter.counter, meter.format
+    bound = getattr(counter, "upper_bound", None)
+    count = counter.count if exact or bound is None else bound
+    probe = Entry(kind="message", role="system")
+    system_tokens = count(system) + meter.overhead(probe) if system else 0
+    tools_tokens = 0
+    if tools and (exact or bound is None):
+        from palimpsest.tokens.counter import tool_schema_tokens
+
+        newer = getattr(counter, "name", "") != "cl100k_base"
+        tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
+    elif tools:
+        from palimpsest.tokens.counter import compact
+
+        tools_tokens = 64 * len(tools) + 4 * len(compact(tools).encode("utf-8", "surrogatepass"))
+    prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
+    return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))

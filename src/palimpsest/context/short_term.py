@@ -1,0 +1,168 @@
+"""The short-term strategy `max_tokens`: which interactions a context holds, and what its conditions drop. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from palimpsest.context.conditions import Condition, ConditionFailed, parse
+from palimpsest.context.cut import OVERSIZE, Oversize
+from palimpsest.context.window import Group, Meter, by_interaction, message_values, without
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head
+
+CUTS = ("exact", "low_water")
+GAPS = ("stop", "skip")
+
+
+class MaxTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep the newest interactions whose tokens fit.
+
+    `memory_max_tokens` is the budget in tokens, system text and tools included: -1 and 0 include no
+    interaction, None sets no limit. `conditions` are expressions that entries must meet (all of them).
+    `gap`: "stop" at the first interaction that does not fit, or "skip" it. `oversize`: what becomes of a
+    newest interaction that alone does not fit. `count_pinned`: whether pinned entries take from this
+    budget. `cut`: "exact" walks anew at every call, "low_water" keeps the window until it is full and
+    then cuts deep. `strict`: an error in a condition raises instead of keeping the message.
+    """
+
+    memory_strategy_id: Literal["max_tokens"] = "max_tokens"
+    memory_max_tokens: int | None = 10_000
+    conditions: tuple[str, ...] = ()
+    gap: str = "stop"
+    oversize: Oversize = "clamp"
+    count_pinned: bool = True
+    cut: str = "exact"
+    strict: bool = False
+
+
+_FIELDS = MaxTokens.__struct_fields__
+
+
+def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, list[str]]:
+    """Return the strategy that a block describes, checked, and warnings. Raises ConfigError naming the key."""
+    if isinstance(block, MaxTokens):
+        given: dict[str, Any] = {name: getattr(block, name) for name in _FIELDS}
+    elif isinstance(block, Mapping):
+        given = dict(block)
+    else:
+        raise ConfigError(where, block, "a MaxTokens or a mapping of its fields")
+    for name in given:
+        if name not in _FIELDS:
+            raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(str(name), _FIELDS))
+    conditions = given.get("conditions") or ()
+    if isinstance(conditions, str) or not isinstance(conditions, Sequence):
+        raise ConfigError(f"{where}.conditions", conditions, "a list of expressions")
+    given["conditions"] = tuple(conditions)
+    for i, text in enumerate(given["conditions"]):
+        parse(text, f"{where}.conditions[{i}]")
+    limit = given.get("memory_max_tokens", 10_000)
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < -1):
+        raise ConfigError(f"{where}.memory_max_tokens", limit, "a whole number of at least -1, or None")
+    for name, allowed in (
+        ("gap", GAPS),
+        ("oversize", OVERSIZE),
+        ("cut", CUTS),
+        ("memory_strategy_id", ("max_tokens",)),
+    ):
+        value = given.get(name, getattr(MaxTokens(), name))
+        if value not in allowed:
+            raise ConfigError(f"{where}.{name}", value, ", ".join(allowed), nearest=nearest(value, allowed))
+    for name in ("count_pinned", "strict"):
+        if not isinstance(given.get(name, False), bool):
+            raise ConfigError(f"{where}.{name}", given[name], "True or False")
+    if "memory_strategy_id" not in given:
+        raise ConfigError(f"{where}.memory_strategy_id", None, '"max_tokens", which says what kind of block it is')
+    warnings = [f"{where}: memory_max_tokens is 0, so no interaction is included"] if limit == 0 else []
+    return MaxTokens(**given), warnings
+
+
+class Rule:
+    """A condition as a session applies it: one that fails to evaluate keeps its entry and is remembered.
+
+    With `strict` it raises. `failures` are the messages of those that failed, each once.
+    """
+
+    def __init__(self, condition: Condition, strict: bool, failures: dict[str, str]) -> None:
+        self.condition, self._strict, self._failures = condition, strict, failures
+
+    def holds(self, values: Mapping[str, Mapping[str, object]]) -> bool:
+        """Whether the entry meets the condition, or the condition says nothing about it."""
+        try:
+            return self.condition.holds(values)
+        except ConditionFailed as failure:
+            if self._strict:
+                raise
+            self._failures.setdefault(self.condition.text, str(failure))
+            return True
+
+
+def sift(
+    groups: Sequence[Group], rules: Iterable[Rule], head: Head, meter: Meter, session: str
+) -> list[tuple[int, int]]:
+    """Return what the conditions drop from these groups, as ranges of seqs.
+
+    Those that name a message are asked of each message, the others of whole interactions. System messages are exempt,
+    groups with a pinned entry, and the human message of an open interaction.
+    """
+    rules = list(rules)
+    if not rules:
+        return []
+    interactions = by_interaction(groups)
+    facts = {
+        "id": session,
+        "message_count": head.entries,
+        "interaction_count": head.turns,
+        "tokens": sum(group.cost for group in groups),
+        "metadata": {},
+    }
+    failed: set[int] = set()
+    for age, interaction in enumerate(reversed(interactions)):
+        index = head.turns - 1 - age if interaction[0].turn else -1
+        values = {"interaction": interaction_values(interaction, index, age), "session": facts}
+        members = [entry for group in interaction for entry in group.entries]
+        last = members[-1]
+        is_open = not (last.kind == "message" and last.role == "assistant")
+        pinned = {group.seq for group in interaction if any(_is_pinned(entry, head) for entry in group.entries)}
+        whole = all(rule.holds(values) for rule in rules if not rule.condition.per_message)
+        for i, entry in enumerate(members):
+            if entry.group in pinned or (entry.is_human and is_open):
+                continue
+            calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
+            values["message"] = message_values(entry, meter, calls, entry.seq - 1, age)
+            if not whole or not all(rule.holds(values) for rule in rules if rule.condition.per_message):
+                failed.add(entry.seq)
+    for group in groups:
+        if not failed.isdisjoint(entry.seq for entry in group.entries):
+            dropped: list[tuple[Entry, str]] = []
+            without(group.entries, failed, dropped)
+            failed |= {entry.seq for entry, _ in dropped}
+    return list(spans.of(failed))
+
+
+def _is_pinned(entry: Entry, head: Head) -> bool:
+    return entry.pinned or entry.seq in head.pinned or (entry.kind == "message" and entry.role == "system")
+
+
+def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[str, object]:
+    """What a condition may see of one interaction. `age` is 0 for the newest, `index` -1 for the preamble."""
+    members = [entry for group in groups for entry in group.entries]
+    results = [entry for entry in members if entry.kind == "tool_result"]
+    calls = [entry for entry in members if entry.kind == "tool_call"]
+    human = next((entry for entry in members if entry.is_human), members[0])
+    return {
+        "index": index,
+        "age": age,
+        "tokens": sum(group.cost for group in groups),
+        "message_count": len(members),
+        "tool_names": sorted({entry.name for entry in calls if entry.name}),
+        "tool_errors": sum(entry.status == "error" for entry in results),
+        "has_tools": bool(calls),
+        "started_at": members[0].at / 1_000_000,
+        "ended_at": members[-1].at / 1_000_000,
+        "metadata": human.metadata or {},
+    }

@@ -1,0 +1,279 @@
+"""Every error that Palimpsest raises on purpose: one root, a shallow tree.
+
+PalimpsestError
+├── ConfigError            (ValueError)      an option, a resource or a condition is wrong
+├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
+├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
+├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
+├── EntryNotFound          (LookupError)     no such entry in this session
+├── SessionNotFound        (LookupError)     no such session in this store
+├── PastUnknown            (LookupError)     what was given at a revision cannot be known any more
+├── BudgetImpossible       (ValueError)      what must be sent does not fit
+├── Conflict                                 another writer was first, or an id came back with other content
+├── LockTimeout            (TimeoutError)    somebody else held what was waited for
+├── Closed                                   used after `close`
+├── ForkedProcess                            used in a child of the process that opened it, or forked in between
+├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
+├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
+├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
+├── MissingExtra           (ImportError)     a library that an option needs is not installed
+├── ConditionFailed        (ValueError)      a condition cannot be evaluated (in palimpsest.context.conditions)
+└── StoreError                               the store could not do it
+    ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
+    ├── StoreCorrupt                         what is there cannot be read as ours
+    ├── StoreTooNew                          written by a newer version of Palimpsest
+    └── WrongKey                             it is encrypted, and the keys given do not fit
+
+Each class builds its message from typed facts, keeps them as attributes, and says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+
+from palimpsest.errors.secret import hidden, shown
+
+
+class PalimpsestError(Exception):
+    """The root of every error that Palimpsest raises on purpose."""
+
+
+class ConfigError(PalimpsestError, ValueError):
+    """An option has a value that it may not have.
+
+    `where` names the option (or file, line and key), `found` is what was given, `allowed` says what is
+    accepted, `nearest` is the valid name closest to an unknown one. Bytes, and what looks like a key, are not kept:
+    it may be a key in the wrong place.
+    """
+
+    def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
+        self.where, self.found, self.allowed, self.nearest = hidden(where), shown(found), allowed, nearest
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
+        super().__init__(f"{self.where}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
+
+
+class InvalidEntry(PalimpsestError, ValueError):
+    """What was handed to `add` is not a message or entry. Nothing was stored.
+
+    `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and
+    what to do.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"{where}: {reason}")
+
+
+class InvalidContext(PalimpsestError, ValueError):
+    """A rendered context breaks rules of its provider. `problems` lists them; please report it as a bug."""
+
+    def __init__(self, problems: Iterable[object]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the context breaks rules of its provider: " + "; ".join(map(str, self.problems)))
+
+
+class ImportFailed(PalimpsestError, ValueError):
+    """An export does not hold together. Nothing was imported. `where` is the place in it."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"import refused at {where}: {reason}")
+
+
+class EntryNotFound(PalimpsestError, LookupError):
+    """The session has no entry with this id or sequence number, or it was erased with its tombstone."""
+
+    def __init__(self, session: str, entry: object) -> None:
+        self.session, self.entry = session, entry
+        super().__init__(f"session {session!r} has no entry {shorten(entry)}; `entries()` lists those it has")
+
+
+class SessionNotFound(PalimpsestError, LookupError):
+    """The store has no session of this id."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that there are")
+
+
+class PastUnknown(PalimpsestError, LookupError):
+    """What a model was given at a revision cannot be found out any more. `reason` says why, and what can be had."""
+
+    def __init__(self, session: str, revision: int, reason: str) -> None:
+        self.session, self.revision, self.reason = session, revision, reason
+        super().__init__(f"what was given at revision {revision} of session {session!r} cannot be known: {reason}")
+
+
+class BudgetImpossible(PalimpsestError, ValueError):
+    """What must be sent does not fit into the budget, even after everything that may be made smaller was.
+
+    All figures are tokens (messages where `unit` says so): `needed` for what may not be left out, `available`
+    for it, `parts` by what needs them. Nothing was sent and nothing was stored.
+    """
+
+    def __init__(self, needed: int, available: int, parts: dict[str, int], unit: str = "tokens") -> None:
+        self.needed, self.available, self.parts, self.unit = needed, available, parts, unit
+        detail = ", ".join(f"{name} {size}" for name, size in parts.items() if size)
+        super().__init__(
+            f"the context needs at least {needed} {unit} where {available} are available ({detail}); raise "
+            "max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+        )
+
+
+class Conflict(PalimpsestError):
+    """Another writer was first, or a known id came back with different content. Nothing was written."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what, self.reason = what, reason
+        super().__init__(f"{what}: {reason}")
+
+
+class LockTimeout(PalimpsestError, TimeoutError):
+    """Somebody else held `what` for all of the `seconds` that were to be waited. Nothing was done."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        self.what, self.seconds = what, seconds
+        super().__init__(
+            f"{what} is held by another, who did not end within {seconds:g} seconds; try again, or wait longer"
+        )
+
+
+class Closed(PalimpsestError):
+    """The memory or store was used after `close`."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what} is closed; open it again with Memory.open(...)")
+
+
+class ForkedProcess(PalimpsestError):
+    """What was opened in another process was inherited by a fork, and is not safe to use here.
+
+    `opened_in` and `used_in` are numbers of processes. `path` is None for a memory that was inherited; else it is the
+    file that this process may not open, since the other was in the middle of something with it when it forked.
+    """
+
+    def __init__(self, opened_in: int, used_in: int, path: str | None = None) -> None:
+        self.opened_in, self.used_in, self.path = opened_in, used_in, path
+        if path is None:
+            why = f"this memory was opened in process {opened_in} and is used in process {used_in}; "
+            advice = "open a new one after the fork"
+        else:
+            why = (
+                f"{path} was in use by process {opened_in} when that forked process {used_in}, which may not open it; "
+            )
+            advice = "fork when nothing is under way, or start processes with multiprocessing's method 'spawn'"
+        super().__init__(why + advice)
+
+
+class SummarizerFailed(PalimpsestError, RuntimeError):
+    """No answer could be had from a summarizer. The log and the contexts are as they were.
+
+    `summarizer` names it, `kind` is timeout, refused, rate_limited, unavailable, raised, answer (one that nobody can
+    use) or paused (it failed too often and is left alone for a while), `why` tells a reader; the error behind it is
+    the cause.
+    """
+
+    def __init__(self, summarizer: str, kind: str, why: str) -> None:
+        self.summarizer, self.kind, self.why = summarizer, kind, why
+        super().__init__(f"the summarizer {summarizer} gave no answer ({kind}): {why}")
+
+
+class PrivacyRefused(PalimpsestError, RuntimeError):
+    """What was given could not be checked for what is private. Nothing was stored, logged or sent on.
+
+    `rule` names what failed (`redact_patterns[2]`), `kind` is timeout, error, unstable (its own outcome matches again
+    and again) or paused (it failed too often and everything is refused for a while), `why` tells a reader. Neither
+    holds any of the text, and no cause is kept, because its message might.
+    """
+
+    def __init__(self, rule: str, kind: str, why: str) -> None:
+        self.rule, self.kind, self.why = rule, kind, why
+        super().__init__(f"privacy: {rule} could not be applied ({kind}): {why}; nothing was stored")
+
+
+class ErasureFailed(PalimpsestError, RuntimeError):
+    """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
+
+    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause. From `derive` the
+    entries are gone already, and the note of what is to be removed stays.
+    """
+
+    def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
+        self.derived, self.kind = derived, kind
+        super().__init__(f"{derived} did not remove what it had made from entries ({kind}), {then}")
+
+
+class MissingExtra(PalimpsestError, ImportError):
+    """What was asked for needs a library that is not installed. `extra` is the extra that brings it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.what, self.extra = what, extra
+        super().__init__(f"{what} needs the extra {extra!r}: pip install 'palimpsest-memory[{extra}]'")
+
+
+class StoreError(PalimpsestError):
+    """The store could not do what it was asked. `store` names it; the driver's error is the cause."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        self.store, self.reason = store, reason
+        super().__init__(f"{store}: {reason}")
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The store cannot be reached or written now: locked, full, read-only, or away."""
+
+
+class StoreCorrupt(StoreError):
+    """What the store holds cannot be read as a Palimpsest store."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer Palimpsest. `found` and `known` are schema versions."""
+
+    def __init__(self, store: str, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            store, f"schema version {found} is newer than the {known} known here; upgrade palimpsest-memory"
+        )
+
+
+class WrongKey(StoreError):
+    """The store is encrypted, and the keys that were given do not fit. `key_id` is the id of the key in question."""
+
+    def __init__(self, store: str, key_id: str, reason: str) -> None:
+        self.key_id = key_id
+        super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
+
+
+LONGEST_NAME = 256
+"""Characters of what may have been meant for a known name."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return None
+    from difflib import get_close_matches  # only on the way to an error
+
+    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+quoting: ContextVar[Callable[[str], str] | None] = ContextVar("quoting", default=None)
+"""What cleans the values that messages quote, before they are cut; None: they are quoted as they are."""
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
+    clean = quoting.get()
+    if clean is not None and isinstance(value, str):
+        value = clean(value)  # before the escapes of `repr` hide anything
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Python writes no whole number of more than 4,300 digits
+        text = f"a {type(value).__name__} too large to show"
+    if clean is not None:
+        text = clean(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

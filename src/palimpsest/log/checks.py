@@ -1,0 +1,279 @@
+"""What may come in: the one home of what names, numbers, times and JSON may be. Pure.
+
+Whatever is refused here is refused alike by every store, before it reaches one.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from errno import EMFILE, ENFILE
+from operator import attrgetter, is_
+
+from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
+from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
+
+MOST = 2**53
+"""The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""
+
+MICROSECONDS = "a whole number of microseconds since 1970, at most of the year 9999"
+
+
+def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
+    """Return a clock that raises ConfigError for a time that no entry can have; ours is taken at its word.
+
+    Raises ConfigError at once for what cannot be called.
+    """
+    if clock is now_us:
+        return clock
+    if not callable(clock):
+        raise ConfigError("clock", clock, "a function that returns microseconds since 1970")
+
+    def checked() -> int:
+        now = clock()
+        if not _is_moment(now):
+            raise ConfigError("clock", now, MICROSECONDS)
+        return now
+
+    return checked
+
+
+def check_whole(value: object, where: str, *, or_none: bool = False) -> None:
+    """Raise ConfigError, naming `where`, unless the value is a whole number that may count tokens, entries or places.
+
+    With `or_none` it may be None, too.
+    """
+    if value is None and or_none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ConfigError(where, value, f"a whole number of at least 0 (and at most 2**53){', or None' * or_none}")
+
+
+def unfit(text: str) -> str | None:
+    """Why a text cannot be a name in a store (an id, a name, a key), or None where it can be one.
+
+    A lone surrogate has no UTF-8, so not every store can keep it or find it again. Texts that nothing is found by,
+    such as an entry's content, may hold some.
+    """
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as fault:
+        code = f"U+{ord(text[fault.start]):04X} at character {fault.start + 1}"
+        return f"{shorten(text)} has a lone surrogate ({code}), which no store can keep in a name; take it out"
+    return None
+
+
+MAX_ID = 256
+"""Characters of an id."""
+
+ID_RULE = f"text of 1 to {MAX_ID} characters without control characters"
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be an id: 1 to 256 characters, no control characters, no lone surrogates."""
+    if not 0 < len(text) <= MAX_ID:
+        return False
+    return text.isprintable() or not any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text)
+
+
+def check_names(entry: Entry, where: str) -> None:
+    """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
+    if not entry.metadata and not entry.id and f"{entry.name}{entry.call_id}".isascii():
+        return  # as most are; every append comes by here
+    if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
+        raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
+    for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
+        if text and not text.isascii() and (reason := unfit(text)) is not None:
+            raise InvalidEntry(f"{where}.{field}", reason)
+    if entry.metadata:
+        _check_keys(entry.metadata, f"{where}.metadata")
+
+
+def _check_keys(value: object, where: str) -> None:
+    """Raise InvalidEntry for a key within plain JSON that is no name that a store can keep."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if (reason := unfit(key)) is not None:
+                raise InvalidEntry(where, f"the key {reason}")
+            _check_keys(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_keys(inner, f"{where}[{i}]")
+
+
+def check(entry: Entry, where: str) -> None:
+    """Raise InvalidEntry where a field of an entry that a program made has a value that it may not have.
+
+    `check_names` says the rest, of what decoders make, too.
+    """
+    if entry.kind not in KINDS:
+        raise InvalidEntry(f"{where}.kind", f"{shorten(entry.kind)} is none of {', '.join(KINDS)}")
+    if entry.role not in ROLES:
+        raise InvalidEntry(f"{where}.role", f"{shorten(entry.role)} is none of {', '.join(ROLES)}")
+    if entry.status is not None and entry.status not in STATUSES:
+        raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
+    content = entry.content
+    if not isinstance(content, str):
+        if not isinstance(content, tuple) or not all(isinstance(part, Part) for part in content):
+            raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
+        for i, part in enumerate(content):
+            _check_part(part, f"{where}.content[{i}]")
+    values = _values(entry)
+    if not all(map(is_, values, _USUAL)):  # the usual message is done with here: every append comes by
+        for value, (field, usual, wrong, fits) in zip(values, _FIELDS, strict=True):
+            if value is not usual and not fits(value):
+                raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
+    if entry.native is not None:
+        _check_native(entry.native, f"{where}.native")
+    if entry.expires_at is not None and entry.expires_at.tzinfo is None:
+        raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
+    if entry.metadata is not None:
+        check_json(entry.metadata, f"{where}.metadata")
+
+
+def _is_moment(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_MOMENT
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+_FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
+    ("id", "", "not text", lambda value: isinstance(value, str)),
+    ("name", None, "not text", lambda value: isinstance(value, str)),
+    ("call_id", None, "not text", lambda value: isinstance(value, str)),
+    ("importance", None, "not a number between 0 and 1", _is_share),
+    ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
+    ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
+    ("damaged", False, "for stores alone to say", lambda value: value is False),
+    ("at", 0, f"not {MICROSECONDS}", _is_moment),
+    *(
+        (field, False, "neither True nor False", _is_switch)
+        for field in ("pinned", "continues", "pauses", "erased", "lone")
+    ),
+)
+"""What the fields of an entry may be: what they are as a rule, what is wrong with another value, and which fit."""
+
+_values = attrgetter(*(field for field, *_ in _FIELDS))
+_USUAL = tuple(usual for _, usual, *_ in _FIELDS)
+
+
+def _check_part(part: Part, where: str) -> None:
+    """Raise InvalidEntry where a field of a part has a value of another type."""
+    for name in part.__struct_fields__:
+        value = getattr(part, name)
+        if name in ("extra", "item"):
+            if value is not None and not isinstance(value, dict):
+                raise InvalidEntry(f"{where}.{name}", f"{shorten(value)} is not a mapping")
+            check_json(value, f"{where}.{name}")
+        elif not isinstance(value, str) and (value is not None or name not in _OPTIONAL):
+            raise InvalidEntry(f"{where}.{name}", f"{shorten(value)} is not text")
+
+
+def _check_native(native: object, where: str) -> None:
+    """Raise InvalidEntry where what is kept of a provider's item is not as `Native` has it."""
+    if not isinstance(native, Native) or not isinstance(native.format, str):
+        raise InvalidEntry(where, f"{shorten(native)} is not a Native with the name of its format")
+    if not isinstance(native.absent, tuple) or not all(isinstance(name, str) for name in native.absent):
+        raise InvalidEntry(f"{where}.absent", f"{shorten(native.absent)} is not a tuple of names")
+    for field, value in (("keep", native.keep), ("call", native.call)):
+        if value is not None and not isinstance(value, dict):
+            raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is not a mapping")
+        check_json(value, f"{where}.{field}")
+
+
+_OPTIONAL = frozenset({"detail", "file_id", "data", "filename"})
+"""Texts of parts that may be missing."""
+
+
+def check_depth(value: object, where: str) -> None:
+    """Raise ConfigError, naming the place, for mappings and lists in each other on more levels than `check_json` takes.
+
+    What is deeper overwhelms whatever is to write it as JSON, at the provider's, too.
+    """
+    level = [value]
+    for _ in range(DEEPEST + 2):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return
+    raise ConfigError(where, f"a {type(value).__name__}", f"at most {DEEPEST} levels")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def check_file(given: object, where: str, verb: str) -> None:
+    """Raise ConfigError unless this is a path that a file may have, or has the verb of a stream."""
+    if isinstance(given, str | os.PathLike):
+        path = os.fspath(given)
+        if isinstance(path, str) and is_path(path):
+            return
+    elif callable(getattr(given, verb, None)):
+        return
+    allowed = f"a path without NUL that the file system can name, or a binary stream with {verb}()"
+    raise ConfigError(where, given, allowed)
+
+
+def is_path(text: str) -> bool:
+    """Whether a file may have this path, as far as characters go."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def check_progress(progress: object) -> None:
+    """Raise ConfigError unless this can be told how far something is, or is None."""
+    if progress is not None and not callable(progress):
+        raise ConfigError("progress", progress, "a function that is told how much is done, and of how much, or None")
+
+
+DEEPEST = 100
+"""Levels of mappings and lists in each other."""
+
+
+def check_json(value: object, where: str, depth: int = 0) -> None:
+    """Raise InvalidEntry, naming the place, unless `value` is plain JSON that comes back equal.
+
+    Refused are other types, keys that are not text, numbers that JSON has not (NaN, infinities, integers
+    of more than 64 bits) and more than 100 levels.
+    """
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return
+        raise InvalidEntry(where, "an integer of more than 64 bits; store it as text")
+    if isinstance(value, float):
+        if value - value == 0:  # neither NaN nor an infinity
+            return
+        raise InvalidEntry(where, f"{value!r} has no JSON form; store it as text or None")
+    if depth > DEEPEST:
+        raise InvalidEntry(where, f"more than {DEEPEST} levels deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InvalidEntry(where, f"the key {shorten(key)} is not text")
+            check_json(inner, f"{where}.{key}", depth + 1)
+        return
+    if isinstance(value, list):
+        for i, inner in enumerate(value):
+            check_json(inner, f"{where}[{i}]", depth + 1)
+        return
+    raise InvalidEntry(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON; convert it first")
+
+
+def check_descriptors(fault: OSError) -> None:
+    """Raise StoreUnavailable where an error says that no file can be opened: what is imported late is a file, too."""
+    if fault.errno in (EMFILE, ENFILE):
+        why = "it has too many open files; close some, or raise the limit (ulimit -n)"
+        raise StoreUnavailable("this process", why) from fault

@@ -1,0 +1,345 @@
+"""The log's items: entries, their parts, their identity and their stored form. Pure.
+
+An entry is immutable. Its text never changes; what became of it (evicted, covered, masked) follows from
+the records in `palimpsest.log.change`. The links at the end of `Entry` are written once, when it is appended.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
+Role = Literal["user", "assistant", "system", "tool"]
+Status = Literal["success", "error", "unknown", "pending", "denied"]
+
+KINDS: tuple[Kind, ...] = ("message", "tool_call", "tool_result", "context", "summary")
+ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
+STATUSES: tuple[Status, ...] = ("success", "error", "unknown", "pending", "denied")
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    extra: dict[str, Any] | None = None
+    """Keys of the provider's part that Palimpsest does not know; they come back when it is encoded."""
+
+
+class Text(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class Image(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
+    """An image: `source` is an address or a `data:` address; `detail` is low, high or auto (the default)."""
+
+    source: str
+    detail: str | None = None
+
+
+class Audio(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="audio"):
+    """Sound: `data` in base64, `format` wav or mp3."""
+
+    data: str
+    format: str
+
+
+class File(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
+    """A document: either `file_id` at the provider, or `data` (a `data:` address) with its `filename`."""
+
+    file_id: str | None = None
+    data: str | None = None
+    filename: str | None = None
+
+
+class Reasoning(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
+    """What a model thought before it answered. It stays with what follows it."""
+
+    text: str
+
+
+class Opaque(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
+    """A part of a type that Palimpsest does not know, kept whole as `item`."""
+
+    item: dict[str, Any]
+
+
+Part = Text | Image | Audio | File | Reasoning | Opaque
+
+
+class Native(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must be kept of a provider's own item so that it comes back equal.
+
+    `keep` holds keys of the provider's message that the entry has no field for, `absent` names keys that
+    encoding would write and the item did not have, `call` is a tool call of a shape that is not rebuilt
+    from the entry's fields.
+    """
+
+    format: str
+    keep: dict[str, Any] | None = None
+    absent: tuple[str, ...] = ()
+    call: dict[str, Any] | None = None
+
+
+class Entry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"revision": "rev", "continues": "cont"},
+):
+    """One item of the log.
+
+    `content` is text or a tuple of parts; for a tool call it is the arguments, as JSON text. `at` is the
+    time of writing in microseconds since 1970 (UTC), `created_at` the same as a datetime. `tokens` is the
+    stored count of the text as it is rendered, or None where it has not been counted yet. `importance` is
+    0 to 1. An entry whose `erased` is set is a tombstone: its place is kept, its content is gone. One whose
+    `damaged` is set, too, cannot be read where it is stored: what is known of it is its place. `lone` says
+    that its text holds lone surrogates, which no provider takes: a context shows U+FFFD in their place.
+
+    Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
+    (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call
+    that a result answers (0: none), `late` says that the result came after its call's group was closed,
+    `continues` that the entry belongs to the same provider message as the one before, `pauses` that its message
+    ends while its provider still runs a tool of its own, so that the model's next message goes on with it, `revision`
+    is the session's revision that its append made.
+    """
+
+    id: str = ""
+    seq: int = 0
+    kind: Kind = "message"
+    role: Role = "user"
+    content: str | tuple[Part, ...] = ""
+    name: str | None = None
+    call_id: str | None = None
+    status: Status | None = None
+    tokens: int | None = None
+    importance: float | None = None
+    pinned: bool = False
+    expires_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+    native: Native | None = None
+    erased: bool = False
+    lone: bool = False
+    damaged: bool = False
+    at: int = 0
+    turn: int = 0
+    group: int = 0
+    answers: int = 0
+    late: bool = False
+    continues: bool = False
+    pauses: bool = False
+    revision: int = 0
+
+    @property
+    def created_at(self) -> datetime:
+        """When the entry was written, UTC."""
+        return moment(self.at)
+
+    @property
+    def text(self) -> str:
+        """The entry's text: its content, or its text parts joined by line breaks."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, Text | Reasoning))
+
+    @property
+    def is_human(self) -> bool:
+        """Whether this is a message of the human, which starts an interaction."""
+        return self.kind == "message" and self.role == "user"
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether this holds nothing but reasoning, which stays with what follows it."""
+        parts = self.content
+        return isinstance(parts, tuple) and bool(parts) and all(isinstance(part, Reasoning) for part in parts)
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+_encode = msgspec.json.Encoder().encode
+_replace = msgspec.structs.replace
+
+
+def pack(entry: Entry) -> bytes:
+    """Return the stored form: JSON without `id`, `seq` and `tokens`, which stores keep beside it.
+
+    Text with lone surrogates, which has no UTF-8, is stored with JSON's escapes for them.
+    """
+    bare = _replace(entry, id="", seq=0, tokens=None, damaged=False)
+    try:
+        return _encode(bare)
+    except UnicodeEncodeError:
+        import json  # only for text that is not valid Unicode
+
+        return json.dumps(msgspec.to_builtins(_replace(bare, lone=True))).encode()
+
+
+def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
+    """Return the entry that `pack` stored. Raises ValueError where `body` is damaged."""
+    try:
+        entry = _decode(body)
+    except msgspec.DecodeError:
+        import json
+
+        entry = msgspec.convert(json.loads(body), Entry)
+    # The entry was made on the line above and nobody has seen it: cheaper than a second copy.
+    _set(entry, "id", id)
+    _set(entry, "seq", seq)
+    _set(entry, "tokens", tokens)
+    return entry
+
+
+_set = msgspec.structs.force_setattr
+
+
+def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: Sequence[Entry]) -> Entry:
+    """Return what stands for an entry that is damaged, until it is taken out: a tombstone.
+
+    Its links are as far as its neighbours tell, nearest first: the interaction and the group that go on behind it, the
+    call that one of them answers. What is left of its stored form tells the rest, where that can be true.
+    """
+    near = (*before[:1], *behind[:1], Entry())[0]
+    turn = behind[0].turn if behind and behind[0].turn <= seq else (before[0].turn if before else 0)
+    group = behind[0].group if behind and 0 < behind[0].group <= seq else seq
+    kind, answers = _left_of(body, seq)
+    if any(entry.answers == seq for entry in behind):
+        kind, answers = "tool_call", 0
+    call = next((entry for entry in before if answers and entry.seq == answers), None)
+    if call is not None and before[0].group == call.group:
+        group = call.group  # and the last of it, perhaps
+    roles: dict[Kind, Role] = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
+    return Entry(
+        id=id,
+        seq=seq,
+        kind=kind,
+        role=roles.get(kind, "user" if turn == seq else "assistant"),
+        erased=True,
+        damaged=True,
+        at=near.at,
+        turn=turn,
+        group=group,
+        answers=answers,
+        late=call is not None and group != call.group,
+        revision=near.revision,
+    )
+
+
+_LEFT: dict[bytes, Kind] = {b"tool_call": "tool_call", b"tool_result": "tool_result", b"context": "context"}
+
+
+def _left_of(body: bytes, seq: int) -> tuple[Kind, int]:
+    """The kind of a damaged entry, and what it answers, as far as its stored form still says."""
+    import re  # only for what is damaged
+
+    found = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
+    answered = re.search(rb'"answers":(\d{1,10})[,}]', body)
+    kind = _LEFT[found[1]] if found else "message"
+    answers = int(answered[1]) if answered and kind == "tool_result" else 0
+    return kind, answers if answers < seq else 0
+
+
+def same(one: Entry, other: Entry) -> bool:
+    """Whether two entries of one id say the same: `at`, `tokens` and the links do not count."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(entry: Entry) -> Entry:
+    name = None if entry.kind == "tool_result" else entry.name  # filled in from its call when it is linked
+    call_id = None if entry.kind == "tool_result" else entry.call_id
+    return _replace(
+        entry,
+        seq=0,
+        tokens=None,
+        lone=False,
+        at=0,
+        turn=0,
+        group=0,
+        answers=0,
+        late=False,
+        revision=0,
+        name=name,
+        call_id=call_id,
+    )
+
+
+# --- identity
+
+
+def new_ids(count: int, now_ms: int) -> list[str]:
+    """Return `count` new ids in rising order, for what needs one before it has a place in a log.
+
+    So do the entries of an atomic turn, calls without an id, and leases.
+    """
+    return sorted(placed_ids(range(count), now_ms))
+
+
+def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
+    """Return new ids for the entries at `seqs`: UUIDs of version 7 (RFC 9562) whose last 32 bits are the seq.
+
+    So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance keep the ids
+    of different sessions apart.
+    """
+    stamp = f"{now_ms & 0xFFFFFFFFFFFF:012x}"
+    prefix = f"{stamp[:8]}-{stamp[8:]}-7"
+    seqs = list(seqs)
+    noise = os.urandom(6 * len(seqs)).hex()
+    ids = []
+    for i, seq in enumerate(seqs):
+        n = noise[12 * i : 12 * i + 12]
+        ids.append(f"{prefix}{n[:3]}-{_VARIANT[n[3]]}{n[4:7]}-{n[7:11]}{seq & 0xFFFFFFFF:08x}")
+    return ids
+
+
+def placed_at(id: str) -> int:
+    """Return the seq that an id names, if `placed_ids` made it; a number without meaning for other UUIDs, else 0."""
+    try:
+        return int(id[-8:], 16) if len(id) == 36 else 0
+    except ValueError:
+        return 0
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
+def derived_ids(key: str, count: int) -> list[str]:
+    """Return the ids that `add(..., key=key)` gives: UUIDs of version 8 from SHA-256 of the key and the place."""
+    from hashlib import sha256
+
+    ids = []
+    for i in range(count):
+        digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hexdigest()
+        ids.append(
+            f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANT[digest[16]]}{digest[17:20]}-{digest[20:32]}"
+        )
+    return ids
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LAST_MOMENT = 253_402_300_799_999_999
+"""The last time that has a date, in microseconds since 1970: the end of the year 9999."""
+
+
+def moment(microseconds: int) -> datetime:
+    """The time of so many microseconds since 1970, UTC."""
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds_of(moment: datetime) -> int:
+    """The microseconds from 1970 to a time, which has a time zone."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def now_us() -> int:
+    """The time in microseconds since 1970, UTC: the default clock."""
+    return time.time_ns() // 1000
+
+
+def digest(text: str) -> str:
+    """A short fingerprint of a text (64 bits of SHA-256), to tell whether a named context has changed."""
+    from hashlib import sha256
+
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

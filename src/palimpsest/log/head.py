@@ -1,0 +1,231 @@
+"""A session's small mutable record, and what it is made of: open calls, cuts, usage, attempts. Pure.
+
+A store keeps entries, records and one head per session. One compare-and-set of the head is the commit of every
+write; entries at or beyond `head.next_seq` do not exist yet.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Spent
+
+OPEN_GROUP = 4096
+"""Unanswered calls of the open group, all of which a head names: with more at once an append is refused."""
+
+OPEN_CALLS = 256
+"""Unanswered calls of closed groups that a head names, the newest. They bound the head, which is written with every
+append: the result of an older one is an orphan."""
+
+CONTEXT_NAMES = 256
+"""Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
+
+NAMES = 64 * 1024
+"""Characters of names and ids that a head remembers, of calls of closed groups and of contexts each: the newest. Names
+are as long as those who give them like."""
+
+GROUP_NAMES = 1024 * 1024
+"""Characters of names and ids of the calls of the open group: with more at once an append is refused."""
+
+RENDERER = 3
+"""Version of how a cut and entries become a context. A cut of another version is made anew."""
+
+
+class SessionKey(NamedTuple):
+    """Who a log belongs to and which it is. Part of every call to a store."""
+
+    tenant: str
+    session: str
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An unanswered call: its place, its id and tool as they came, and its group."""
+
+    seq: int
+    call_id: str | None
+    name: str | None
+    group: int
+
+
+class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One oversized entry shown as its first `head` and last `tail` characters.
+
+    `left_out` are the tokens not shown, `tokens` what the shortened text costs, marker included.
+    """
+
+    seq: int
+    head: int
+    tail: int
+    left_out: int
+    tokens: int
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all).
+
+    `tokens` is what that costs by the counter of this name.
+    """
+
+    revision: int
+    characters: int
+    tokens: int
+    counter: str = ""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a view is rendered until the next cut: with the entries from `start` on it fixes every byte.
+
+    `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and
+    `anchors` (human messages still open) lie before `start` and come first. `clamps` are shortened, `gone`
+    are ranges (first and last `seq`) at or after `start` that are left out, `conditions` the expressions
+    that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
+    public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
+    covered or evicted at or after `start`, `summaries` what it shows before the window. `epoch` and `revision` are
+    those that the cut made.
+    """
+
+    epoch: int = 0
+    revision: int = 0
+    start: int = 1
+    mask: int = 0
+    pins: tuple[int, ...] = ()
+    anchors: tuple[int, ...] = ()
+    clamps: tuple[Clamp, ...] = ()
+    gone: tuple[Span, ...] = ()
+    compaction: int = 0
+    skipped: tuple[Span, ...] = ()
+    summaries: tuple[Standing, ...] = ()
+    conditions: tuple[str, ...] = ()
+    factor: float = 0.0
+    renderer: int = RENDERER
+    reason: str = ""
+
+    def passed(self, seqs: Iterable[int]) -> set[int]:
+        """Those of these places that it does not show where they stand: what is pinned there comes first."""
+        return {seq for seq in seqs if seq < self.start or spans.within(self.skipped, seq)}
+
+    def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
+        """What of `gone` a cut from another `start` has to know: of what lies before that only the pins."""
+        later = [span for span in self.gone if span[1] >= start]
+        earlier = spans.union(span for span in self.gone if span[1] < start)
+        return [*spans.common(earlier, spans.of(pinned)), *later]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the provider reported for the last call, in tokens, and what was counted for the same call.
+
+    `input_tokens` is all of the input, of which `cached_tokens` came from a cache. `margin` is what one counted token
+    was taken for before anything was reported (1 where the tokenizer is public; 0: not known). It is `stale` when the
+    session was compacted since: then it says nothing of what the next call will be. `revision` is that of the context
+    which it is about; of a later one it says nothing either.
+    """
+
+    input_tokens: int
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    counted: int = 0
+    margin: float = 0.0
+    epoch: int = 0
+    stale: bool = False
+    revision: int = 0
+    calls: int = 0
+    total_input: int = 0
+    total_output: int = 0
+    total_cached: int = 0
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the last context came to, in the provider's tokens, and the revision that it shows."""
+
+    tokens: int
+    revision: int
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session remembers of its compactions: how far each strategy had looked, how they went, what they cost.
+
+    `cursors` are, by strategy, the `next_seq` of when it last ran. `failures` are those in a row; nothing runs by
+    itself before `paused_until` (microseconds since 1970). `tried` is the `next_seq` of when the last one failed,
+    `fingerprint` names what that was about.
+    """
+
+    cursors: dict[str, int] = {}
+    failures: int = 0
+    tried: int = 0
+    paused_until: int = 0
+    fingerprint: str = ""
+    spent: Spent = Spent()
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an encrypted store keeps with a head, so that no row can be another than the one that was written last.
+
+    `log` tells the log from every other, also of its name, and from what it was before it was cleared. `last` is the
+    revision of the newest record. `graves` are the places of tombstones, `anew` and `told` those of entries, and of
+    records, that were written anew, by a token of the step that did it.
+    """
+
+    log: str
+    last: int = 0
+    graves: str = ""
+    anew: dict[str, str] = {}
+    told: dict[str, str] = {}
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session's small mutable record.
+
+    `revision` moves with every write, `epoch` with whatever changes how something is rendered, for
+    `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open
+    interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry, which the
+    model's next message joins after `reasoning` alone, or where one that `pauses` was the last,
+    `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
+    each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
+    that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
+    `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
+    the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
+    `forked_from` is the session that this one branched off, and its revision then. `seal` and `mac` are an encrypted
+    store's own: by these it notices what was changed.
+    """
+
+    revision: int = 0
+    epoch: int = 0
+    epoch_reason: str = ""
+    first_seq: int = 1
+    next_seq: int = 1
+    turn: int = 0
+    group: int = 0
+    tail: int = 0
+    reasoning: bool = False
+    pauses: bool = False
+    calls: tuple[Call, ...] = ()
+    pinned: tuple[int, ...] = ()
+    contexts: dict[str, tuple[int, str]] = {}
+    erased: int = 0
+    views: dict[str, Cut] = {}
+    usage: Usage | None = None
+    prompt: Prompt | None = None
+    turns: int = 0
+    rewound: tuple[Span, ...] = ()
+    hidden: int = 0
+    compaction: int = 0
+    attempts: Attempts | None = None
+    pseudonyms: dict[str, int] = {}
+    forked_from: tuple[str, int] | None = None
+    created: int = 0
+    updated: int = 0
+    seal: Seal | None = None
+    mac: str = ""
+
+    @property
+    def entries(self) -> int:
+        """How many entries the log holds; tombstones and what was rewound are not counted."""
+        return self.next_seq - self.first_seq - self.erased - self.hidden
+
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """Ids of the calls without a result, oldest first."""
+        return tuple(call.call_id or str(call.seq) for call in self.calls)

@@ -1,0 +1,74 @@
+"""Taking what is private out of errors: their messages and fields, their notes, and what led to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from palimpsest.errors import PrivacyRefused
+from palimpsest.runtime.logs import Told
+
+_OUTSIDE = ("msg", "object", "strerror", "filename", "filename2")
+"""Fields of errors that are built in, which neither `args` nor `vars` lead to."""
+
+
+def hush(fault: BaseException, told: Told) -> None:
+    """Take what is private out of an error, and let go of causes that hold some of it.
+
+    Fields that hold some of it become the text that they show, without it. What the frames of a traceback hold stays.
+    """
+    if not isinstance(fault, PrivacyRefused):  # that one holds nothing of the text, and is to say why nothing is told
+        fault.args = tuple(_plain(one, told) for one in fault.args)
+        fields = vars(fault)
+        for name, value in fields.items():
+            fields[name] = _plain(value, told)
+        for name, value in _outside(fault):
+            if (plain := _plain(value, told)) is not value:
+                setattr(fault, name, plain)
+    if any(_quotes(cause, told) for cause in _causes(fault)):
+        fault.__cause__ = fault.__context__ = None
+
+
+def _plain(value: Any, told: Told) -> Any:
+    """The value itself where nothing was found in what it shows."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        text = told(value)
+        return value if text == value else text
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+        return value if told(text) == text else b""
+    if type(value) in (list, tuple):
+        items = [_plain(one, told) for one in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
+    shown = repr(value)
+    text = told(shown)
+    return value if text == shown else text
+
+
+def _outside(fault: BaseException) -> list[tuple[str, Any]]:
+    found = [(name, getattr(fault, name, None)) for name in _OUTSIDE if name not in vars(fault)]
+    return [(name, value) for name, value in found if isinstance(value, str | bytes)]
+
+
+def _quotes(fault: BaseException, told: Told) -> bool:
+    """Whether something private is in what an error says or keeps."""
+    kept = [str(fault), fault.args, vars(fault), *(value for _, value in _outside(fault))]
+    return any(_plain(one, told) is not one for one in kept)
+
+
+def _causes(fault: BaseException) -> Iterator[BaseException]:
+    """What led to an error, and to that, and so on."""
+    seen, todo = {id(fault)}, _links(fault)
+    while todo:
+        link = todo.pop()
+        if id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            todo += _links(link)
+
+
+def _links(fault: BaseException) -> list[BaseException]:
+    beside = fault.exceptions if isinstance(fault, BaseExceptionGroup) else ()
+    return [one for one in (fault.__cause__, fault.__context__, *beside) if one is not None]

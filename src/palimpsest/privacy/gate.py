@@ -1,0 +1,274 @@
+"""Admission: the one step that everything passes before it is stored, counted, sent to a summarizer or told.
+
+It is `privacy.redaction.Redactor` with what that, being pure, cannot do: the numbers of a session's pseudonyms are
+kept in its head, and an error that is raised on the way quotes nothing private, either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
+from palimpsest.log.change import Change, Record
+from palimpsest.log.checks import check_descriptors
+from palimpsest.log.entry import Entry, Reasoning, Text
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.summary import Summary
+from palimpsest.log.withdrawal import forgotten, tombstone
+from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
+
+if TYPE_CHECKING:
+    from palimpsest.privacy.pseudonyms import Pseudonyms
+    from palimpsest.privacy.redaction import Redactor, Verdict
+
+T = TypeVar("T")
+
+LONG = 64 * 1024
+"""Characters from which on a batch is checked in a thread of its own, where there is an event loop to hold up."""
+
+UNCHECKED = "[withheld: it could not be checked for what is private]"
+"""Stands for a text of an error or a log that could not be checked."""
+
+
+class Heads(Protocol):
+    """What of a store a session's pseudonyms need: its head, and a way to change it."""
+
+    async def head(self, key: SessionKey) -> Head | None:
+        """Return the session's head, or None for a session that does not exist."""
+        ...
+
+    async def compact(self, key: SessionKey, change: Change, *, expect_revision: int | None = None) -> Head:
+        """Commit one change and return the new head. Raises Conflict."""
+        ...
+
+
+class Slot(NamedTuple):
+    """One entry of a batch: what of it is stored (None: nothing), and what this process may use in its place."""
+
+    kept: Entry | None
+    own: Entry | None = None
+
+
+class Admission:
+    """What a memory admits. Without a redactor it admits everything as it is."""
+
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        self.redactor = redactor
+        self.outside: Callable[..., Awaitable[Any]] | None = None
+        """Runs a function beside the event loop; None where there is no loop."""
+
+    async def entries(self, store: Heads, key: SessionKey, entries: Sequence[Entry]) -> list[Slot]:
+        """Return what may be stored of entries that are to be added together, in place.
+
+        New pseudonyms are in the session's head when it returns. Raises PrivacyRefused, for all of them.
+        """
+        redactor = self.redactor
+        if redactor is None:
+            return [Slot(entry) for entry in entries]
+        verdicts = await (self._numbered(store, key, entries) if redactor.numbers else self._verdicts(entries))
+        return [Slot(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
+
+    async def _numbered(self, store: Heads, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
+        """The verdicts on entries, when their pseudonyms are in the session's head."""
+        from palimpsest.privacy.pseudonyms import Pseudonyms
+
+        while True:
+            head = await store.head(key) or Head()
+            verdicts = await self._verdicts(entries, Pseudonyms(head.pseudonyms))
+            numbers = verdicts[-1].pseudonyms.numbers
+            if numbers == head.pseudonyms:
+                return verdicts
+            known = head.pseudonyms
+            while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
+                change = Change(kind="pseudonyms", reason="pseudonyms", created=head.created, pseudonyms=numbers)
+                try:
+                    await store.compact(key, change, expect_revision=head.revision)
+                    return verdicts
+                except Conflict:
+                    head = await store.head(key) or Head()
+
+    async def _verdicts(self, entries: Sequence[Entry], *known: Pseudonyms) -> Sequence[Verdict]:
+        """What the redactor says, in a thread of its own where that may take long and an event loop would wait."""
+        assert self.redactor is not None, "it is asked"
+        if self.outside is None or sum(map(_length, entries)) < LONG:
+            return self.redactor.entries(entries, *known)
+        verdicts: Sequence[Verdict] = await self.outside(self.redactor.entries, entries, *known)
+        return verdicts
+
+    def session(
+        self, entries: Sequence[Entry], records: Sequence[Record], head: Head
+    ) -> tuple[list[Entry], list[Record], dict[str, int]]:
+        """Return entries, records and pseudonyms of a whole session as they may be kept.
+
+        What is withheld is a tombstone, and no summary tells of it. `head` is as it was given, with the pseudonyms and
+        the revision of the compaction. Raises PrivacyRefused.
+        """
+        if self.redactor is None:
+            return list(entries), list(records), head.pseudonyms
+        from palimpsest.privacy.pseudonyms import Pseudonyms
+
+        living = [entry for entry in entries if not entry.erased]
+        verdicts = self.redactor.entries(living, Pseudonyms(head.pseudonyms))
+        kept = {old.seq: new.entry or tombstone(old) for old, new in zip(living, verdicts, strict=True)}
+        gone = [seq for seq, entry in kept.items() if entry.erased]
+        if self.withholds("summary"):  # what they stand for is active again
+            made = [record.compaction.summary for record in records if record.compaction is not None]
+            gone += [seq for one in made if one is not None for low, high in one.covers for seq in range(low, high + 1)]
+        told = {record.revision: self.record(record) for record in records}
+        told |= {record.revision: record for record in forgotten(told.values(), head, gone)[0]} if gone else {}
+        numbers = verdicts[-1].pseudonyms.numbers if verdicts else head.pseudonyms
+        return [kept.get(entry.seq, entry) for entry in entries], list(told.values()), numbers
+
+    def shown(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return stored entries as they may leave this process, in place: they may be older than the policy.
+
+        What is withheld is a tombstone. Nothing new is numbered.
+        """
+        living = [entry for entry in entries if not entry.erased]
+        if self.redactor is None or not living:
+            return list(entries)
+        verdicts = iter(self.redactor.entries(living, None))
+        return [entry if entry.erased else next(verdicts).entry or tombstone(entry) for entry in entries]
+
+    def record(self, record: Record) -> Record:
+        """Return a record without what is private in anything that it tells. Raises PrivacyRefused."""
+        if self.redactor is None:
+            return record
+        return msgspec.structs.replace(cleaned_record(record, self._clean), view=self.text(record.view))
+
+    def head(self, head: Head) -> Head:
+        """Return a head without what is private in anything that an export tells of it. Raises PrivacyRefused."""
+        if self.redactor is None:
+            return head
+        views = {self.text(view): cleaned_cut(cut, self._clean) for view, cut in head.views.items()}
+        attempts = cleaned_attempts(head.attempts, self._clean)
+        return msgspec.structs.replace(head, views=views, attempts=attempts, epoch_reason=self.text(head.epoch_reason))
+
+    def summary(self, summary: Summary) -> Summary:
+        """Return a summary without what is private. Raises PrivacyRefused."""
+        return summary if self.redactor is None else cleaned_summary(summary, self._clean)
+
+    def _clean(self, text: str, _: str) -> str:
+        return self.text(text)
+
+    def text(self, text: str) -> str:
+        """Return a text without what is private. Raises PrivacyRefused."""
+        return text if self.redactor is None else self.redactor.text(text)
+
+    def value(self, value: Any) -> Any:
+        """Return plain JSON without what is private, at any depth. Raises PrivacyRefused."""
+        return value if self.redactor is None else self.redactor.value(value)
+
+    def withholds(self, kind: str) -> bool:
+        """Whether entries of this kind may not be kept."""
+        return self.redactor is not None and self.redactor.withholds(kind)
+
+    def told(self, text: str) -> str:
+        """Return a text of an error or a log without what is private; never raises."""
+        try:
+            return self.text(text)
+        except PrivacyRefused:
+            return UNCHECKED
+
+    def refuse(self, texts: Sequence[str], where: str, hint: str = "") -> None:
+        """Raise ConfigError where one of the texts, which are stored as they are, holds what is private."""
+        for i, text in enumerate(texts):
+            if self.told(text) != text:
+                allowed = "one that names nothing private: it is stored"
+                raise ConfigError(f"{where}[{i}]", "a text with something private in it", f"{allowed}{hint}")
+
+    def hush(self, fault: BaseException) -> None:
+        """Take what is private out of an error, and let go of causes that hold some of it."""
+        if self.redactor is not None:
+            from palimpsest.privacy.errors import hush  # only on the way to an error
+
+            hush(fault, self.told)
+
+
+def _length(entry: Entry) -> int:
+    """Characters of an entry, about."""
+    if isinstance(entry.content, str):
+        return len(entry.content)
+    return sum(len(part.text) for part in entry.content if isinstance(part, Text | Reasoning))
+
+
+def admission(given: object) -> Admission:
+    """Return the admission for what a memory was opened with: None, a preset's name, a mapping, a policy, a redactor.
+
+    Raises ConfigError, as `privacy.policy.load` does.
+    """
+    if given is None:
+        return Admission()
+    from palimpsest.privacy.policy import Policy
+    from palimpsest.privacy.redaction import Redactor
+
+    if isinstance(given, Redactor):
+        return Admission(given)
+    if isinstance(given, str):
+        return Admission(Redactor(Policy(recognisers=given)))
+    if not isinstance(given, Policy | Mapping):
+        allowed = "a Policy, a mapping with its fields, a Redactor, or a preset's name such as 'default'"
+        raise ConfigError("privacy", type(given).__name__, allowed)
+    return Admission(Redactor(given))
+
+
+def discreet(cls: type[T]) -> type[T]:
+    """Let no error leave a public verb of this class that quotes what is private. `_admission` is what admits."""
+    for name in dir(cls):
+        verb = getattr(cls, name)
+        code = getattr(verb, "__code__", None)
+        if name.startswith("_") or code is None or isinstance(vars(cls).get(name), staticmethod | classmethod):
+            continue
+        setattr(cls, name, (_discreet if code.co_flags & _COROUTINE else _discreet_at_once)(verb))
+    return cls
+
+
+_COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
+
+
+def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
+        admission = self._admission
+        try:
+            if admission.redactor is None:
+                return await verb(self, *args, **options)
+            with _Hushed(admission):
+                return await verb(self, *args, **options)
+        except OSError as fault:
+            check_descriptors(fault)
+            raise
+
+    return discreet_verb
+
+
+def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
+    @wraps(verb)
+    def discreet_verb(self: Any, *args: Any, **options: Any) -> T:
+        if self._admission.redactor is None:
+            return verb(self, *args, **options)
+        with _Hushed(self._admission):
+            return verb(self, *args, **options)
+
+    return discreet_verb
+
+
+class _Hushed:
+    """While a verb runs: as a class, for a generator costs every append a microsecond."""
+
+    __slots__ = ("_admission", "_token")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def __enter__(self) -> None:
+        self._token = quoting.set(self._admission.told)
+
+    def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
+        quoting.reset(self._token)
+        if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
+            self._admission.hush(fault)

@@ -1,0 +1,279 @@
+"""Finding a text wherever an entry, a summary or a record can hold it, however it is written. Pure.
+
+Case and Unicode's normal form make no difference, and escapes of JSON, nested ones too, hide nothing. Nobody looks into
+media in base64, and words that providers' formats are made of ("type", "tool_use") say nothing about anybody.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.log.head import Cut
+from palimpsest.log.summary import REBUILD, Summary
+from palimpsest.privacy.records import IDENTIFIERS
+from palimpsest.privacy.surfaces import BASE64, is_data_address
+
+Says = Callable[[str], bool]
+"""Whether a text is, or holds, what is looked for."""
+
+NESTED = 8
+"""How many times escaped text is unescaped: JSON in JSON in JSON."""
+
+_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+_BLOBS = frozenset({"data", "file_data", "b64_json", "result", "signature", "encrypted_content", "thought_signature"})
+
+_PROTOCOL = frozenset(
+    [
+        "annotations",
+        "arguments",
+        "args",
+        "assistant",
+        "audio",
+        "b64_json",
+        "base64",
+        "cache_control",
+        "call",
+        "call_id",
+        "code",
+        "completed",
+        "content",
+        "custom",
+        "custom_tool_call",
+        "data",
+        "detail",
+        "developer",
+        "encrypted_content",
+        "ephemeral",
+        "error",
+        "file",
+        "file_data",
+        "file_id",
+        "file_search_call",
+        "filename",
+        "format",
+        "function",
+        "functionCall",
+        "functionResponse",
+        "function_call",
+        "function_call_output",
+        "function_response",
+        "id",
+        "image",
+        "image_url",
+        "in_progress",
+        "incomplete",
+        "index",
+        "inlineData",
+        "inline_data",
+        "input",
+        "input_audio",
+        "input_file",
+        "input_image",
+        "input_text",
+        "is_error",
+        "item_reference",
+        "jpeg",
+        "media_type",
+        "message",
+        "messages",
+        "mimeType",
+        "mime_type",
+        "model",
+        "name",
+        "null",
+        "object",
+        "output",
+        "output_text",
+        "parts",
+        "phase",
+        "png",
+        "reasoning",
+        "redacted_thinking",
+        "refusal",
+        "response",
+        "result",
+        "role",
+        "server_tool_use",
+        "signature",
+        "source",
+        "status",
+        "success",
+        "summary",
+        "summary_text",
+        "system",
+        "text",
+        "thinking",
+        "thought",
+        "thoughtSignature",
+        "thought_signature",
+        "tool",
+        "tool_call",
+        "tool_call_id",
+        "tool_calls",
+        "tool_result",
+        "tool_use",
+        "tool_use_id",
+        "type",
+        "url",
+        "user",
+        "web_search_call",
+    ]
+)
+"""What keys of providers' items are called, and what stands under `type` and `role`."""
+
+
+def finder(text: str) -> Says:
+    """Return what says whether a text holds this one."""
+    plain, folded, is_ascii = text.casefold(), _folded(text), text.isascii()
+
+    def says(given: str) -> bool:
+        return any(
+            plain in each.casefold() or (not (is_ascii and each.isascii()) and folded in _folded(each))
+            for each in _unescaped(given)
+        )
+
+    return says
+
+
+def _folded(text: str) -> str:
+    """The text without case, in one normal form."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKD", text).casefold())
+
+
+def _unescaped(text: str) -> Iterator[str]:
+    """Yield the text, and what it comes to as often as JSON's escapes in it can be undone."""
+    yield text
+    for _ in range(NESTED):
+        if "\\" not in text:
+            return
+        plain = _ESCAPE.sub(_character, text)
+        if plain == text:
+            return
+        # Two escapes may have been one character beyond 16 bits.
+        text = plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        yield text
+
+
+def _character(found: re.Match[str]) -> str:
+    code, short = found.groups()
+    return chr(int(code, 16)) if code else _SHORT.get(short, short)
+
+
+# --- where texts are
+
+
+def entry_says(entry: Entry, says: Says) -> bool:
+    """Whether an entry holds it: in content or parts, name, call id, arguments, metadata, or what its provider said."""
+    return any(map(says, _texts_of(entry)))
+
+
+def _texts_of(entry: Entry) -> Iterator[str]:
+    if isinstance(entry.content, str):
+        yield entry.content
+    else:
+        for part in entry.content:
+            yield from _texts_of_part(part)
+    yield from (text for text in (entry.name, entry.call_id) if text)
+    yield from texts_in(entry.metadata)
+    if entry.native is not None:
+        yield from _native(entry.native.keep)
+        yield from _native(entry.native.call)
+        yield from (key for key in entry.native.absent if key not in _PROTOCOL)
+
+
+def _texts_of_part(part: Part) -> Iterator[str]:
+    if isinstance(part, Text | Reasoning):
+        yield part.text
+    elif isinstance(part, Image):
+        yield from () if is_data_address(part.source) else (part.source,)
+    elif isinstance(part, File):
+        yield from (text for text in (part.file_id, part.filename) if text)
+        if part.data and not is_data_address(part.data) and not BASE64.fullmatch(part.data):
+            yield part.data
+    elif isinstance(part, Audio):
+        yield part.format
+    else:
+        assert isinstance(part, Opaque), "the last kind of part, which is kept whole"
+        yield from _native(part.item)
+    yield from _native(part.extra)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text of plain JSON: keys and values, at any depth; numbers as they are written."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from texts_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts_in(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield repr(value)
+
+
+def _native(value: Any, under: str = "") -> Iterator[str]:
+    """Yield the texts of a provider's item, without the words that its format is made of, and without media."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in _PROTOCOL:
+                yield key
+            yield from _native(inner, key)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _native(inner, under)
+    elif not isinstance(value, str):
+        yield from texts_in(value)
+    elif not (
+        (under in ("type", "role") and value in _PROTOCOL)
+        or is_data_address(value)
+        or (under in _BLOBS and BASE64.fullmatch(value))
+    ):
+        yield value
+
+
+def summary_says(summary: Summary, says: Says) -> bool:
+    """Whether a summary holds it: in its text, its items, or why it is not of the configured summarizer."""
+    items = (text for item in summary.items for text in (item.text, item.status or ""))
+    return any(map(says, (summary.text, *items, summary.fallback or "")))
+
+
+def record_says(record: Record, says: Says) -> bool:
+    """Whether a record holds it in what an erasure takes: summary, conditions, details, the reason of an erasure.
+
+    Other reasons, keys and figures of details, and all details of a summary that an erasure had made anew are the
+    program's own words: who took these for the text would find it again after every erasure.
+    """
+    made = record.compaction.summary if record.compaction is not None else None
+    if made is not None and summary_says(made, says):
+        return True
+    if record.cut is not None and cut_says(record.cut, says):
+        return True
+    if record.kind == "erase" and says(record.reason):
+        return True
+    return record.detail.get("strategy") != REBUILD and any(map(says, _words_in(record.detail)))
+
+
+def _words_in(detail: Any) -> Iterator[str]:
+    """Yield the texts among the details of a record, at any depth, ids apart."""
+    if isinstance(detail, str):
+        yield detail
+    elif isinstance(detail, dict):
+        for key, inner in detail.items():
+            yield from () if key in IDENTIFIERS else _words_in(inner)
+    elif isinstance(detail, list | tuple):
+        for inner in detail:
+            yield from _words_in(inner)
+
+
+def cut_says(cut: Cut, says: Says) -> bool:
+    """Whether one of a cut's conditions holds it."""
+    return any(map(says, cut.conditions))

@@ -1,0 +1,80 @@
+"""Events: what happened, told to whoever asked, after the commit. Handlers never break what they observe."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, get_args
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.runtime.logs import Told, log_failure
+
+EventName = Literal[
+    "entry:added",
+    "cut",
+    "compressed",
+    "evicted",
+    "erased",
+    "restored",
+    "compaction:skipped",
+    "compaction:failed",
+    "summarizer:failed",
+    "session:cleared",
+    "session:forked",
+    "session:imported",
+    "session:replaced",
+    "session:rewound",
+    "context:over_budget",
+    "condition:error",
+    "privacy:refused",
+    "redacted",
+    "usage:recorded",
+    "turn:ended",
+]
+EVENTS: tuple[str, ...] = get_args(EventName)
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
+"""Gets the session's id and the event's facts. It may be a coroutine function."""
+
+
+class Observers:
+    """The handlers of one memory, by event. Cheap when there are none. `told` cleans what is logged."""
+
+    def __init__(self, told: Told | None = None) -> None:
+        self._told = told
+        self._handlers: dict[str, list[Handler]] = {}
+
+    def on(self, event: str, handler: Handler) -> Callable[[], None]:
+        """Call `handler` after each `event` and return a function that stops it.
+
+        Handlers run in the order in which they came, after the commit. One that raises is logged and
+        changes nothing. Raises ConfigError for a name that is no event.
+        """
+        if event not in EVENTS:
+            raise ConfigError("event", event, ", ".join(EVENTS), nearest=nearest(event, EVENTS))
+        if not callable(handler):
+            raise ConfigError("handler", handler, "a function or coroutine function of session id and facts")
+        handlers = self._handlers.setdefault(event, [])
+        handlers.append(handler)
+
+        def unsubscribe() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return unsubscribe
+
+    def wants(self, event: EventName) -> bool:
+        """Whether anybody listens to `event`: its facts need not be gathered otherwise."""
+        return bool(self._handlers.get(event))
+
+    async def emit(self, event: EventName, session: str, facts: dict[str, Any], run: RunAwaitable) -> None:
+        """Tell every handler of `event`; `run` awaits what an asynchronous one returns."""
+        for handler in tuple(self._handlers.get(event, ())):
+            try:
+                outcome = handler(session, dict(facts))
+                if outcome is not None:
+                    await run(outcome)
+            except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+                log_failure(self._told, fault, "a handler of %s failed (session %s)", event, session)
+
+
+RunAwaitable = Callable[[Awaitable[None]], Awaitable[None]]

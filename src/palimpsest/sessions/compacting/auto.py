@@ -1,0 +1,309 @@
+"""When a session compacts by itself: its triggers are looked at, and what came of it is told. Never raises.
+
+An append has succeeded before anything here begins. A look reads the active set; between looks an append costs a
+few additions, for as long as they leave no trigger within reach.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from palimpsest.compaction import Strategy, TriggerDecision
+from palimpsest.compaction.decisions import Margin, decide, margin
+from palimpsest.compaction.rules import Activity
+from palimpsest.compaction.selecting import uncovered
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.context.window import Meter, most, most_messages
+from palimpsest.formats import find_format
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head
+from palimpsest.runtime.logs import log_failure
+from palimpsest.sessions.compacting.snapshot import Survey, is_complete
+from palimpsest.sessions.options import Options
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.compacting.compactor import Compactor
+    from palimpsest.sessions.compacting.result import CompactionResult
+    from palimpsest.sessions.memory import AsyncMemory
+    from palimpsest.stores import Appended
+
+
+class _Known(NamedTuple):
+    """What the last look left: how far every rule is from firing, at a revision that was written at `updated`."""
+
+    revision: int
+    updated: int
+    margins: dict[str, Margin]
+
+
+class _Due:
+    """A look that waits in the background: one is enough for all that asked for it before it began."""
+
+    def __init__(self) -> None:
+        self.completed, self.since = False, 0
+        self.then: Callable[[], Awaitable[object]] | None = None
+
+    def add(self, completed: bool, since: int, then: Callable[[], Awaitable[object]] | None) -> None:
+        """Ask for what one more caller wants looked at."""
+        self.completed |= completed
+        self.since, self.then = self.since or since, self.then or then
+
+
+class Watch:
+    """Watches one session, as one session object sees it, from whatever thread or task that is used."""
+
+    def __init__(
+        self,
+        memory: AsyncMemory,
+        options: Options,
+        compactor: Callable[[], Compactor],
+    ) -> None:
+        self._memory, self._options, self._compactor = memory, options, compactor
+        self._known: _Known | None = None
+        self._new_results = True
+        self._skipped: tuple[str, str] | None = None
+        self._waiting: _Due | None = None
+        self._lock = allocate_lock()
+
+    # --- when to look
+
+    async def appended(self, done: Appended, *, in_turn: bool) -> None:
+        """Look at the triggers after an append, where one may hold."""
+        completed = not in_turn and completes(done.head, done.entries)
+        asked = not in_turn and any(entry.is_human for entry in done.entries)
+        if self._options.auto_compact != "off" and not self._is_quiet(done, completed, asked):
+            first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
+            await self._when_due(completed, first)
+
+    def knows(self, head: Head) -> None:
+        """Take note of a write that moves no trigger but those that look at the head: what is known stays known."""
+        if self._known is not None and head.revision == self._known.revision + 1:
+            self._known = self._known._replace(revision=head.revision)
+
+    async def turn_ended(self, then: Callable[[], Awaitable[object]] | None = None) -> tuple[CompactionResult, ...]:
+        """Look at all triggers at the end of a run of the model, and return what that led to; `then` comes after."""
+        watches = self._options.long_term and self._options.auto_compact != "off"
+        if watches and self._options.auto_compact == "background":
+            return await self._when_due(completed=True, then=then)
+        done = await self._when_due(completed=True) if watches else ()
+        if then is not None:
+            await then()
+        return done
+
+    async def overflowed(self, tokens: int, room: int) -> None:
+        """Have what a context would have to evict summarised: so many tokens are more than the room for them."""
+        strategy = next((one for one in self._options.long_term if one.summarizes), None)
+        if strategy is None:
+            return
+        decision = TriggerDecision(fired=True, rule="high_water", observed=tokens, threshold=room, op=">")
+
+        async def work() -> list[CompactionResult]:
+            return [await self._run(strategy, decision)]
+
+        await self._guarded(work)
+
+    def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
+        """Whether no trigger can hold after this append, by what is known since the last look.
+
+        It has `completed` an interaction; or a human message was `asked`, which may have left one without an answer.
+        """
+        known = self._known
+        self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
+        if known is None or done.head.revision != known.revision + 1:
+            return False
+        meter, entries = self._meter(), done.entries
+        human = sum(entry.is_human for entry in entries)
+        messages = sum(map(most_messages, entries))
+        tokens = sum(most(entry, meter) for entry in entries)
+        used = (tokens, len(entries), messages, human + completed)
+        margins = {name: one.spent(*used) for name, one in known.margins.items()}
+        self._known = _Known(done.head.revision, done.head.updated, margins)
+        idle = (done.head.updated - known.updated) / 1e6
+        input_tokens = self._input_tokens(done.head)
+        for strategy in self._options.long_term:
+            triggers = strategy.triggers
+            if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
+                return False
+            if (completed or asked) and (
+                (self._new_results and triggers.watches_tools) or triggers.heeds(input_tokens)
+            ):
+                return False
+        return True
+
+    def _meter(self) -> Meter:
+        return Meter(self._options.counter, find_format(self._options.format), self._options.model)
+
+    # --- looking, and acting on it
+
+    async def _when_due(
+        self, completed: bool, since: int = 0, then: Callable[[], Awaitable[object]] | None = None
+    ) -> tuple[CompactionResult, ...]:
+        """Look now, or in the background, because of an append at `since` (a `seq`; 0: of none); then do `then`."""
+        with self._lock:
+            due, waits = self._waiting or _Due(), self._waiting is not None
+            due.add(completed, since, then)
+            if self._options.auto_compact == "background":
+                self._waiting = due
+        if waits:
+            return ()
+
+        async def work() -> list[CompactionResult]:
+            with self._lock:
+                self._waiting = None
+            results = await self._look(due.completed, due.since)
+            if due.then is not None:
+                await due.then()
+            return results
+
+        return await self._guarded(work)
+
+    async def _guarded(self, work: Callable[[], Awaitable[list[CompactionResult]]]) -> tuple[CompactionResult, ...]:
+        """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something."""
+        found: list[CompactionResult] = []
+
+        async def job() -> None:
+            try:
+                found.extend(await work())
+            except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
+                log_failure(self._memory.runner.told, fault, "compacting session %s failed", self._options.key.session)
+                facts = {"strategy": None, "reason": "failed", "why": self._memory.privacy.told(str(fault))}
+                await self._emit("compaction:failed", facts)
+
+        if self._options.auto_compact == "background":
+            self._memory.runner.background(job)
+            return ()
+        await job()
+        return tuple(found)
+
+    async def _look(self, completed: bool, since: int) -> list[CompactionResult]:
+        results: list[CompactionResult] = []
+        margins: dict[str, Margin] = {}
+        head = Head()
+        if completed:
+            self._new_results = False
+        for strategy in self._options.long_term:
+            survey = await self._compactor().survey(strategy)
+            if not completed and _overtaken(survey, since):
+                completed, self._new_results = True, False
+            decision = await self.decision(strategy, survey, completed=completed, since=since)
+            if decision.fired:
+                results.append(await self._run(strategy, decision, survey))
+                if results[-1].done and not self._options.runs_all:
+                    break
+            else:
+                margins[strategy.name] = margin(strategy.triggers, survey.snapshot)
+                head = survey.head
+        self._new_results |= any(not result.done for result in results)  # what fired in vain is looked at again
+        whole = len(margins) == len(self._options.long_term)
+        self._known = _Known(head.revision, head.updated, margins) if whole else None
+        return results
+
+    async def _run(
+        self, strategy: Strategy, decision: TriggerDecision, survey: Survey | None = None
+    ) -> CompactionResult:
+        compactor = self._compactor()
+        result = await compactor.run(strategy, decision, survey=survey, automatic=True)
+        await self.tell(compactor, result)
+        return result
+
+    async def decision(
+        self,
+        strategy: Strategy,
+        survey: Survey,
+        *,
+        threshold: float | None = None,
+        completed: bool = True,
+        since: int = 0,
+    ) -> TriggerDecision:
+        """Return whether the strategy's triggers hold; with `threshold`, whether that share of the limits is reached.
+
+        Time since the last activity is counted up to now, or up to the append at `since` (a `seq`).
+        """
+        head, failures = survey.head, dict[str, str]()
+        snapshot, triggers = survey.snapshot, strategy.triggers
+        if threshold is not None:
+            tokens, messages = triggers.max_tokens, triggers.max_messages
+            triggers = Triggers(threshold=threshold, max_tokens=tokens, max_messages=messages)
+            snapshot = msgspec.structs.replace(snapshot, tried=0)  # who asks for it is not to be kept waiting
+        meter = self._meter()
+        meter.exact = True
+        activity = Activity(
+            snapshot=snapshot,
+            meter=meter,
+            session=self._options.key.session,
+            entries=head.entries,
+            turns=head.turns,
+            input_tokens=self._input_tokens(head),
+            idle=_idle(survey, since) if since else max(self._memory.clock() - head.updated, 0) / 1e6,
+            completed=completed,
+        )
+        found = decide(triggers, activity, failures)
+        for text, failure in failures.items():
+            if self._memory.first_failure(self._options.key.session, text):
+                told = self._memory.privacy.told
+                await self._emit("condition:error", {"condition": told(text), "error": told(failure)})
+        return found
+
+    def _input_tokens(self, head: Head) -> int | None:
+        """The provider's figure for the last call, else what was counted for the last context; None where there is
+        none since the last compaction."""
+        usage, prompt = head.usage, head.prompt
+        if usage is not None and not usage.stale and (prompt is None or usage.revision >= prompt.revision):
+            return usage.input_tokens
+        return prompt.tokens if prompt is not None else None
+
+    # --- telling
+
+    async def tell(self, compactor: Compactor, result: CompactionResult) -> None:
+        """Tell observers what a compaction did, or why it did nothing: the same reason in a row only once."""
+        self._known = None
+        facts: dict[str, Any] = {"strategy": result.strategy, "result": result}
+        if result.reason is not None:
+            failed = result.reason in ("failed", "empty", "no_gain")
+            if failed or self._skipped != (result.strategy, result.reason):
+                event = "compaction:failed" if failed else "compaction:skipped"
+                await self._emit(event, {**facts, "reason": result.reason, "why": result.why})
+            self._skipped = (result.strategy, result.reason)
+            return
+        self._skipped = None
+        assert compactor.committed is not None, "what is done was committed"
+        job = compactor.committed
+        facts |= {"tokens_saved": result.tokens_saved}
+        if result.summary is not None:
+            covered = [entry.id for entry in job.survey.within(job.plan.cover)]
+            made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
+            if result.summary.fallback is not None:
+                await self._emit("summarizer:failed", {**facts, **made, "why": result.summary.fallback})
+            await self._emit("compressed", {**facts, **made, "method": result.summary.method})
+        evicted = tuple(entry.seq for entry in job.survey.within(job.plan.evict))
+        for event, seqs in (("evicted", evicted), ("erased", job.doomed)):
+            if seqs:
+                await self._emit(event, {**facts, "seqs": seqs, "reason": result.strategy})
+
+    async def _emit(self, event: Any, facts: dict[str, Any]) -> None:
+        await self._memory.observers.emit(event, self._options.key.session, facts, self._memory.runner.wait)
+
+
+def completes(head: Head, entries: Sequence[Entry]) -> bool:
+    """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
+    last = entries[-1]
+    return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
+
+
+def _overtaken(survey: Survey, since: int) -> bool:
+    """Whether a human message at or after `since` (a `seq`; 0: none) has completed an interaction without an answer."""
+    if not since:
+        return False
+    told = [interaction for interaction in uncovered(survey.snapshot) if interaction.turn]
+    return any(later.turn >= since and not is_complete(one.groups) for one, later in pairwise(told))
+
+
+def _idle(survey: Survey, since: int) -> float:
+    """Seconds that went by before the append at `since`, as far as what was read goes back."""
+    first, before = survey.entries.get(since), [seq for seq in survey.entries if seq < since]
+    return max(first.at - survey.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0

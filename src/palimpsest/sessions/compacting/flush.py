@@ -1,0 +1,241 @@
+"""Saying what a session keeps active: a whole list in the place of what was, and the flush at a turn's end. A part of
+`AsyncSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.formats import Message
+from palimpsest.log import spans
+from palimpsest.log.change import Change, Record
+from palimpsest.log.checks import check_names
+from palimpsest.log.entry import Entry, Status
+from palimpsest.log.head import Head
+from palimpsest.log.resuming import standing
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction
+from palimpsest.privacy.gate import Slot
+from palimpsest.sessions.adding.verbs import checked_key
+from palimpsest.sessions.compacting.snapshot import expired
+from palimpsest.sessions.compacting.verbs import Compacting
+from palimpsest.stores import Appended
+
+if TYPE_CHECKING:
+    from palimpsest.context.result import Context
+
+
+PATIENCE = 8
+"""How often a replacement is planned anew because others go on in the group that is open."""
+
+
+class _Once(msgspec.Struct, frozen=True):
+    """What the record of a replacement under a key keeps: the key, as a number, and the places that stayed."""
+
+    key: int
+    kept: tuple[Span, ...]
+
+
+class _Plan(NamedTuple):
+    """A replacement: the entries that stay, what is to be added, and the change (None: all is as it is to be)."""
+
+    kept: list[Entry]
+    fresh: list[Slot]
+    change: Change | None
+
+
+class Flushing(Compacting):
+    """Replaces what is active, and flushes."""
+
+    async def replace(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        format: str | None = None,
+        key: str | None = None,
+        statuses: Mapping[str, Status] | None = None,
+        metadata: dict[str, Any] | None = None,
+        seen: Context | int | None = None,
+    ) -> tuple[Entry, ...]:
+        """Make these messages the active set, in one step, and return their entries, in the order of the list.
+
+        The messages that the list begins with, and that are active in this order, stay the entries that they are, with
+        id and place. Those from the first new one on are appended. Whatever is left out goes to the archive, pinned or
+        not, as do current summaries; calls that wait there are not open any more. Nothing is destroyed: `entries`,
+        `entry`, `expand` and exports hold it, a rewind brings it back. An empty list leaves nothing active.
+
+        What others add while it runs stays active. With `seen`, a context or a revision, so does all that was added
+        since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
+        happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
+        Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+        """
+        self._may_write()
+        if self._buffer is not None:
+            raise ConfigError("replace", "inside an atomic turn", "after it, or in a turn that is not atomic")
+        entries, key = self._decoded(messages, format, statuses, metadata), checked_key(key)
+        for entry in entries:
+            check_names(entry, "messages")
+        slots, mark = await self._admitted(entries), _mark(key) if key is not None else 0
+        first = await self._reader.head()
+        since = first.next_seq if seen is None else (await self._past.point(first, _revision(seen), "seen")).next_seq
+        tries = 0
+        while True:
+            head = await self._reader.head()
+            if mark and (done := await self._done_before(head, mark, slots)) is not None:
+                return done
+            known = _seen_at(first, head, since)
+            if tries >= PATIENCE:  # others go on in the open group all the time: it stays with what they add
+                known = min(known, head.tail or known)
+            plan = await self._planned(head, slots, known, mark)
+            if plan.change is None:
+                return tuple(plan.kept)
+            try:
+                return await self._replace(head, plan, plan.change, alone=tries < PATIENCE and _is_open(head))
+            except Conflict:  # somebody was first: what is there is looked at anew
+                tries += 1
+
+    async def _planned(self, head: Head, slots: Sequence[Slot], seen: int, mark: int) -> _Plan:
+        """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
+        from palimpsest.log.replacing import replacement, staying
+
+        surveyor, now = self._surveyor, self._memory.clock()
+        state = await surveyor.state(head)
+        hidden = spans.union(state.inactive, await surveyor.evicted(head, state))
+        hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
+        there = await surveyor.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
+        sure = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
+        given = [slot.kept for slot in slots if slot.kept is not None]
+        kept, fresh = replacement(head, [entry for entry in there if not expired(entry, now)], given, sure)
+        later = spans.minus(staying(head, there, seen), state.inactive)
+        stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in kept)), head.rewound)
+        left = [entry for entry in there if not (entry.erased or spans.within(stay, entry.seq))]
+        new = iter(fresh)
+        rest = [Slot(slot.kept and next(new), slot.own) for slot in slots[len(kept) :]]
+        if not (rest or left or state.current or state.mask) and not (mark and head.revision):
+            return _Plan(kept, rest, None)
+        detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(left)}
+        if mark:
+            once = _Once(key=mark, kept=spans.of(entry.seq for entry in kept))
+            detail |= {"once": msgspec.to_builtins(once)}
+        change = Change(
+            kind="replace",
+            reason="replace",
+            created=head.created,
+            turn=max((entry.seq for entry in there if entry.is_human and spans.within(stay, entry.seq)), default=0),
+            compaction=Compaction(
+                evicted=tuple(spans.visible(spans.union(stay, head.rewound), head.first_seq - 1, head.next_seq))
+            ),
+            detail=detail,
+        )
+        return _Plan(kept, rest, change)
+
+    async def _replace(self, head: Head, plan: _Plan, change: Change, *, alone: bool) -> tuple[Entry, ...]:
+        """Commit a plan and tell of it. Raises Conflict where the session is not any more what was planned for.
+
+        What is appended meanwhile is no conflict, unless it is to be `alone`: then it could belong to what is left out.
+        """
+        fresh, held = plan.fresh, None
+        if any(slot.own is not None for slot in fresh):
+            from palimpsest.sessions.withheld import Withheld
+
+            held = await Withheld.begin(*self._place, self._memory.clock)
+            fresh = held.expecting(fresh)
+        change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
+        after = await self._store.compact(
+            self._options.key,
+            change,
+            expect_epoch=head.epoch,
+            expect_revision=head.revision if alone else None,
+        )
+        added = len(change.entries)
+        stored = await self._store.read(
+            self._options.key, after=after.next_seq - 1 - added, before=after.next_seq, limit=added
+        )
+        self._let_go()
+        if held is not None:
+            following = held
+            await self._memory.runner.whole(lambda: following.replace(change, fresh, stored, after.next_seq - added))
+            if self._in_turn or not held.interaction_ended:
+                self._memory.withheld[self._place] = held
+        await self._follow_up(Appended(after, tuple(stored), added))
+        facts = {"revision": after.revision, **{name: change.detail[name] for name in ("entries", "added", "archived")}}
+        await self._memory.observers.emit("session:replaced", self.id, facts, self._memory.runner.wait)
+        return (*plan.kept, *_in_place(fresh, stored))
+
+    async def _done_before(self, head: Head, mark: int, slots: Sequence[Slot]) -> tuple[Entry, ...] | None:
+        """Return the entries of the replacement that was made under a key; None where there is none that stands."""
+        from palimpsest.log.replacing import says_the_same
+
+        records = standing(await self._store.records(self._options.key, before=head.revision + 1))
+        made = [(one, once) for one in records if (once := _once(head, one)) is not None and once.key == mark]
+        if not made:
+            return None
+        record, once = made[-1]
+        found = await self._store.fetch(self._options.key, [*spans.members(once.kept), *record.seqs])
+        given = [slot.kept for slot in slots if slot.kept is not None]
+        if len(found) != len(given) or not all(map(says_the_same, found, given)):
+            raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
+        return _in_place(slots, found)
+
+    async def _flush(self) -> None:
+        """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
+        from palimpsest.sessions.derived import unmake
+
+        while True:
+            head: Head = await self._reader.head()
+            state = await self._surveyor.state(head)
+            replaced = spans.minus(state.inactive, head.rewound)
+            entries = await self._surveyor.read(replaced)
+            seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
+            if not seqs:
+                return
+            change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
+            try:
+                async with unmake(self._memory, self._options, self._store, seqs):
+                    await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+            except Conflict:
+                continue
+            await self._store.scrub(whole=False)
+            return
+
+
+def _is_open(head: Head) -> bool:
+    """Whether what comes next may belong to the newest group."""
+    return bool(head.group or head.reasoning or head.pauses)
+
+
+def _in_place(slots: Sequence[Slot], stored: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The entries of slots: those stored, and what is withheld as it was given."""
+    rest = iter(stored)
+    return tuple(next(rest, slot.kept) if slot.kept is not None else slot.own or Entry() for slot in slots)
+
+
+def _revision(seen: object) -> int:
+    """The revision that was seen, or that a context shows. What is neither is refused where it is looked up."""
+    return cast("int", seen if isinstance(seen, int) else getattr(seen, "revision", seen))
+
+
+def _seen_at(first: Head, now: Head, since: int) -> int:
+    """The place before which all was seen: nothing of another session in its place, or of what came after a clear."""
+    same = (first.created, first.first_seq) == (now.created, now.first_seq)
+    return min(since, now.next_seq) if same else now.first_seq
+
+
+def _mark(key: str) -> int:
+    """What a record keeps of a key: a number, in which nothing private can be found."""
+    from hashlib import sha256
+
+    digest = sha256(f"palimpsest:replace:{key}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:6]) + 1
+
+
+def _once(head: Head, record: Record) -> _Once | None:
+    """What the record of a replacement under a key says of it; None for others, and where it cannot be."""
+    try:
+        once = msgspec.convert(record.detail.get("once") if record.kind == "replace" else None, _Once)
+    except msgspec.ValidationError:  # an import may say anything there
+        return None
+    return once if spans.astray(once.kept, head.first_seq, head.next_seq - 1) is None else None

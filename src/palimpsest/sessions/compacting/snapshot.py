@@ -1,0 +1,268 @@
+"""Reading a session as triggers and strategies see it. Reads only, and counts what has not been counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from palimpsest.compaction import Interaction, Snapshot
+from palimpsest.context.window import Group, Meter, by_group, fill, without
+from palimpsest.formats import find_format
+from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, standing, standing_tokens
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Cut, Head
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction, Summary
+from palimpsest.sessions.accesses import ACCESSES, named_of, unpacked
+from palimpsest.sessions.contexts.load import whole_group
+from palimpsest.sessions.options import Options
+from palimpsest.stores import Store, compaction_of, keep_counts
+from palimpsest.tokens.counter import TokenCounter
+
+BATCH = 512
+"""Entries read at once."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """A session at one revision: its head, what was compacted before, the snapshot made of it, its entries by `seq`.
+
+    `archived` is what cuts of the session's view have evicted and no compaction knows of yet.
+    """
+
+    head: Head
+    state: Compaction
+    snapshot: Snapshot
+    archived: tuple[Span, ...]
+    entries: Mapping[int, Entry]
+
+    def within(self, where: Iterable[Span]) -> list[Entry]:
+        """The entries read that lie there, oldest first; what was erased is not among them."""
+        return [self.entries[seq] for seq in spans.members(where) if seq in self.entries]
+
+
+class Surveyor:
+    """Reads one session. `room` is what its budget leaves for the log, in counted tokens, where that is known."""
+
+    def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
+        self._store, self._options, self._room = store, options, room
+
+    async def state(self, head: Head) -> Compaction:
+        """Return what is covered and evicted, and what stands for it."""
+        return await self._recorded(head.compaction)
+
+    async def summaries(self, state: Compaction) -> list[Summary]:
+        """Return the current summaries, oldest first."""
+        found = [(await self._recorded(revision)).summary for revision in state.current]
+        return [summary for summary in found if summary is not None and not summary.withdrawn]
+
+    async def _recorded(self, revision: int) -> Compaction:
+        return await compaction_of(self._store, self._options.key, revision)
+
+    async def evicted(self, head: Head, state: Compaction) -> tuple[Span, ...]:
+        """Return what cuts of the session's view have evicted since its last compaction: nothing that is pinned, or of
+        a group in which something is."""
+        cut = head.views.get(self._options.view)
+        if cut is None or cut.compaction != head.compaction or cut.start <= head.first_seq:
+            return ()
+        shown = {*cut.pins, *cut.anchors, *head.pinned}
+        passed = [seq for seq in head.pinned if seq < cut.start]
+        for entry in await self._store.fetch(self._options.key, passed) if passed else ():
+            if not entry.is_human and entry.role != "system":
+                group = await whole_group(self._store, self._options.key, head, entry, self._options.counter.name)
+                shown.update(other.seq for other in group)
+        return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
+
+    async def survey(
+        self, head: Head, now: int, *, archive: bool, passed: bool = False, strategy: str = "", stores: bool = True
+    ) -> Survey:
+        """Return the session as it is; `archive` says that what is evicted is read, too, `passed` that what cuts have
+        evicted since the last compaction is.
+
+        `strategy` is the one whose last run the snapshot knows of. With `stores` counts made on the way are kept.
+        """
+        state = await self.state(head)
+        archived = await self.evicted(head, state)
+        meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
+        meter.exact = True
+
+        def weigh(summary: Summary) -> int:
+            return meter.cost(standing(summary, tokens=summary.shown_tokens))
+
+        cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
+        hidden = [*state.inactive, *head.rewound, *archived]
+        active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
+        loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
+        old = await self.read(spans.minus(loose, head.rewound))
+        accessed, clock = await self._accesses(head, active)
+        snapshot = Snapshot(
+            interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
+            archived=self._interactions(old, head, state.mask, meter, now),
+            summaries=[self._counted(made) for made in await self.summaries(state)],
+            pinned=frozenset(head.pinned),
+            max_tokens=self._limit(),
+            max_messages=self._options.limits.max_messages,
+            mask=max(state.mask, cut.mask),
+            seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
+            tried=head.attempts.tried if head.attempts else 0,
+            now=now,
+            accessed=accessed,
+            clock=clock,
+            weigh=weigh,
+            fence=fence(_sample(head), meter.counter, weigh) if archive else 0,
+            notes={
+                entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq))
+                for entry in active
+                if entry.kind == "tool_result" and is_maskable(entry)
+            },
+        )
+        if stores and meter.counted and self._store.writable:
+            await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
+        entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
+        return Survey(head, state, snapshot, archived, entries)
+
+    async def costs(self, head: Head, now: int) -> tuple[int, int]:
+        """Return what the active set costs, in tokens, and what of that the current summaries do."""
+        snapshot = (await self.survey(head, now, archive=False, stores=not self._options.readonly)).snapshot
+        return snapshot.tokens, snapshot.standing(snapshot.summaries)
+
+    def _limit(self) -> int | None:
+        from palimpsest.context.budget import bounds_of
+
+        if self._room is not None:
+            return self._room
+        options = self._options
+        return bounds_of(options.limits, options.model, options.model_name).log(options.default_factor())
+
+    async def ancestors(self, summary: Summary, steps: int) -> list[Summary]:
+        """Return the version that `summary` goes back to after so many steps; nothing where none has words."""
+        for _ in range(steps):
+            if len(summary.parents) != 1:
+                return []
+            made = (await self._recorded(summary.parents[0])).summary
+            if made is None or made.withdrawn:
+                return []
+            summary = made
+        return [summary]
+
+    async def read(self, where: Iterable[Span]) -> list[Entry]:
+        """Return the entries that lie there, oldest first, with their counts."""
+        found: list[Entry] = []
+        for low, high in where:
+            after = low - 1
+            while after < high:
+                batch = await self._store.read(
+                    self._options.key, after=after, before=high + 1, limit=BATCH, counter=self._options.counter.name
+                )
+                if not batch:
+                    break
+                found += batch
+                after = batch[-1].seq
+        return found
+
+    def _counted(self, summary: Summary) -> Summary:
+        """The summary with its figures by the session's counter: another's are never mixed with these."""
+        counter = self._options.counter
+        if summary.counter == counter.name:
+            return summary
+        tokens, shown = counter.count(summary.text), standing_tokens(summary, counter.count)
+        return msgspec.structs.replace(summary, tokens=tokens, shown_tokens=shown, counter=counter.name)
+
+    def _interactions(
+        self, entries: Sequence[Entry], head: Head, mask: int, meter: Meter, now: int, cut: Cut | None = None
+    ) -> tuple[Interaction, ...]:
+        """The entries by interaction; active ones cost what they do under the `cut` that shows them."""
+        groups = by_group(entries)
+        open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
+        found: list[tuple[int, list[Group]]] = []
+        for group in groups:
+            group.entries = [entry for entry in group.entries if not entry.erased and not expired(entry, now)]
+            if not group.entries:
+                continue
+            group.pending = group.seq in open_groups
+            group.pinned = any(entry.seq in head.pinned for entry in group.entries)
+            _show(group, mask, head, meter, cut)
+            if not found or found[-1][0] != group.turn:
+                found.append((group.turn, []))
+            found[-1][1].append(group)
+        newest = 0 if cut is None else head.turn
+        return tuple(
+            Interaction(turn, tuple(members), 0 < turn == newest and not is_complete(members))
+            for turn, members in found
+        )
+
+    async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
+        """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
+        stamps: list[tuple[int, int, int]] = []
+        name = named_of(ACCESSES, self._options.key)
+        if active and (await self._store.tally(self._options.key, name))[0]:
+            stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=name)
+            stamps = sorted((*unpacked(entry.tokens), entry.seq) for entry in stamped if entry.tokens is not None)
+        accessed: dict[int, int] = {}
+        done = 0
+        by_id = {entry.id: entry.seq for entry in active}
+        for entry in active:
+            while done < len(stamps) and stamps[done][1] <= entry.seq:
+                done += 1  # so many fetches came before this entry was appended
+            accessed[entry.seq] = entry.seq + done
+        for entry in active:
+            if entry.kind == "tool_result":
+                for seq in _named(entry.text, by_id):
+                    accessed[seq] = max(accessed[seq], accessed[entry.seq])
+        for i, (_, next_seq, seq) in enumerate(stamps):
+            if seq in accessed:
+                accessed[seq] = max(accessed[seq], next_seq + i)
+        return accessed, head.next_seq - 1 + len(stamps)
+
+
+def fence(shell: Summary, counter: TokenCounter, weigh: Callable[[Summary], int]) -> int:
+    """What a context adds to the text of a summary, about: of one that is this one but for its text."""
+    sample = msgspec.structs.replace(shell, text=_SAMPLE)
+    shown = standing_tokens(sample, counter.count)
+    return weigh(msgspec.structs.replace(sample, shown_tokens=shown)) - counter.count(_SAMPLE)
+
+
+_SAMPLE = "They spoke about it. " * 20
+"""A text as long as those that leave nothing out of what formats add to long ones."""
+
+
+def _sample(head: Head) -> Summary:
+    """The next summary of a session, about: its id is made with it."""
+    covers = ((head.first_seq, max(head.next_seq - 1, head.first_seq)),)
+    return Summary(id="019a9f3c-7b2e-7d41-8c5a-6e1f0b9d4a27", text="", covers=covers)
+
+
+def _show(group: Group, mask: int, head: Head, meter: Meter, cut: Cut | None) -> None:
+    """Decide what the group costs: without what the cut leaves out, and what a newer version of a context replaces."""
+    members, clamps = group.entries, {clamp.seq: clamp for clamp in cut.clamps} if cut is not None else {}
+    gone = {entry.seq for entry in members if cut is not None and _is_gone(entry, head, cut)}
+    if gone:
+        group.entries = without(members, gone, [])
+    fill(group, mask, clamps, meter)
+    group.entries = members
+
+
+def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
+    newest = head.contexts.get(entry.name, (0,))[0] if entry.kind == "context" and entry.name else 0
+    return newest > entry.seq or spans.within(cut.gone, entry.seq)
+
+
+def _named(text: str, ids: Mapping[str, int]) -> list[int]:
+    """The entries whose ids stand in a text."""
+    import re
+
+    found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
+    return [ids[id] for id in found if id in ids]
+
+
+def expired(entry: Entry, now: int) -> bool:
+    """Whether the entry has expired at `now` (microseconds since 1970)."""
+    return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
+
+
+def is_complete(groups: Sequence[Group]) -> bool:
+    """Whether an interaction has its final answer and no unanswered call."""
+    last = groups[-1].entries[-1]
+    answered = last.kind == "message" and last.role == "assistant" and not (last.is_reasoning or last.pauses)
+    return answered and not any(group.pending for group in groups)

@@ -1,0 +1,272 @@
+"""Making a summary of what a plan covers: the session's summarizer is asked, nothing is locked, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest.compaction import Plan, Strategy
+from palimpsest.errors import SummarizerFailed
+from palimpsest.formats.wording import sendable, standing_tokens
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry, new_ids
+from palimpsest.log.summary import Spent, Summary, SummaryItem
+from palimpsest.privacy.gate import Admission
+from palimpsest.privacy.mentions import Says, summary_says
+from palimpsest.sessions.compacting.snapshot import Survey, Surveyor, expired, fence
+from palimpsest.sessions.options import Options
+from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, Source
+from palimpsest.summaries.models import Summarizer
+
+IMPORTANT = 0.8
+"""The importance from which on what an entry identifies may be in no summary left out."""
+
+REBUILD_TOKENS = 64_000
+"""How much is read again at most when a summary is made anew from the entries, against drift."""
+
+
+class Folder:
+    """Makes summaries for one session. `pays` says that a model or a callable is asked, and not only the heuristic."""
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        options: Options,
+        clock: Callable[[], int],
+        summarizer: Summarizer | None,
+        admission: Admission,
+    ) -> None:
+        self._surveyor, self._options, self._clock = surveyor, options, clock
+        self._summarizer, self.admission = summarizer, admission
+        self.pays = summarizer is not None
+        self.spent = Spent()
+        """What the last summary has cost so far, accepted or not."""
+
+    async def fold(
+        self, strategy: Strategy, survey: Survey, plan: Plan, renew: Callable[[], Awaitable[object]]
+    ) -> Summary:
+        """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
+
+        What it is made from passes the privacy step once more, for that may be older than the policy. Raises Rejected
+        where none is acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
+        """
+        self.spent = Spent()
+        if self.admission.withholds("summary"):
+            raise Rejected("failed", "the privacy policy withholds summaries")
+        folded = [made for made in survey.snapshot.summaries if made.revision in plan.fold]
+        taken, id = _cost(survey, plan.cover), new_ids(1, self._clock() // 1000)[0]
+        source_tokens = taken + survey.snapshot.standing(folded)
+        around = self._fence(survey, plan, folded, id)
+        if source_tokens - around < 2:
+            raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
+        entries, previous = survey.within(plan.cover), folded
+        rebuilt = await self._rebuilt(strategy, survey, plan, folded) if folded else None
+        if rebuilt is not None:
+            entries, previous = rebuilt
+        shown = [one for one in self.admission.shown(entries) if not one.erased]
+        told = [self.admission.summary(made) for made in previous]
+        pinned = [self.admission.text(one) for one in _pinned(folded, shown)]
+        source = Source(entries=shown, previous=told, pinned=pinned)
+        recipe = self._recipe(strategy, plan, source_tokens - around)
+        draft, fallback = await self._draft(strategy, source, recipe, renew)
+        fresh = rebuilt is not None and not previous
+        summary = self._summary(survey, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
+        cost = survey.snapshot.standing([summary])
+        if cost >= source_tokens:
+            raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
+        return summary
+
+    def _fence(self, survey: Survey, plan: Plan, folded: list[Summary], id: str) -> int:
+        """What a context adds to the text of the summary that is to be made."""
+        covers = spans.union(plan.cover, *(made.covers for made in folded))
+        return fence(Summary(id=id, text="", covers=covers), self._options.counter, survey.snapshot.weigh)
+
+    def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
+        style, asked = strategy.style, self._summarizer
+        most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
+        return Recipe(
+            target=max(min(plan.summary_tokens, most), 1),
+            most=max(most, 1),
+            source_tokens=source_tokens,
+            loops=style.cod_max_loops,
+            instructions=style.instructions,
+            template=style.prompt_template,
+            window=asked.window if asked is not None else None,
+            max_output=asked.max_output if asked is not None else None,
+            checked=asked is None or asked.checked,
+            nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
+        )
+
+    async def _draft(
+        self, strategy: Strategy, source: Source, recipe: Recipe, renew: Callable[[], Awaitable[object]]
+    ) -> tuple[Draft, str | None]:
+        """Return the text, and why it is not of the configured summarizer."""
+        from palimpsest.summaries.heuristic import heuristic
+
+        count = self._options.counter.count
+        if self._summarizer is None:
+            return heuristic(source, recipe, count), None
+        from palimpsest.summaries.density import summarise
+
+        try:
+            return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
+        except (Rejected, SummarizerFailed) as fault:
+            if strategy.style.on_failure != "heuristic":
+                raise
+            return heuristic(source, recipe, count), self.admission.told(str(fault))
+
+    async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
+        """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
+        try:
+            prompt = next(passes)
+            while True:
+                await renew()
+                try:
+                    reply = await summarizer.ask(self._clean_prompt(prompt))
+                except SummarizerFailed as fault:
+                    prompt = passes.throw(fault)
+                    continue
+                self.spent += reply.spent
+                prompt = passes.send(self._clean_reply(reply))
+        except StopIteration as end:
+            draft: Draft = end.value
+            return draft
+
+    def _clean_prompt(self, prompt: Prompt) -> Prompt:
+        """The prompt without what is private in what a user configured, or in what an answer hid in escapes."""
+        text = self.admission.text(prompt.text)
+        return prompt if text == prompt.text else msgspec.structs.replace(prompt, text=text, stable=0)
+
+    def _clean_reply(self, reply: Reply) -> Reply:
+        """The answer without what is private: the guards measure, and the next prompt quotes, what may be kept."""
+        text, data = self.admission.text(reply.text), self.admission.value(reply.data)
+        return msgspec.structs.replace(reply, text=text, data=data)
+
+    async def _rebuilt(
+        self, strategy: Strategy, survey: Survey, plan: Plan, folded: list[Summary]
+    ) -> tuple[list[Entry], list[Summary]] | None:
+        """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
+
+        All of it is read again where that is affordable, else what was taken in since an earlier version, so that
+        errors of one version are not carried on by every later one.
+        """
+        every = strategy.style.rebuild_every
+        made = folded[0]
+        if len(folded) > 1 or self._summarizer is None or not every or made.folds + 1 < every:
+            return None
+        base: list[Summary] = []
+        if made.source_tokens > REBUILD_TOKENS:
+            base = await self._surveyor.ancestors(made, every)
+            if not base or made.source_tokens - base[0].source_tokens > REBUILD_TOKENS:
+                return None
+        covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
+        now = self._clock()
+        entries = [one for one in await self._surveyor.read(covered) if not one.erased and not expired(one, now)]
+        return entries, base
+
+    def _summary(
+        self,
+        survey: Survey,
+        plan: Plan,
+        folded: list[Summary],
+        id: str,
+        draft: Draft,
+        fallback: str | None,
+        taken: int,
+        pinned: Sequence[str],
+        *,
+        fresh: bool,
+    ) -> Summary:
+        """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
+        text = sendable(self.admission.text(draft.text))
+        known = {item.text for item in draft.items if item.pinned}
+        kept = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in known]
+        items = tuple(
+            msgspec.structs.replace(item, text=sendable(self.admission.text(item.text)))
+            for item in (*draft.items, *kept)
+        )
+        counter = self._options.counter
+        entries = survey.within(plan.cover)
+        times = [entry.at for entry in entries]
+        asked = self._summarizer if draft.method != "heuristic" else None
+        summary = Summary(
+            id=id,
+            text=text,
+            covers=spans.union(plan.cover, *(made.covers for made in folded)),
+            folded=plan.cover,
+            parents=tuple(made.revision for made in folded),
+            version=1 + max((made.version for made in folded), default=0),
+            level=_level(plan, folded),
+            folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
+            items=items,
+            method=draft.method,
+            model=self.admission.told(asked.name) if asked is not None else None,
+            prompt=draft.prompt,
+            passes=draft.passes,
+            fallback=fallback,
+            tokens=counter.count(text),
+            counter=counter.name,
+            source_tokens=taken + sum(made.source_tokens for made in folded),
+            first_at=min([*times, *(made.first_at for made in folded)]),
+            last_at=max([*times, *(made.last_at for made in folded)]),
+            at=self._clock(),
+            spent=self.spent,
+        )
+        return msgspec.structs.replace(summary, shown_tokens=standing_tokens(summary, counter.count))
+
+
+def _level(plan: Plan, folded: list[Summary]) -> int:
+    """How many summaries of summaries this is made over: one that only rolls others up is a level higher."""
+    highest = max((made.level for made in folded), default=0)
+    return highest + 1 if folded and not plan.cover else highest
+
+
+def _cost(survey: Survey, where: Iterable[spans.Span]) -> int:
+    """What the entries there cost in a context."""
+    wanted = list(where)
+    everything = [*survey.snapshot.archived, *survey.snapshot.interactions]
+    groups = [group for interaction in everything for group in interaction.groups]
+    return sum(group.cost for group in groups if spans.within(wanted, group.entries[0].seq))
+
+
+def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
+    """The identifiers that may not be left out: those pinned before, and those of important entries."""
+    from palimpsest.summaries.identifiers import identifiers
+
+    kept = [item.text for made in folded for item in made.items if item.pinned]
+    important = [entry for entry in entries if (entry.importance or 0) >= IMPORTANT]
+    kept += [found for entry in important for found in identifiers(entry.text)]
+    return list(dict.fromkeys(kept))
+
+
+class Unsaying(Folder):
+    """Makes summaries without a text: where the summarizer says it, the heuristic answers in its place."""
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        options: Options,
+        clock: Callable[[], int],
+        summarizer: Summarizer | None,
+        admission: Admission,
+        unsaid: Says,
+    ) -> None:
+        super().__init__(surveyor, options, clock, summarizer, admission)
+        self._unsaid = unsaid
+
+    async def fold(
+        self, strategy: Strategy, survey: Survey, plan: Plan, renew: Callable[[], Awaitable[object]]
+    ) -> Summary:
+        """Return the summary that the plan asks for. Raises Rejected where even the heuristic would say the text."""
+        made = await super().fold(strategy, survey, plan, renew)
+        if not summary_says(made, self._unsaid):
+            return made
+        spent, summarizer, self._summarizer = self.spent, self._summarizer, None
+        try:
+            made = await super().fold(strategy, survey, plan, renew)
+        finally:
+            self.spent, self._summarizer = spent, summarizer
+        if summary_says(made, self._unsaid):
+            raise Rejected("failed", "it would say what was erased")
+        return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")

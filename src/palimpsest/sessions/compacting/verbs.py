@@ -1,0 +1,210 @@
+"""Compaction as a session offers it: by hand, by trigger, and the way back. A part of `AsyncSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, StoreUnavailable
+from palimpsest.log import spans
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Attempts, Prompt
+from palimpsest.log.summary import Compaction, Summary
+from palimpsest.sessions.options import Options
+from palimpsest.sessions.timeline import Timeline
+
+if TYPE_CHECKING:
+    from palimpsest.compaction import Strategy
+    from palimpsest.context.result import Context
+    from palimpsest.sessions.compacting.auto import Watch
+    from palimpsest.sessions.compacting.compactor import Compactor
+    from palimpsest.sessions.compacting.result import CompactionResult
+    from palimpsest.sessions.compacting.snapshot import Surveyor
+    from palimpsest.sessions.memory import AsyncMemory
+    from palimpsest.sessions.verifying import Verification
+    from palimpsest.stores import Appended, Store
+
+
+class Sent(NamedTuple):
+    """The figures of a context, of one that is not to be kept."""
+
+    counted: int
+    revision: int
+
+    @classmethod
+    def of(cls, context: Context) -> Sent:
+        """The figures of this context."""
+        return cls(context.counted, context.revision)
+
+
+class Compacting(Timeline):
+    """Compacts, by hand and by trigger, looks into the archive, and brings back what was covered."""
+
+    def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
+        super().__init__(memory, options, store)
+        self._last: Context | Sent | None = None
+        self._room: int | None = None
+        self._watched: Watch | None = None
+
+    # --- by hand
+
+    async def compact(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        *,
+        dry_run: bool = False,
+        threshold: float | None = None,
+        force: bool = True,
+    ) -> CompactionResult:
+        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
+
+        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
+        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
+        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
+        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
+        `entry` reach it; only the neuralyzer destroys.
+
+        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        """
+        from palimpsest.compaction import checking
+        from palimpsest.sessions.compacting.result import below_threshold
+
+        checking.switch("dry_run", dry_run)
+        checking.switch("force", force)
+        if not dry_run:
+            self._may_write()
+        chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
+        self._admission.refuse([chosen.name], "strategy.name")
+        survey = await compactor.survey(chosen, dry_run=dry_run)
+        if threshold is not None or not force:
+            decision = await self._watch.decision(chosen, survey, threshold=threshold)
+            if not decision.fired:
+                return below_threshold(chosen, survey, decision)
+        result = await compactor.run(chosen, decision, survey=survey, dry_run=dry_run)
+        if not dry_run:
+            await self._watch.tell(compactor, result)
+        return result
+
+    @property
+    def _surveyor(self) -> Surveyor:
+        from palimpsest.sessions.compacting.snapshot import Surveyor
+
+        return Surveyor(self._store, self._options, room=self._room)
+
+    def _compactor(self) -> Compactor:
+        from palimpsest.sessions.compacting.compactor import Compactor
+        from palimpsest.sessions.compacting.summarise import Folder
+        from palimpsest.sessions.derived import unmake
+
+        memory, surveyor, options = self._memory, self._surveyor, self._options
+        summarizer = memory.summarizer(options.summarizer)
+        folder = Folder(surveyor, options, memory.clock, summarizer, memory.privacy)
+        unmaking = partial(unmake, memory, options, self._store)
+        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder, unmaking)
+
+    # --- by trigger
+
+    @property
+    def _watch(self) -> Watch:
+        if self._watched is None:
+            from palimpsest.sessions.compacting.auto import Watch
+
+            self._watched = Watch(self._memory, self._options, self._compactor)
+        return self._watched
+
+    async def _note_prompt(self, context: Context) -> None:
+        """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
+        another object, or another process."""
+        if not (self._store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
+            return
+        prompt = Prompt(tokens=context.tokens, revision=context.revision)
+        try:
+            change = Change(kind="prompt", reason="prompt", prompt=prompt)
+            self._watch.knows(await self._store.compact(self._options.key, change, expect_epoch=context.epoch))
+        except Conflict:
+            context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
+        except StoreUnavailable as fault:  # what can be read can be sent
+            context.noted(f"its count was not kept: {fault}")
+
+    async def _appended(self, done: Appended) -> None:
+        if self._options.long_term and done.added:
+            await self._watch.appended(done, in_turn=self._in_turn)
+
+    # --- what is covered
+
+    async def summaries(self, *, history: bool = False) -> list[Summary]:
+        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+
+        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        """
+        if not isinstance(history, bool):
+            raise ConfigError("history", history, "True or False")
+        if not history:
+            surveyor = self._surveyor
+            return await surveyor.summaries(await surveyor.state(await self._reader.head()))
+        records = await self._store.records(self._options.key)
+        return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
+
+    async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
+        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+
+        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        """
+        return await self._surveyor.read((await self._find(summary)).covers)
+
+    async def restore(self, summary: Summary | str | None = None) -> int:
+        """Bring the entries that a current summary covers back into the active set; return how many there are.
+
+        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        """
+        self._may_write()
+        made = await self._find(summary)
+        while True:
+            head = await self._reader.head()
+            state = await self._surveyor.state(head)
+            if made.revision not in state.current:
+                raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
+            back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
+            after = Compaction(
+                current=tuple(revision for revision in state.current if revision != made.revision),
+                covered=spans.minus(state.covered, made.covers),
+                evicted=state.evicted,
+                mask=state.mask,
+            )
+            before = head.attempts or Attempts()
+            cursors = {strategy.name: head.next_seq for strategy in self._options.long_term}
+            attempts = msgspec.structs.replace(before, cursors={**before.cursors, **cursors})
+            detail = {"summary": made.id, "entries": spans.size(back)}
+            change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
+            change = msgspec.structs.replace(change, created=head.created)
+            try:
+                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+            except Conflict:  # somebody was first: look again whether it is still current
+                continue
+            await self._memory.observers.emit("restored", self.id, detail, self._memory.runner.wait)
+            return spans.size(back)
+
+    async def verify(self) -> Verification:
+        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+
+        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
+        not hold together, and is empty for a session that is whole.
+        """
+        from palimpsest.sessions.verifying import verify
+
+        return await verify(self._store, self._options, self._memory.clock())
+
+    async def _find(self, summary: Summary | str | None) -> Summary:
+        id = summary.id if isinstance(summary, Summary) else summary
+        if id is not None and not isinstance(id, str):
+            raise ConfigError("summary", id, "a Summary, its id, or None for the newest")
+        found = await self.summaries(history=id is not None)
+        for made in reversed(found):
+            if id is None or made.id == id:
+                return made
+        raise EntryNotFound(self.id, "summary" if id is None else id)

@@ -1,0 +1,157 @@
+"""A view of a session: what a cut shows, what that costs, and whether it fits. Reads only.
+
+Whoever makes a context reads it as the present cut shows it, and again for every cut that is considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.context.budget import Budget, Fixed, bounds_of, learned, measure, refuse_fixed, resolve
+from palimpsest.context.result import ahead
+from palimpsest.context.window import Group, Meter, Window, look, opening
+from palimpsest.formats import Format, find_format
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Cut, Head
+from palimpsest.log.summary import Summary
+from palimpsest.sessions.contexts.load import Gatherer
+from palimpsest.sessions.contexts.request import Call, limits_of
+from palimpsest.sessions.options import Options
+from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from palimpsest.context.cut import Room
+    from palimpsest.context.short_term import MaxTokens, Rule
+
+
+class View(msgspec.Struct, frozen=True):
+    """What was read under one cut, and what it shows."""
+
+    head: Head
+    cut: Cut
+    budget: Budget | None
+    fixed: Fixed
+    entries: Sequence[Entry]
+    more: bool
+    """Whether entries older than those read may still be shown: the window is larger than its room."""
+    before: list[Group]
+    window: Window
+    format: Format
+    summaries: list[tuple[Summary, Group]]
+
+    @property
+    def ahead(self) -> Sequence[Group]:
+        """What comes before the window."""
+        return ahead(self.before, self.summaries, self.cut)
+
+    @property
+    def gone(self) -> tuple[tuple[int, int], ...]:
+        """What the cut leaves out, and what has expired or was superseded under it."""
+        return tuple(sorted({*self.cut.gone, *((seq, seq) for seq, _ in self.window.stale)}))
+
+    def beside_summaries(self, room: Room) -> Room:
+        """What of this room the summaries leave."""
+        taken = sum(group.cost for _, group in self.summaries)
+        tokens = None if room.tokens is None else room.tokens - taken
+        return type(room)(tokens, None if room.messages is None else room.messages - len(self.summaries))
+
+    @property
+    def tokens(self) -> int:
+        """What all of it costs under this cut."""
+        return sum(group.cost for group in self.ahead) + sum(group.cost for group in self.window.groups)
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it was read and is within the room."""
+        if self.budget is None:
+            return True
+        messages = self.budget.max_messages
+        if messages is not None:
+            shown = [*self.ahead, *self.window.groups]
+            count = sum(group.messages for group in shown)
+            if count > messages or (shown and count + opening(shown[0], self.format) > messages):
+                return False
+        return not self.more and self.tokens <= self.budget.room
+
+
+class Viewer:
+    """Reads views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
+
+    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+        self._options, self._call, self._now = options, call, now
+        self.failures: dict[str, str] = {}
+        self._limits = limits_of(options, call)
+        self._bounds = bounds_of(self._limits, options.model, options.model_name)
+        fmt = find_format(options.format if call.format is None else call.format)
+        self.meter = Meter(options.counter, fmt, options.model)
+        self.rules: list[tuple[MaxTokens, list[Rule]]] = [
+            (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
+        ]
+        # What depends on age, or goes on after a gap, is only known when everything has been read.
+        self._walks_all = any(
+            strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules) for strategy, rules in self.rules
+        )
+        self.gatherer = Gatherer(store, options.key, self.meter, masks=options.mask)
+
+    async def view(
+        self,
+        head: Head,
+        cut: Cut,
+        known: Sequence[Entry] | None = None,
+        *,
+        planning: bool = False,
+        more: bool = False,
+    ) -> View:
+        """Read what the cut shows, newest first, until the room is full; `known` entries need no reading.
+
+        `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
+        human message from before are read, too, whether or not the present cut shows them.
+        """
+        budget, fixed = self._budget(cut)
+        if known is None:
+            # What was given at a past revision is given whole: it fitted then.
+            everything = self._call.at is not None or (self.meter.exact and self._walks_all)
+            room = None if budget is None or everything else budget.room
+            entries, more = await self.gatherer.window(head, cut, room)
+        else:
+            entries = [entry for entry in known if entry.seq >= cut.start]
+        seqs = cut.passed((*cut.pins, *cut.anchors))
+        if planning:
+            first = entries[0] if entries else None
+            oldest = first.seq if first else cut.start
+            seqs |= {seq for seq in head.pinned if seq < oldest or spans.within(cut.skipped, seq)}
+            if first is not None and 0 < first.turn < oldest:
+                seqs.add(first.turn)
+        newest: dict[str, int] = {}
+        before = await self.gatherer.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
+        if planning and before.groups:  # reading may have stopped within a group that comes first, whole
+            ahead = {group.seq for group in before.groups}
+            entries = [entry for entry in entries if entry.group not in ahead]
+        rules = [] if self._options.exact else self._static_rules(cut)
+        window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
+        window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
+        summaries = await self.gatherer.summaries(cut.summaries) if cut.summaries else []
+        return View(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
+
+    def _static_rules(self, cut: Cut) -> list[Rule]:
+        """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
+        rules = [rule for _, found in self.rules for rule in found]
+        if self._call.at is not None and cut.revision and cut.conditions != self._options.condition_texts:
+            rules = self._options.parsed(cut.conditions, self.failures)
+        return [rule for rule in rules if not rule.condition.dynamic]
+
+    def factor(self, head: Head) -> float:
+        """The provider's tokens for one counted token, from reported usage where there is any."""
+        return learned(head.usage, self._options.default_factor())
+
+    def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
+        fixed = measure(self._call.system, self._call.tools, self.meter, exact=self.meter.exact)
+        factor = cut.factor or self._options.default_factor()
+        budget = resolve(self._bounds, self._limits, fixed, factor, self._options.low_water)
+        if budget is not None and self.meter.exact:
+            refuse_fixed(budget.room, budget.reserve, fixed)
+        return budget, fixed

@@ -1,0 +1,209 @@
+"""Reading what a cut shows: newest first until the room is full, pins included. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from palimpsest.context.window import Group, Item, Meter, Window, look
+from palimpsest.formats.wording import is_maskable, standing, standing_tokens
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Cut, Head, SessionKey, Standing
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction, Summary
+from palimpsest.stores import Store, compaction_of
+
+CHUNK = 256
+"""Entries read at once: most windows are one read."""
+
+FEW = 8
+"""Entries read at first where a group is wanted: most groups are smaller."""
+
+_SENTENCE = re.compile(r"[.!?](?=\s)|\n")
+"""Where a text may be cut: behind a sentence or a line."""
+
+
+class Gatherer:
+    """Reads one session's entries for a context. `masks` says that old results may yet become notes."""
+
+    def __init__(self, store: Store, key: SessionKey, meter: Meter, *, masks: bool) -> None:
+        self._store, self._key, self._meter, self._masks = store, key, meter, masks
+
+    async def window(self, head: Head, cut: Cut, room: int | None) -> tuple[list[Entry], bool]:
+        """Return the entries from the cut's start on, oldest first, and whether some were left unread.
+
+        Reading stops when what was read costs more than `room` tokens (None: read all).
+        """
+        entries: list[Entry] = []
+        hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
+        open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
+        waiting = head.group or head.next_seq  # what is held back, until its calls are answered, takes no room
+        for first, last in reversed(open_spans):
+            before = last + 1
+            while before > first:
+                chunk = await self._store.read(
+                    self._key,
+                    after=first - 1,
+                    before=before,
+                    limit=CHUNK,
+                    newest_first=True,
+                    counter=self._meter.counter.name,
+                )
+                if not chunk:
+                    break
+                before = chunk[-1].seq
+                chunk.reverse()
+                entries = chunk + entries if entries else chunk
+                if room is None or before <= open_spans[0][0]:
+                    continue
+                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased and entry.seq < waiting)
+                if total > max(room, 0):
+                    return entries, True
+        return entries, False
+
+    async def first(self, where: Iterable[Span]) -> int | None:
+        """Return the first place there that is no tombstone, which may be of a group that is not there; None: none."""
+        for low, high in where:
+            after, limit = low - 1, FEW
+            while after < high:
+                found = await self._store.read(self._key, after=after, before=high + 1, limit=limit)
+                living = next((entry.seq for entry in found if not entry.erased), None)
+                if living is not None:
+                    return living
+                if not found:
+                    break
+                after, limit = found[-1].seq, CHUNK
+        return None
+
+    async def compaction(self, head: Head) -> Compaction:
+        """Return what is covered and evicted, and what stands for it."""
+        return await self._recorded(head.compaction)
+
+    async def _recorded(self, revision: int) -> Compaction:
+        return await compaction_of(self._store, self._key, revision)
+
+    async def summaries(self, shown: Sequence[Standing]) -> list[tuple[Summary, Group]]:
+        """Return the summaries that a cut shows, as groups; one that an erasure has taken along is left out."""
+        found = []
+        for one in shown:
+            made = (await self._recorded(one.revision)).summary
+            if made is not None and not made.withdrawn:
+                found.append((made, self._group(made, one)))
+        return found
+
+    def _group(self, summary: Summary, shown: Standing) -> Group:
+        same = shown.counter == self._meter.counter.name
+        tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
+        entry = standing(summary, shown.characters, tokens)
+        group = Group(0, 0, [entry])
+        group.show([Item(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)
+        return group
+
+    async def standing(
+        self, revisions: Sequence[int], limit: int | None, most: int | None = None
+    ) -> tuple[Standing, ...]:
+        """Return how a cut shows these summaries: at most `most`, in at most `limit` tokens (None: whole).
+
+        The newest is served first.
+        """
+        shown: list[Standing] = []
+        left = limit
+        for revision in reversed(revisions):
+            made = (await self._recorded(revision)).summary
+            if made is None or made.withdrawn:
+                continue
+            one = self._within(made, left)
+            if one is None or (most is not None and len(shown) >= most):
+                break
+            shown.append(one)
+            if left is not None:
+                left -= self._group(made, one).cost
+        return tuple(reversed(shown))
+
+    def _within(self, summary: Summary, limit: int | None) -> Standing | None:
+        """As much of a summary as `limit` tokens hold, up to the end of a sentence; None where that is nothing."""
+
+        def shown(characters: int) -> Standing:
+            tokens = self._shown_tokens(summary, characters)
+            return Standing(summary.revision, characters, tokens, self._meter.counter.name)
+
+        whole = shown(-1)
+        if limit is None or self._group(summary, whole).cost <= limit:
+            return whole
+        low, high = 0, len(summary.text) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._group(summary, shown(middle)).cost <= limit else (low, middle - 1)
+        for characters in sentence_ends(summary.text, low):  # a shorter text may, by a token, cost more
+            part = shown(characters)
+            if self._group(summary, part).cost <= limit:
+                return part
+        return shown(low) if low else None
+
+    def _shown_tokens(self, summary: Summary, characters: int) -> int:
+        counter = self._meter.counter
+        if characters < 0 and summary.counter == counter.name:
+            return summary.shown_tokens
+        return standing_tokens(summary, counter.count, characters)
+
+    def _least(self, entry: Entry, cut: Cut) -> int:
+        """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
+        if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
+            return self._meter.overhead(entry)
+        may_mask = self._meter.exact and self._masks and entry.kind == "tool_result"
+        if may_mask and is_maskable(entry):
+            return self._meter.overhead(entry)
+        return self._meter.cost(entry)
+
+    async def ahead(
+        self,
+        head: Head,
+        seqs: Iterable[int],
+        cut: Cut,
+        known: Sequence[Entry],
+        now: int,
+        newest: dict[str, int],
+        *,
+        whole: bool,
+    ) -> Window:
+        """Show pinned entries and open human messages from before the window; `newest` as in `look`.
+
+        With `whole` their groups are shown with them, else what the cut names.
+        """
+        seqs = set(seqs)
+        if not seqs:
+            return Window([], [], [], [])
+        found = {entry.seq: entry for entry in known if entry.seq in seqs}
+        missing = seqs - found.keys()
+        if missing:
+            fetched = await self._store.fetch(self._key, missing, counter=self._meter.counter.name)
+            found.update({entry.seq: entry for entry in fetched})
+        if whole:
+            groups = {entry.group: entry for entry in found.values() if not entry.is_human and entry.role != "system"}
+            for entry in groups.values():
+                group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
+                found.update({other.seq: other for other in group})
+        members = [found[seq] for seq in sorted(found)]
+        waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
+        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
+
+
+async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
+    """Return the group of this entry, whole, with counts; what was rewound is not in it."""
+    members: list[Entry] = []
+    limit = FEW
+    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
+        after = first - 1
+        while after < last:
+            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
+            members += [other for other in near if other.group == entry.group]
+            if not near or near[-1].group != entry.group:
+                return members
+            after, limit = near[-1].seq, CHUNK
+    return members
+
+
+def sentence_ends(text: str, limit: int) -> list[int]:
+    """Return where sentences and lines within the first `limit` characters end, the last first."""
+    return [found.end() for found in _SENTENCE.finditer(text, 0, limit)][::-1]

@@ -1,0 +1,207 @@
+"""The seam to what is made from entries, such as a search index: it is told before they go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from palimpsest.errors import ConfigError, ErasureFailed
+from palimpsest.log.head import SessionKey
+from palimpsest.sessions.erased import Erased
+from palimpsest.stores.derivers import Derivers
+
+if TYPE_CHECKING:
+    from palimpsest.runtime.runner import Runner
+    from palimpsest.sessions.memory import AsyncMemory
+    from palimpsest.sessions.options import Options
+    from palimpsest.stores import Store
+
+
+class Derived(Protocol):
+    """Something that is made from entries, such as a search index: it is told, before they go, what to remove.
+
+    Its name says which it is, in all processes: whoever joins under a name reaches all that was made under it. What is
+    removed here and stays after all, because the erasure then failed, another writer was first, or a session began anew
+    before a note of its end was worked off, can be made again from its entries. Whatever this raises stops the erasure:
+    nothing is erased, and repeating it goes on. An entry that has expired before it is added may be swept without a
+    word.
+    """
+
+    name: str
+
+    async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+        """Remove what was made from these entries of a session, ids by `seq`; return how much that was.
+
+        Of entries that branches share, each branch is told of. Nothing may be there any more.
+        """
+        ...
+
+    async def gone(self, tenant: str, session: str) -> int:
+        """Remove what was made from anything of a session; return how much that was."""
+        ...
+
+
+class Derivations:
+    """What is made from the entries of one tenant. Every path that destroys entries comes by here first.
+
+    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there.
+    """
+
+    def __init__(self, runner: Runner, store: Store, tenant: str) -> None:
+        self._runner, self._tenant = runner, tenant
+        self._derivers = Derivers(store, tenant)
+        self._all: list[Derived] = []
+
+    async def join(self, derived: Derived) -> None:
+        """Have this told from now on, when it has removed what went while it was away.
+
+        Raises ConfigError for what is not as `Derived` says, ErasureFailed where it does not remove that.
+        """
+        verbs = [callable(getattr(derived, verb, None)) for verb in ("erased", "gone")]
+        name = getattr(derived, "name", None)
+        if not all(verbs) or not isinstance(name, str) or not 0 < len(name) <= 256 or not name.isprintable():
+            rule = "an object with a name of 1 to 256 characters and the coroutine functions erased and gone"
+            raise ConfigError("derived", derived, rule)
+        if any(one.name == name for one in self._all):
+            raise ConfigError("derived", name, "a name that nothing else has that joined")
+        await self._derivers.mark(name)
+        await self._catch_up(derived)
+        self._all.append(derived)
+
+    async def catch_up(self) -> None:
+        """Have removed what others have left notes of."""
+        for derived in self._all:
+            await self._catch_up(derived)
+
+    async def _catch_up(self, derived: Derived) -> None:
+        async for id, note in self._derivers.notes(derived.name):
+            await self._tell(derived, SessionKey(self._tenant, note.session), note.entries, "the note of it stays")
+            await self._derivers.done(derived.name, id)
+
+    def leave(self, derived: Derived) -> None:
+        """Have this told no longer. The store knows of it still."""
+        self._all = [one for one in self._all if one is not derived]
+
+    async def names(self) -> tuple[str, ...]:
+        """The names under which something has joined, here or elsewhere."""
+        return tuple(await self._derivers.names())
+
+    async def end(self, name: str) -> bool:
+        """Have this told no longer, and the store know of it no more; return whether it did."""
+        self._all = [one for one in self._all if one.name != name]
+        return await self._derivers.unmark(name)
+
+    async def tell(self, what: Unmaking) -> tuple[set[str], Erased]:
+        """Have this removed; return who was told, at once or by a note, how much that was, and what remains."""
+        here, done = {derived.name: derived for derived in self._all}, Erased()
+        absent = [name for name in await self._derivers.names() if name not in here]
+        if not (absent or here):
+            return set(), done
+        async for key, entries in what.entries():
+            told = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
+            await self._leave(absent, key, entries)
+            done += Erased(derived={name: number for name, number in told.items() if number})
+        return {*here, *absent}, done + _away(absent)
+
+    async def tell_late(self, what: Unmaking, told: Collection[str]) -> Erased:
+        """The same for whoever has joined since those were told, when the entries are gone: nobody knew of it before.
+
+        Who is at hand has a note, too: so what it fails to remove is not forgotten.
+        """
+        late = sorted({*await self._derivers.names(), *(derived.name for derived in self._all)}.difference(told))
+        if not late:
+            return Erased()
+        async for key, entries in what.entries():
+            await self._leave(late, key, entries)
+        here = [derived for derived in self._all if derived.name in late]
+        for derived in here:
+            await self._catch_up(derived)
+        return _away([name for name in late if all(derived.name != name for derived in here)])
+
+    async def _leave(self, names: Sequence[str], key: SessionKey, entries: Mapping[int, str] | None) -> None:
+        for name in names:
+            await self._derivers.leave(name, key.session, entries)
+
+    async def _tell(
+        self,
+        derived: Derived,
+        key: SessionKey,
+        entries: Mapping[int, str] | None,
+        then: str = "so nothing was erased",
+    ) -> int:
+        try:
+            doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
+            return int(await self._runner.wait(doing))
+        except Exception as fault:  # whatever it is: what was made from entries must not outlive them
+            raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
+
+
+AWAY = (
+    "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note; one "
+    "that is there no more is forgotten with `memory.underive`, or `palimpsest derived forget`"
+)
+
+
+def _away(names: Sequence[str]) -> Erased:
+    return Erased(remains=tuple(AWAY.format(name) for name in names))
+
+
+class Unmaking:
+    """What was made from these entries of a session (None: from anything of it) goes before they do.
+
+    `async with` stands around the step that destroys them. Before it, whoever has joined is told, or a note is left for
+    it; behind it, so is who has joined meanwhile, and may have made something of them. `done` is what went, and what
+    remains, and is whole when all that has ended. What the step raises is left to whoever repeats it.
+    """
+
+    def __init__(
+        self,
+        derivations: Derivations | None,
+        store: Store,
+        key: SessionKey,
+        seqs: Collection[int] | None,
+        *,
+        branches: bool = True,
+    ) -> None:
+        self._derivations = derivations if seqs is None or seqs else None
+        self._store, self._key, self._seqs, self._branches = store, key, seqs, branches
+        self._told = set[str]()
+        self.done = Erased()
+
+    async def __aenter__(self) -> Self:
+        await self.again()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._derivations is not None and kind is None:
+            self.done += await self._derivations.tell_late(self, self._told)
+
+    async def again(self) -> None:
+        """Have it removed once more: the step took what others have added meanwhile, too."""
+        if self._derivations is not None:
+            names, done = await self._derivations.tell(self)
+            self._told |= names
+            self.done += done
+
+    async def entries(self) -> AsyncIterator[tuple[SessionKey, dict[int, str] | None]]:
+        """Yield which entries of which sessions these are, ids by `seq`, as tombstones tell it, too."""
+        if self._seqs is None:
+            yield self._key, None
+            return
+        entries = {entry.seq: entry.id for entry in await self._store.fetch(self._key, self._seqs)}
+        yield self._key, entries
+        for branch in await self._store.branches(self._key) if self._branches else ():
+            other = self._key._replace(session=branch)
+            there = await self._store.fetch(other, entries)
+            shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
+            if shared:
+                yield other, shared
+
+
+def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Unmaking:
+    """`Unmaking` of what a session with these options destroys.
+
+    Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
+    """
+    derivations = None if options.persistence == "ephemeral" else memory.derivations
+    return Unmaking(derivations, store, options.key, seqs)

@@ -1,0 +1,1 @@
+"""What makes texts go: erasing entries, forgetting what belongs to somebody, redacting what is stored."""

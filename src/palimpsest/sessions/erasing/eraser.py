@@ -1,0 +1,241 @@
+"""The eraser of one session: entries go, here and in every branch, with whatever is made from them.
+
+look       what is meant, in the log as it is now, and which records tell of it
+unmake     what is made from these entries goes first: a kill in between leaves nothing behind that nobody knows of
+commit     tombstones, records and summaries without words, in one step, of what is still there: nobody is in its way
+unmake on  whoever has joined meanwhile, and may have made something of them, is told, too
+look on    from where the last look ended, until one finds nothing new
+hush       records of branches that tell of the text, each branch a step of its own
+rebuild    summaries that were shown are made anew from what is left of what they covered
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from palimpsest.compaction.rebuild import Rebuild
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log.change import BY_REQUEST, Change
+from palimpsest.log.checks import unfit
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.summary import Summary
+from palimpsest.privacy.mentions import Says
+from palimpsest.sessions.compacting.auto import Watch
+from palimpsest.sessions.compacting.compactor import Compactor
+from palimpsest.sessions.compacting.snapshot import Surveyor
+from palimpsest.sessions.compacting.summarise import Folder, Unsaying
+from palimpsest.sessions.derived import unmake
+from palimpsest.sessions.erased import Erased, media_in
+from palimpsest.sessions.erasing.selection import Choice, telling
+from palimpsest.sessions.history import since
+from palimpsest.sessions.options import Options
+from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.memory import AsyncMemory
+
+Lost = dict[str, list[Summary]]
+"""The summaries that an erasure took along, by session."""
+
+LOOKS = 8
+"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+
+
+def checked_reason(memory: AsyncMemory, reason: object, says: Says | None) -> str:
+    """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
+    if not isinstance(reason, str) or unfit(reason) is not None:
+        raise ConfigError("reason", reason, "text without lone surrogates")
+    if says is not None and says(reason):
+        if reason == BY_REQUEST:
+            return ""
+        raise ConfigError("reason", "a reason that holds the text", "one that does not: it is kept in the log")
+    return memory.privacy.text(reason)
+
+
+class Eraser:
+    """Erases in one session, as its options say, and in the branches that share what is erased."""
+
+    def __init__(self, memory: AsyncMemory, options: Options, store: Store) -> None:
+        self._memory, self._options, self._store = memory, options, store
+
+    async def erase(
+        self, choice: Choice, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
+    ) -> tuple[Erased, Lost]:
+        """Erase what is chosen and return what that took; summaries are lost by it, and not made anew yet.
+
+        What was there when it was called is gone, and so is all that was meant when it last looked, however many write
+        meanwhile. Nothing is erased in a session that is deleted meanwhile. With `seen` what the choice found up to
+        that head was erased before.
+        """
+        done, lost = Erased(), Lost()
+        again = choice.sees_all or choice.says is not None
+        async for look in self._looks(self._options.key, again=again, seen=seen):
+            found = await choice.find(self._store, self._options, look.head, look.seen)
+            silence = await self._telling(look, choice.says)
+            if found or silence:
+                more, gone = await self._committed(look, found, silence, reason, detail)
+                done, lost = done + more, _merged(lost, gone)
+        return _with(done, _merged(lost, await self._hush_branches(choice.says, reason)))
+
+    async def _looks(self, key: SessionKey, *, again: bool, seen: Head | None = None) -> AsyncIterator[_Look]:
+        """Yield the session as it is; then, `again`, what is new, as long as the last look has found something."""
+        for number in range(LOOKS):
+            head = await self._store.head(key)
+            if head is None or (seen is not None and head.revision == seen.revision):
+                return
+            if seen is not None and await since(self._store, key, seen, head) is None:
+                seen = None  # another log is in its place, or its texts are others
+            look = _Look(key, head, seen)
+            yield look
+            if not again or (number and not look.found):
+                return
+            seen = look.after
+
+    async def _telling(self, look: _Look, says: Says | None) -> tuple[int, ...]:
+        options = self._options.of(look.key.session)
+        return await telling(self._store, options, look.head, says, look.seen) if says is not None else ()
+
+    async def _committed(
+        self,
+        look: _Look,
+        found: Sequence[Entry],
+        silence: tuple[int, ...],
+        reason: str,
+        detail: Mapping[str, Any] | None = None,
+    ) -> tuple[Erased, Lost]:
+        """Erase what a look has found, in one step, and return what that took."""
+        key, seqs = look.key, tuple(entry.seq for entry in found)
+        branches = await self.sharing(found)
+        change = Change(
+            kind="erase",
+            reason=reason,
+            created=look.head.created,
+            seqs=seqs,
+            ids=tuple(entry.id for entry in found),
+            silence=silence,
+            detail=dict(detail or {}),
+        )
+        async with unmake(self._memory, self._options, self._store, seqs) as unmade:
+            before = await self.standing([key.session, *branches])
+            look.found = True
+            try:
+                after = await self._store.compact(key, change)
+            except Conflict:  # it was deleted, with all that was found; another may be in its place
+                return unmade.done, Lost()
+        if after.revision == look.head.revision + 1:  # nobody was in between
+            look.after = after
+        told = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
+        gone = set(told[0].seqs) if told else set()  # else it was cleared since
+        if gone:
+            facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
+            await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
+        media = sum(media_in(entry) for entry in found if entry.seq in gone)
+        done = Erased(entries=len(gone), branches=tuple(branches), media=media)
+        return done + unmade.done, await self.lost(before)
+
+    async def sharing(self, found: Sequence[Entry]) -> list[str]:
+        """Return the other sessions that share some of these entries."""
+        ids, sharing = {entry.seq: entry.id for entry in found}, []
+        for branch in await self._store.branches(self._options.key) if ids else ():
+            there = await self._store.fetch(self._options.key._replace(session=branch), ids)
+            if any(one.id == ids[one.seq] for one in there):
+                sharing.append(branch)
+        return sharing
+
+    async def _hush_branches(self, says: Says | None, reason: str) -> Lost:
+        """Take the words of whatever tells of a text in the branches, and return which summaries that were.
+
+        A branch that others make meanwhile has what the one had that it comes from: so, when all are done, those are
+        looked at that have come.
+        """
+        lost, done = Lost(), set[str]()
+        for _ in range(LOOKS if says is not None else 0):
+            new = set(await self._store.branches(self._options.key)) - done
+            if not new:
+                break
+            for branch in sorted(new):
+                lost = _merged(lost, await self._hushed(branch, says, reason))
+            done |= new
+        return lost
+
+    async def _hushed(self, branch: str, says: Says | None, reason: str) -> Lost:
+        lost = Lost()
+        async for look in self._looks(self._options.key._replace(session=branch), again=True):
+            if silence := await self._telling(look, says):
+                lost = _merged(lost, (await self._committed(look, (), silence, reason))[1])
+        return lost
+
+    # --- summaries
+
+    async def summaries(self, session: str) -> list[Summary]:
+        """Return the summaries that contexts of this session, or a branch, show."""
+        options = self._options.of(session)
+        surveyor = Surveyor(self._store, options)
+        return await surveyor.summaries(await surveyor.state(await self._store.head(options.key) or Head()))
+
+    async def standing(self, sessions: Iterable[str]) -> Lost:
+        """Return the summaries that contexts of these sessions show."""
+        return {name: await self.summaries(name) for name in sessions}
+
+    async def lost(self, before: Lost) -> Lost:
+        """Return those among the summaries of before that are shown no longer."""
+        lost: Lost = {}
+        for name, summaries in before.items():
+            there = {made.id for made in await self.summaries(name)} if summaries else set()
+            if gone := [made for made in summaries if made.id not in there]:
+                lost[name] = gone
+        return lost
+
+    async def finished(self, done: Erased, lost: Lost, says: Says | None) -> Erased:
+        """Make anew what was lost, and see what remains; return the whole report."""
+        done += Erased(rebuilt=await self.rebuild(lost, says))
+        return done + Erased(remains=await self._store.scrub(whole=False))
+
+    async def rebuild(self, lost: Lost, says: Says | None) -> int:
+        """Make lost summaries anew from what is left of what they covered; return how many came of it.
+
+        None of them holds what `says` looks for, whatever a summarizer answers.
+        """
+        rebuilt, style = 0, self._options.chosen(None).style
+        fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
+        for name, summaries in lost.items():
+            options = self._options.of(name)
+            for made in summaries:
+                compactor = self._compactor(options, says)
+                result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
+                await self._watch(options, compactor).tell(compactor, result)
+                rebuilt += result.done
+        return rebuilt
+
+    def _watch(self, options: Options, compactor: Compactor) -> Watch:
+        return Watch(self._memory, options, lambda: compactor)
+
+    def _compactor(self, options: Options, says: Says | None) -> Compactor:
+        memory, surveyor = self._memory, Surveyor(self._store, options)
+        made = (surveyor, options, memory.clock, memory.summarizer(options.summarizer), memory.privacy)
+        folder = Folder(*made) if says is None else Unsaying(*made, says)
+        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder)
+
+
+class _Look:
+    """A session as it is looked at: its head now, and up to which head it was looked at before (None: it was not)."""
+
+    def __init__(self, key: SessionKey, head: Head, seen: Head | None) -> None:
+        self.key, self.head, self.seen = key, head, seen
+        self.found = False
+        """Whether something was found, and so there may be more."""
+        self.after = head
+        """The head up to which nothing is left to be looked at."""
+
+
+def _with(done: Erased, lost: Lost) -> tuple[Erased, Lost]:
+    """The report with the summaries that were lost."""
+    return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
+
+
+def _merged(one: Lost, other: Lost) -> Lost:
+    return {name: [*one.get(name, ()), *other.get(name, ())] for name in {**one, **other}}

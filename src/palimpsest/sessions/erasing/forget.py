@@ -1,0 +1,336 @@
+"""Forgetting over sessions: all that belongs to a user, a session or the tenant, or that meets a query.
+
+All sessions are gone through, then those that are new, and what is new in the others, until nothing more is found: so
+what was there when it began is gone, and nobody who goes on writing is in its way. Of branches the entries
+that one alone has go first, then those that they share: an interaction is told by its first message, so that is there
+until all branches are done with what came of it. So, after a kill, the same again goes on with what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log import spans
+from palimpsest.log.checks import check_progress
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.privacy.mentions import Says, finder, summary_says
+from palimpsest.sessions.derived import unmake
+from palimpsest.sessions.erased import Erased, media_in
+from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
+from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.erasing.selection import Choice, Everything, Meant
+from palimpsest.sessions.history import since
+from palimpsest.sessions.options import Options, check_id
+from palimpsest.stores import SessionInfo, Store
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.memory import AsyncMemory
+
+PAGE = 1000
+"""Sessions that are listed at once."""
+
+PASSES = 10
+"""How often what others write meanwhile is gone through: all but the first time that is little."""
+
+MARK = "forgotten"
+"""Stands in the details of what forgetting has erased: whether a session in which nothing is left is to go."""
+
+BUSY = "others kept adding while it was looked for: do the same again when they have ended"
+
+Progress = Callable[[int, int], object]
+"""Called with the number of sessions that are done, and of all."""
+
+
+async def forget(
+    memory: AsyncMemory,
+    *,
+    user: str | None,
+    session: str | None,
+    tenant: str | None,
+    matches: str | Query | None,
+    reason: str,
+    dry_run: bool,
+    progress: Progress | None,
+) -> Erased:
+    """As `AsyncMemory.forget` says."""
+    subjects = {"user": user, "session": session, "tenant": tenant, "matches": matches}
+    given = [name for name, value in subjects.items() if value is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
+        )
+    check_progress(progress)
+    if given[0] in ("session", "tenant"):
+        check_id(subjects[given[0]], given[0])
+    if tenant is not None and tenant != memory.tenant:
+        raise ConfigError("tenant", tenant, f"{memory.tenant!r}, whose memory this is; open one of the other tenant")
+    if dry_run is not True and dry_run is not False:
+        raise ConfigError("dry_run", dry_run, "True or False")
+    if not (dry_run or memory.store.writable):
+        raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
+    query: Query | None = None
+    if isinstance(matches, Query):
+        query = matches
+    elif user is not None or matches is not None:
+        query = Query(user=user, text=matches)
+    says = finder(query.text) if query is not None and query.text is not None else None
+    forgetting = Forgetting(memory, checked_reason(memory, reason, says), dry_run, progress or _nobody)
+    if session is not None:
+        done = await forgetting.session(session)
+    elif query is not None:
+        done = await forgetting.matching(query, whole=user is not None)
+    else:
+        done = await forgetting.everything()
+    if dry_run:
+        return done + Erased(dry_run=True)
+    return done + Erased(remains=await memory.store.scrub())
+
+
+def _is_new(info: SessionInfo, seen: Head | None) -> bool:
+    """Whether something was written to a session since it was looked at."""
+    return seen is None or (info.revision, info.created) != (seen.revision, seen.created)
+
+
+def _nobody(_: int, __: int) -> None:
+    pass
+
+
+class Picked:
+    """Entries that were found before, by their ids; those that are not there any more are left out."""
+
+    sees_all = False
+
+    def __init__(self, ids: Collection[str], says: Says | None = None) -> None:
+        self._ids, self.says = ids, says
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq."""
+        found = await store.fetch(options.key, ids=self._ids) if self._ids else []
+        return [entry for entry in found if not entry.erased]
+
+
+class Forgetting:
+    """One run over sessions of a memory."""
+
+    def __init__(self, memory: AsyncMemory, reason: str, dry_run: bool, progress: Progress) -> None:
+        self._memory, self._store = memory, memory.store
+        self._reason, self._dry_run, self._progress = reason, dry_run, progress
+
+    def _key(self, name: str) -> SessionKey:
+        return SessionKey(self._memory.tenant, name)
+
+    def _eraser(self, name: str) -> Eraser:
+        return Eraser(self._memory, self._options(name), self._store)
+
+    def _options(self, name: str) -> Options:
+        return Options(self._key(name))
+
+    async def _listed(self) -> list[SessionInfo]:
+        """The tenant's sessions."""
+        found: list[SessionInfo] = []
+        while True:
+            page = await self._store.sessions(self._memory.tenant, after=found[-1].session if found else "", limit=PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    # --- whole sessions
+
+    async def session(self, name: str) -> Erased:
+        """Forget a session: its entries go wherever they are shared, then it is deleted."""
+        if self._dry_run:
+            found = await self._found(name, Everything())
+            there = await self._store.head(self._key(name)) is not None
+            return await self._would({name: found}, None, deleted=[name] if there else [])
+        done, lost = await self._removed(name, everywhere=True)
+        self._progress(1, 1)
+        return done + Erased(rebuilt=await self._eraser(name).rebuild(lost, None))
+
+    async def everything(self) -> Erased:
+        """Forget the tenant: all sessions, then all items."""
+        done, gone = Erased(), 0
+        for _ in range(PASSES):
+            names = [info.session for info in await self._listed()]
+            if not names:
+                break
+            if self._dry_run:
+                return done + await self._everything_there(names)
+            for name in names:
+                more, _ = await self._removed(name, everywhere=False)
+                done, gone = done + more, gone + 1
+                self._progress(gone, max(gone, len(names)))
+        else:
+            done += Erased(remains=(BUSY,))
+        return done + await self._items()
+
+    async def _everything_there(self, names: list[str]) -> Erased:
+        """What would go of these sessions, which are all."""
+        done = await self._items()
+        async for family, passed in self._families(names):
+            found = {name: await self._found(name, Everything()) for name in family}
+            done += await self._would(found, None, deleted=family)
+            self._progress(passed, len(names))
+        return done
+
+    async def _items(self) -> Erased:
+        return Erased(items=await self._store.clear_items(self._memory.tenant, dry_run=self._dry_run))
+
+    async def _removed(self, name: str, *, everywhere: bool) -> tuple[Erased, Lost]:
+        """Delete a session, with what others add meanwhile; before that, `everywhere`, erase what branches share of it.
+
+        Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
+        """
+        done, lost = Erased(), Lost()
+        if everywhere:
+            done, lost = await self._eraser(name).erase(Everything(), self._reason)
+        for last in range(PASSES):
+            head = await self._store.head(self._key(name))
+            if head is None:
+                break
+            more = await self._deleted(name, head, certainly=last == PASSES - 1)
+            if more is not None:
+                done += more
+                break
+        lost.pop(name, None)
+        return done, lost
+
+    async def _emptied(self, name: str) -> Erased:
+        """Delete a session if nothing is left of it, by what forgetting a user has erased."""
+        for _ in range(PASSES):
+            head = await self._store.head(self._key(name))
+            if head is None or head.entries + head.hidden:
+                break
+            if not any(record.detail.get(MARK) is True for record in await self._store.records(self._key(name))):
+                break
+            done = await self._deleted(name, head)
+            if done is not None:
+                return done
+        return Erased()
+
+    async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
+        """Delete a session and return what that took; None where somebody has written to it since this head.
+
+        With `certainly` that goes, too.
+        """
+        key, options = self._key(name), self._options(name)
+        found = await Everything().find(self._store, options, head)
+        own = await self._alone(name, found)
+        async with unmake(self._memory, options, self._store, None) as unmade:
+            try:
+                await self._store.delete(key, expect=head.revision)
+            except Conflict:
+                if not certainly:
+                    return None
+                await self._store.delete(key)
+                await unmade.again()
+        if found:
+            facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
+            await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
+        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmade.done
+
+    async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
+        """Those of these entries that no other session shares."""
+        for branch in await self._store.branches(self._key(name)) if found else ():
+            there = await self._store.fetch(self._key(branch), ids=[entry.id for entry in found])
+            shared = {entry.id for entry in there}
+            found = [entry for entry in found if entry.id not in shared]
+        return found
+
+    # --- what meets a query
+
+    async def matching(self, query: Query, *, whole: bool) -> Erased:
+        """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
+        done, choices, seen = Erased(), dict[str, Meant](), dict[str, Head]()
+        for number in range(1 if self._dry_run else PASSES):
+            todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
+            more = Erased()
+            async for family, passed in self._families(todo):
+                more += await self._forgotten(family, query, choices, seen, whole=whole)
+                self._progress(passed, len(todo))
+            done += more
+            if number and not more:
+                break
+        else:
+            done += Erased(remains=() if self._dry_run else (BUSY,))
+        unread = (choice.remains(name) for name, choice in choices.items() if name not in done.sessions)
+        return done + Erased(remains=tuple(told for each in unread for told in each))
+
+    async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
+        """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
+        behind: set[str] = set()
+        for name in names:
+            if name not in behind:
+                family = [name, *await self._store.branches(self._key(name))]
+                behind.update(family)
+                yield family, len(behind.intersection(names))
+
+    async def _forgotten(
+        self, family: list[str], query: Query, choices: dict[str, Meant], seen: dict[str, Head], *, whole: bool
+    ) -> Erased:
+        """Forget what meets a query in sessions that share entries.
+
+        `seen` are the heads up to which they were looked at before, each with its choice, and become those of now.
+        """
+        found: dict[str, list[Entry]] = {}
+        for name in family:
+            choice, head = choices.setdefault(name, Meant(query)), await self._store.head(self._key(name)) or Head()
+            before = seen.get(name)
+            if before is not None and await since(self._store, self._key(name), before, head) is None:
+                before = None
+            found[name] = await choice.find(self._store, self._options(name), head, before)
+            seen[name] = head
+        says = choices[family[0]].says
+        if self._dry_run:
+            emptied = [name for name in family if whole and found[name] and await self._holds(name, len(found[name]))]
+            return await self._would(found, says, deleted=emptied)
+        own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
+        steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
+        steps += [(name, Picked([entry.id for entry in each], says)) for name, each in found.items()]
+        done, lost = Erased(), Lost()
+        for name, picked in steps:
+            more, gone = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
+            done += more + Erased(branches=(name,) if more.branches else ())
+            lost = {each: [*lost.get(each, ()), *gone.get(each, ())] for each in {**lost, **gone}}
+        for name in family if whole else ():
+            if more := await self._emptied(name):
+                done += more
+                lost.pop(name, None)
+        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, says))
+
+    async def _holds(self, name: str, number: int) -> bool:
+        """Whether a session that is there has so many entries that are no tombstones."""
+        head = await self._store.head(self._key(name))
+        return head is not None and head.entries + head.hidden == number
+
+    # --- what would go
+
+    async def _found(self, name: str, choice: Choice) -> list[Entry]:
+        return await choice.find(self._store, self._options(name), await self._store.head(self._key(name)) or Head())
+
+    async def _would(self, found: dict[str, list[Entry]], says: Says | None, *, deleted: Iterable[str]) -> Erased:
+        """What would go of sessions that share entries."""
+        entries = {entry.id: entry for each in found.values() for entry in each}
+        withdrawn = 0
+        family = dict(found)
+        for name, each in found.items():
+            for branch in await self._eraser(name).sharing(each):
+                family.setdefault(branch, [])
+        for name in family.keys() - set(deleted):
+            there = await self._store.fetch(self._key(name), ids=list(entries)) if entries else []
+            gone = spans.of(entry.seq for entry in there)
+            shown = await self._eraser(name).summaries(name)
+            withdrawn += sum(
+                bool(spans.common(made.covers, gone)) or (says is not None and summary_says(made, says))
+                for made in shown
+            )
+        shared = {name for name in family for other, each in found.items() if name != other and each}
+        return Erased(
+            entries=len(entries),
+            branches=tuple(sorted(shared - set(deleted))) if entries else (),
+            sessions=tuple(sorted(deleted)),
+            withdrawn=withdrawn,
+            media=sum(map(media_in, entries.values())),
+        )

@@ -1,0 +1,358 @@
+"""Scanning what is stored for what a policy would have redacted, and redacting it there.
+
+A session is looked at from its first entry to its last, whatever became of them, with its records and its head. What
+changes is computed beside the store and put in place in one step, which begins a new epoch:
+
+    look      a portion of entries and records, until so many of them change or there are no more
+    note      a record of the kind "redact" with figures, and new pseudonyms: nothing says anything else yet
+    rewrite   head, records and entries together, in every branch that shares them; what others have changed meanwhile
+              is left as it is, and looked at again
+    on        to what comes next, until a look finds nothing new; then what is withheld is erased
+
+After a kill the same again goes on with what is left: what is redacted already is found to be clean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
+from palimpsest.log.change import Change, Record
+from palimpsest.log.checks import check_progress, check_whole
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.privacy.afterwards import REASON, Found, Redaction, Sample, Unchecked
+from palimpsest.privacy.gate import Admission, admission
+from palimpsest.sessions.history import since
+from palimpsest.sessions.options import check_id
+from palimpsest.stores import Store
+from palimpsest.stores.rewriting import Rewritable
+
+if TYPE_CHECKING:
+    from palimpsest.privacy.redaction import Redactor
+    from palimpsest.sessions.memory import AsyncMemory, Privacy
+
+PAGE, BATCH = 1000, 256
+"""Sessions, and entries, that are read at once."""
+
+PORTION = 4096
+"""Entries and records that are rewritten in one step, about: they are in memory together."""
+
+SMALLEST = 16
+"""What a portion shrinks to while others give out pseudonyms faster than it is looked at."""
+
+LOOKS = 8
+"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+
+PASSES = 10
+"""How often sessions are looked for that others make meanwhile."""
+
+BUSY = "others kept making sessions while it was looked at them: scan again when they have ended"
+
+UNREADABLE = "it cannot be read: it is damaged"
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Called with the number of sessions that are done, and of all."""
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scan has found, and done.
+
+    `sessions` is how many were looked at, `entries` and `summaries` in how many something was found. `findings` counts
+    that by kind ("email", "redact_patterns[0]") and place ("content", "summary"), the most frequent first. `samples`
+    show some of it as it would be, never as it is. `withheld` is how many entries are of types that the policy
+    withholds. `redacted` is how many entries and records were rewritten or erased: 0 unless that was asked for.
+    `refused` is what could not be checked; it is as it was. `remains` says in plain sentences where the store may still
+    hold copies of what was redacted, and how they go.
+    """
+
+    sessions: int = 0
+    entries: int = 0
+    summaries: int = 0
+    findings: dict[tuple[str, str], int] = {}
+    samples: tuple[Sample, ...] = ()
+    withheld: int = 0
+    redacted: int = 0
+    refused: tuple[Unchecked, ...] = ()
+    remains: tuple[str, ...] = ()
+
+
+async def scan(
+    memory: AsyncMemory,
+    privacy: Privacy | None,
+    *,
+    session: str | None,
+    apply: bool,
+    sample: int,
+    progress: Progress | None,
+) -> Scanned:
+    """Scan a memory; see `AsyncMemory.scan`."""
+    redactor = memory.privacy.redactor if privacy is None else admission(privacy).redactor
+    if redactor is None:
+        raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
+    check_whole(sample, "sample")
+    check_progress(progress)
+    if apply is not True and apply is not False:
+        raise ConfigError("apply", apply, "True or False")
+    if session is not None:
+        check_id(session, "session")
+        if await memory.store.head(SessionKey(memory.tenant, session)) is None:
+            raise SessionNotFound(session)
+    if apply:
+        await _check_rewritable(memory.store)
+    scanner = _Scanner(memory, redactor.afresh(), apply=apply, sample=sample)
+    done: set[str] = set()
+    busy: tuple[str, ...] = ()
+    for _ in range(PASSES):
+        left = [session] if session is not None and not done else await _left(memory, session, done, apply)
+        if not left:
+            break
+        total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
+        for name in left:
+            await scanner.session(name)
+            done.add(name)
+            if progress is not None:
+                progress(len(done), total)
+    else:
+        busy = (BUSY,) if await _left(memory, session, done, apply) else ()
+    return scanner.result(len(done), busy + (await memory.store.scrub() if apply else ()))
+
+
+async def _check_rewritable(store: Store) -> None:
+    if not store.writable:
+        raise ConfigError("apply", True, f"False, since {store.url} was opened to read only")
+    if not isinstance(store, Rewritable):
+        raise ConfigError("apply", store.url, "a store that rewrites in place (palimpsest.stores.rewriting)")
+    await store.tenants()  # which an encrypted store can as far as the one below it can
+
+
+async def _left(memory: AsyncMemory, only: str | None, done: set[str], apply: bool) -> list[str]:
+    """The sessions that are still to be looked at: all, or the branches of one, which have copies of what it has."""
+    if only is not None:
+        branches = await memory.store.branches(SessionKey(memory.tenant, only)) if apply else []
+        return [name for name in branches if name not in done]
+    found: list[str] = []
+    after = ""
+    while page := await memory.store.sessions(memory.tenant, after=after, limit=PAGE):
+        found += [one.session for one in page if one.session not in done]
+        after = page[-1].session
+    return found
+
+
+class _Seen(NamedTuple):
+    """How far a session was looked at: as of which head, up to which entry and record; whether that was all of it."""
+
+    head: Head
+    entries: int
+    records: int = 0
+    whole: bool = False
+
+
+class _Scanner:
+    """Scans sessions and sums up what is found."""
+
+    def __init__(self, memory: AsyncMemory, redactor: Redactor, *, apply: bool, sample: int) -> None:
+        self._memory, self._store, self._redactor = memory, memory.store, redactor
+        self._applies, self._most = apply, sample
+        self._portion = PORTION
+        self._entries = self._summaries = self._withheld = self._redacted = 0
+        self._findings: Counter[tuple[str, str]] = Counter()
+        self._samples: dict[tuple[str, str], list[Sample]] = {}
+        self._refused: dict[tuple[str, str], Unchecked] = {}
+
+    def result(self, sessions: int, remains: tuple[str, ...]) -> Scanned:
+        """What there is to report."""
+        return Scanned(
+            sessions=sessions,
+            entries=self._entries,
+            summaries=self._summaries,
+            findings=dict(self._findings.most_common()),
+            samples=_chosen(self._samples, self._most),
+            withheld=self._withheld,
+            redacted=self._redacted,
+            refused=tuple(self._refused.values()),
+            remains=remains,
+        )
+
+    async def session(self, name: str) -> None:
+        """Scan a session until nothing has been added to it while it was looked at."""
+        try:
+            await self._scan(SessionKey(self._memory.tenant, name))
+        except StoreCorrupt:
+            self._refused[name, ""] = Unchecked(name, "session", UNREADABLE)
+
+    async def _scan(self, key: SessionKey) -> None:
+        """Look at all of it, then at what is new, as long as a look finds something, and there is something new."""
+        seen, withheld, looks, finds = None, set[str](), 0, True
+        while (head := await self._store.head(key)) is not None:
+            if seen is None or await since(self._store, key, seen.head, head, redacted=True) is None:
+                seen, withheld = _Seen(head, head.first_seq - 1), set()
+            rests = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
+            if seen.whole and (rests or not self._applies):
+                if not (withheld and self._applies):
+                    break
+                await self._erase(key, withheld)
+                withheld, finds = set(), True
+                continue
+            found, further = await self._looked(key, head, seen)
+            if self._applies and found.changes:
+                if not await self._put(key, head, found):
+                    self._portion = max(self._portion // 4, SMALLEST)
+                    continue  # somebody was first: look again, at less
+                self._portion = PORTION
+            seen = further
+            withheld.update(found.withheld)
+            looks, finds = looks + seen.whole, bool(found.changes or found.withheld)
+            self._sum(found)
+        self._withheld += 0 if self._applies else len(withheld)
+
+    # --- looking
+
+    async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Found, _Seen]:
+        """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
+        found = Found(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
+        run = self._memory.runner.run
+        after = max(seen.entries, head.first_seq - 1)
+        while after + 1 < head.next_seq:
+            batch, after = await self._batch(key, after, head.next_seq, found)
+            await run(found.look_at_entries, batch)
+            if found.changes >= self._portion:
+                return found, seen._replace(head=head, entries=after, whole=False)
+        since = seen.records
+        while since < head.revision:
+            upto = min(since + PORTION, head.revision)
+            for record in await self._records(key, since, upto, found):
+                await run(found.look_at_record, record)
+            since = upto
+        await run(found.look_at_head, head)
+        return found, _Seen(head, after, head.revision, whole=True)
+
+    async def _numbers_of_branches(self, key: SessionKey) -> list[dict[str, int]]:
+        """The pseudonyms that branches which may share entries have given out."""
+        branches = await self._store.branches(key) if self._redactor.numbers else ()
+        heads = [await self._store.head(key._replace(session=branch)) for branch in branches]
+        return [head.pseudonyms for head in heads if head is not None]
+
+    async def _batch(self, key: SessionKey, after: int, before: int, found: Found) -> tuple[list[Entry], int]:
+        """Return the next entries, which end where a message of a provider ends, and the last place of them."""
+        limit = BATCH
+        while True:
+            try:
+                batch = await self._store.read(key, after=after, before=before, limit=limit)
+            except StoreCorrupt:
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+            if any(entry.damaged for entry in batch):
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+            if len(batch) < limit:
+                return batch, before - 1
+            end = next((i for i in range(limit - 1, 0, -1) if not batch[i].continues), 0)
+            if end:
+                return batch[:end], batch[end - 1].seq
+            limit *= 2
+
+    async def _singly(self, key: SessionKey, seqs: range, found: Found) -> tuple[list[Entry], int]:
+        """Return those of these entries that can be read."""
+        entries: list[Entry] = []
+        for seq in seqs:
+            try:
+                there = await self._store.fetch(key, [seq])
+            except StoreCorrupt:
+                there = []
+                damaged = True
+            else:
+                damaged = any(entry.damaged for entry in there)
+            if damaged:
+                found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
+            else:
+                entries += there
+        return entries, seqs[-1]
+
+    async def _records(self, key: SessionKey, after: int, upto: int, found: Found) -> Sequence[Record]:
+        try:
+            return await self._store.records(key, after=after, before=upto + 1)
+        except StoreCorrupt:
+            found.refused.append(Unchecked(key.session, f"records {after + 1} to {upto}", UNREADABLE))
+            return ()
+
+    # --- doing
+
+    async def _put(self, key: SessionKey, head: Head, found: Found) -> bool:
+        """Put what was found in place, where it is as it was; what came since `head` is looked at next.
+
+        Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
+        """
+        figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
+        from palimpsest.sessions.derived import Unmaking
+
+        async with Unmaking(self._memory.derivations, self._store, key, sorted(found.entries)):
+            done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
+        if done:
+            await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
+        return done
+
+    async def _rewritten(self, key: SessionKey, head: Head, found: Found) -> bool:
+        """Rewrite what was found; return whether the session that was looked at is still there."""
+        assert isinstance(self._store, Rewritable), "it was looked at before anything was"
+        tried = -1
+        while (now := await self._same(key, head)) is not None and now.epoch != tried:
+            tried = now.epoch
+            try:
+                await self._store.rewrite(key, Redaction(key, now.epoch, found), seqs=found.entries.keys())
+            except Conflict:  # somebody has begun an epoch, and what was found is still there; or a branch objects
+                continue
+            return True
+        return False
+
+    async def _noted(self, key: SessionKey, head: Head, found: Found, figures: dict[str, int]) -> bool:
+        """Keep a record of what comes next, and its pseudonyms; return whether nobody has given out any since."""
+        numbers = found.numbers if self._redactor.numbers else {}
+        reason = Admission(self._redactor.afresh()).told(REASON)  # which the policy may redact, too
+        change = Change(kind="redact", reason=reason, created=head.created, pseudonyms=numbers, detail=figures)
+        while (now := await self._same(key, head)) is not None and not (numbers and now.pseudonyms != head.pseudonyms):
+            try:
+                await self._store.compact(key, change, expect_revision=now.revision if numbers else None)
+            except Conflict:
+                continue
+            return True
+        return False
+
+    async def _same(self, key: SessionKey, looked: Head) -> Head | None:
+        """The head of the session as it is now; None where that is not the session that was looked at."""
+        now = await self._store.head(key)
+        if now is None or await since(self._store, key, looked, now, redacted=True) is None:
+            return None
+        return now
+
+    async def _erase(self, key: SessionKey, ids: set[str]) -> None:
+        """Erase what is withheld, in every branch, with what summaries tell of it."""
+        session = self._memory.session(key.session)
+        try:
+            await session.erase(sorted(ids), reason="withheld")
+        except EntryNotFound:  # the session was cleared meanwhile, or another is in its place
+            return
+        self._withheld += len(ids)
+        self._redacted += len(ids)
+
+    # --- summing up
+
+    def _sum(self, found: Found) -> None:
+        self._entries += len(found.entries) - found.stubs
+        self._withheld += found.stubs
+        self._summaries += found.summaries
+        self._redacted += len(found.entries) + len(found.records) if self._applies else 0
+        self._findings.update(found.findings)
+        self._refused |= {(one.session, one.place): one for one in found.refused}
+        for name, samples in found.samples.items():
+            kept = self._samples.setdefault(name, [])
+            kept += samples[: self._most - len(kept)]
+
+
+def _chosen(samples: dict[tuple[str, str], list[Sample]], number: int) -> tuple[Sample, ...]:
+    """So many samples: one of each kind and place first."""
+    mixed = (sample for row in zip_longest(*samples.values()) for sample in row if sample is not None)
+    return tuple(islice(mixed, number))

@@ -1,0 +1,257 @@
+"""Which entries of a session a query means, and which of its records tell of a text. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Protocol
+
+from palimpsest.context.conditions import Condition, ConditionFailed, parse
+from palimpsest.context.short_term import interaction_values
+from palimpsest.context.window import Group, Meter, by_group, by_interaction, fill, message_values
+from palimpsest.errors import ConfigError
+from palimpsest.formats import find_format
+from palimpsest.log import spans
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head
+from palimpsest.privacy.mentions import Says, cut_says, entry_says, finder, record_says
+from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.options import Options
+from palimpsest.sessions.reading import Reader
+from palimpsest.stores import Store
+
+BATCH = 512
+"""Entries read at once."""
+
+
+class Choice(Protocol):
+    """Finds the entries of one session that are to be erased, as often as it is asked.
+
+    `says` is whether a text holds what may be said no more, `sees_all` that what is appended may belong to it, too.
+    """
+
+    says: Says | None
+    sees_all: bool
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq.
+
+        With `seen` those that came behind this head of the same log: up to there it was asked before.
+        """
+        ...
+
+
+class Named:
+    """Entries by their ids or numbers. Raises EntryNotFound where there is no such entry."""
+
+    says: Says | None = None
+    sees_all = False
+
+    def __init__(self, ids: Iterable[str | int]) -> None:
+        self._ids = list(ids)
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq."""
+        found: dict[int, Entry] = {}
+        for id in self._ids:
+            entry = await Reader(store, options).named(id)
+            found[entry.seq] = entry
+        return [found[seq] for seq in sorted(found) if found[seq].damaged or not found[seq].erased]
+
+
+class Damaged:
+    """Every entry of a session that cannot be read."""
+
+    says: Says | None = None
+    sees_all = True
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return what stands for them, by seq."""
+        return [entry async for entry in walk(store, options, head, seen) if entry.damaged]
+
+
+class Everything:
+    """Every entry of a session."""
+
+    says: Says | None = None
+    sees_all = True
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq."""
+        return [entry async for entry in walk(store, options, head, seen) if entry.damaged or not entry.erased]
+
+
+class Meant:
+    """Entries of one session that meet a query."""
+
+    sees_all = True
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._user: _User | None = None
+        self._unread: dict[int, Entry] = {}
+        self.says = finder(query.text) if query.text is not None else None
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq.
+
+        A condition is asked of the whole log each time: what is new has changed the age, and the index, of the rest.
+        Raises ConfigError where the condition has no answer for an entry.
+        """
+        seqs = await self._by_condition(store, options, head) if self._query.where is not None else None
+        if seqs is not None:
+            seen = None
+        if seen is None:
+            self._unread = {}
+            self._user = _User(self._query.user) if self._query.user is not None else None
+        user = self._user
+        return [
+            entry
+            async for entry in self._walk(store, options, head, seen)
+            if (user is None or user.owns(entry))
+            and (seqs is None or entry.seq in seqs)
+            and not entry.erased
+            and self._in_time(entry)
+            and (self.says is None or entry_says(entry, self.says))
+        ]
+
+    async def _walk(self, store: Store, options: Options, head: Head, seen: Head | None) -> AsyncIterator[Entry]:
+        """The same as `walk`; what is damaged is remembered."""
+        async for entry in walk(store, options, head, seen):
+            if entry.damaged:
+                self._unread[entry.seq] = entry
+            yield entry
+
+    def remains(self, session: str) -> tuple[str, ...]:
+        """Say which entries of the session it could not look into, as far as it has found any, and what to do."""
+        if not self._unread:
+            return ()
+        one = len(self._unread) == 1
+        them = "it" if one else "them"
+        told = [
+            f"{_named(self._unread)} of session {session!r} cannot be read, so nobody looked into {them}: restore a "
+            f"backup, or take {them} out with `session.repair()`, on the command line `palimpsest repair`"
+        ]
+        began = [seq for seq, entry in self._unread.items() if entry.turn == seq]
+        if self._user is not None and began:
+            told.append(
+                f"whoever said {_named(began)} of session {session!r}, what came of it is there: erase that by its "
+                "numbers, if it belongs to the user"
+            )
+        return tuple(told)
+
+    def _in_time(self, entry: Entry) -> bool:
+        after, before = self._query.after, self._query.before
+        return (after is None or entry.created_at >= after) and (before is None or entry.created_at < before)
+
+    async def _by_condition(self, store: Store, options: Options, head: Head) -> set[int]:
+        assert self._query.where is not None, "asked only where there is a condition"
+        condition = parse(self._query.where, "where")
+        living = [entry async for entry in walk(store, options, head) if not entry.erased]
+        shown = [entry for entry in living if not spans.within(head.rewound, entry.seq)]
+        hidden = [entry for entry in living if spans.within(head.rewound, entry.seq)]
+        meter = Meter(options.counter, find_format(options.format), options.model)
+        meter.exact = True
+        return holding(condition, [_groups(hidden, meter), _groups(shown, meter)], head, meter, options.key.session)
+
+
+def _named(seqs: Collection[int]) -> str:
+    return f"{'entry' if len(seqs) == 1 else 'entries'} {spans.told(spans.of(seqs))}"
+
+
+async def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:
+    """Yield the log up to this head, what was rewound and tombstones included, with counts, some at a time.
+
+    With `seen` what came behind that head.
+    """
+    after = max(head.first_seq, seen.next_seq if seen is not None else 1) - 1
+    while after < head.next_seq - 1:
+        counter = options.counter.name
+        batch = await store.read(options.key, after=after, before=head.next_seq, limit=BATCH, counter=counter)
+        if not batch:
+            return
+        for entry in batch:
+            yield entry
+        after = batch[-1].seq
+
+
+class _User:
+    """What a user said, and the interactions that began with that: to be asked of each entry, oldest first."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self._begun: set[int] = set()
+
+    def owns(self, entry: Entry) -> bool:
+        """Whether the entry is of the user."""
+        named = entry.role == "user" and entry.name == self._id
+        said = named or str((entry.metadata or {}).get("user_id", "")) == self._id
+        if said and entry.is_human:
+            self._begun.add(entry.seq)
+        return said or (entry.turn > 0 and entry.turn in self._begun)
+
+
+def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:
+    """The entries by group, with what they cost shown whole."""
+    groups = by_group(entries)
+    for group in groups:
+        fill(group, 0, {}, meter)
+    return groups
+
+
+def holding(condition: Condition, parts: Sequence[Sequence[Group]], head: Head, meter: Meter, session: str) -> set[int]:
+    """Return the places of which the condition is true: of messages, or of the whole interactions that they are in.
+
+    It is asked as short-term strategies ask it, also of what is pinned. The last of the `parts` is what the log shows;
+    what rewinds have hidden counts as older than all of it, and has no index.
+    """
+    interactions = [(interaction, part is parts[-1]) for part in parts for interaction in by_interaction(part)]
+    facts = {
+        "id": session,
+        "message_count": head.entries,
+        "interaction_count": head.turns,
+        "tokens": sum(group.cost for group in parts[-1]),
+        "metadata": {},
+    }
+    found: set[int] = set()
+    for age, (interaction, shown) in enumerate(reversed(interactions)):
+        index = head.turns - 1 - age if interaction[0].turn and shown else -1
+        values: dict[str, dict[str, object]] = {
+            "interaction": interaction_values(interaction, index, age),
+            "session": facts,
+        }
+        members = [entry for group in interaction for entry in group.entries]
+        if not condition.per_message:
+            found |= {entry.seq for entry in members if _holds(condition, values, members[0])}
+            continue
+        for i, entry in enumerate(members):
+            calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
+            values["message"] = message_values(entry, meter, calls, entry.seq - 1, age)
+            if _holds(condition, values, entry):
+                found.add(entry.seq)
+    return found
+
+
+def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: Entry) -> bool:
+    """Whether it is true. Raises ConfigError, which quotes nothing, where it has no answer: nothing is guessed here."""
+    kind = ""
+    try:
+        return condition.holds(values)
+    except ConditionFailed as fault:
+        kind = type(fault.__cause__).__name__
+    raise ConfigError(
+        f"where, for entry {entry.seq}",
+        f"a condition without an answer ({kind})",
+        "one that has an answer for every entry: ask first whether a value `is not None`",
+    )
+
+
+async def telling(store: Store, options: Options, head: Head, says: Says, seen: Head | None = None) -> tuple[int, ...]:
+    """Return the revisions of the session's records, and of its views' cuts, that hold a text.
+
+    With `seen` of those that came after that head.
+    """
+    after = seen.revision if seen is not None else 0
+    records = await store.records(options.key, after=after, before=head.revision + 1)
+    found = {record.revision for record in records if record_says(record, says)}
+    found |= {cut.revision for cut in head.views.values() if cut.revision > after and cut_says(cut, says)}
+    return tuple(sorted(found))

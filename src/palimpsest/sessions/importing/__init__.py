@@ -1,0 +1,1 @@
+"""Taking conversations from files into a memory, once however often it is repeated."""

@@ -1,0 +1,122 @@
+"""Taking conversations from files into a memory: what is read, checked before, and told meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO
+
+from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
+from palimpsest.formats import find_format
+from palimpsest.log.checks import check_file, check_progress, unfit
+from palimpsest.sessions.importing.importer import OTHERS, Importer, ImportReport
+from palimpsest.sessions.options import check_id
+from palimpsest.transfer.sources import SOURCES, Piece
+from palimpsest.transfer.sources.limits import Given, Limits, limits_of
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.memory import AsyncMemory
+    from palimpsest.transfer.sources.files import File
+
+AT_ONCE = 64
+"""Pieces that are read in one step, so that an event loop is not asked for each."""
+
+Progress = Callable[[int, int | None], object]
+"""Gets how many bytes are done and how many there are (None where nobody knows)."""
+
+
+async def import_file(
+    memory: AsyncMemory,
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    source: str,
+    format: str | None,
+    session_id: str | None,
+    key: str | None,
+    strict: bool,
+    branches: bool,
+    progress: Progress | None,
+    limits: Given,
+) -> ImportReport:
+    """Take what a file holds into the memory; see `AsyncMemory.import_file`."""
+    check_file(path, "path", "read")
+    check_progress(progress)
+    if source != "auto":
+        SOURCES.find(source)
+    if format is not None:
+        find_format(format)
+    if session_id is not None:
+        check_id(session_id, "session_id")
+    if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
+        raise ConfigError("key", key, "a text that names this import, or None")
+    most = limits_of(limits)
+    run, finish = memory.runner.run, memory.runner.finish
+    file: File = await run(_opened, path, strict, most)
+    try:
+        if strict:
+            checking = Checking(memory, session_id)
+            _, _, pieces = await run(_pieces, file, source, format, branches)
+            while chunk := await run(_next, pieces):
+                for piece in chunk:
+                    checking.take(piece)
+            await run(file.again)
+        found, taken, pieces = await run(_pieces, file, source, format, branches)
+        importer = Importer(memory, file.stem, session_id, key, most.refused)
+        if file.others:
+            importer.left_out[OTHERS] = file.others
+        while chunk := await run(_next, pieces):
+            for piece in chunk:
+                await importer.take(piece)
+            if progress is not None:
+                progress(chunk[-1].end, file.size)
+        await importer.flush()
+    finally:
+        await finish(file.close)
+    return importer.report(found, taken)
+
+
+def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> File:
+    from palimpsest.transfer.sources.files import File
+
+    return File(path, twice=twice, limits=limits)
+
+
+def _pieces(file: File, source: str, format: str | None, branches: bool) -> tuple[str, str | None, Iterator[Piece]]:
+    """What the file is taken for, what its messages are written in, and its pieces."""
+    from palimpsest.transfer.sources.detection import find_source
+
+    found, kind = find_source(source, file)
+    reader = kind(file, format=format, branches=branches)
+    return found, reader.format, reader.pieces()
+
+
+def _next(pieces: Iterator[Piece]) -> list[Piece]:
+    return list(islice(pieces, AT_ONCE))
+
+
+class Checking:
+    """Looks at every piece before anything is stored. Raises ImportFailed at the first fault."""
+
+    def __init__(self, memory: AsyncMemory, session: str | None) -> None:
+        self._memory, self._given = memory, session
+
+    def take(self, piece: Piece) -> None:
+        """Look at one piece."""
+        if piece.fault is not None:
+            raise ImportFailed(_where(piece.place), piece.fault)
+        own = piece.conversation.id if piece.conversation is not None else None
+        try:
+            if own is not None and self._given is None:
+                check_id(own, "session")
+            if piece.export is not None:
+                from palimpsest.transfer.reading import imported
+
+                imported(piece.export, admission=self._memory.privacy)
+            self._memory.privacy.shown(piece.entries)
+        except PalimpsestError as fault:
+            raise ImportFailed(_where(piece.place), str(fault)) from fault
+
+
+def _where(place: str) -> str:
+    return f"line {place}" if place.isdecimal() else place

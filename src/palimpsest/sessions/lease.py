@@ -1,0 +1,178 @@
+"""Leases of one session: whoever holds one goes first. They order work and save some; correctness rests elsewhere.
+
+A lease ends by itself, so that who is killed holds up nobody for long. What may last longer than a lease is renewed
+meanwhile by a thread of its own, which is there while there is something to renew.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock  # `threading` costs a cold start a millisecond
+from typing import TYPE_CHECKING
+
+from palimpsest.errors import Closed, ConfigError, LockTimeout, PalimpsestError
+from palimpsest.log.entry import new_ids
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.runner import Runner
+from palimpsest.runtime.threads import apart, warn
+from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from threading import Event
+
+TURN_SECONDS = 30.0
+"""How long the lease of a turn lasts unless it is renewed, and so how long a turn whose process was killed holds up."""
+
+RENEWALS = 3
+"""How often a lease is renewed in the time that it lasts."""
+
+PAUSES = (0.005, 0.2)
+"""Seconds between the first two tries to take a lease, and the most between two."""
+
+
+class Lease:
+    """A lease in the session's own store, for `what` (a turn, a compaction). It ends by itself after `seconds`."""
+
+    def __init__(self, store: Store, runner: Runner, key: SessionKey, what: str, seconds: float) -> None:
+        self._store, self._runner, self._key, self._seconds = store, runner, key, seconds
+        self._what, self._name = what, f"{what}:{key.session}"
+        self._holder = new_ids(1, 0)[0]
+        self._caller: object = None
+        self._fence: int | None = None
+        self._may_hold = False
+        self._renewals: Renewals | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease was given to us."""
+        return self._fence is not None
+
+    async def try_to_take(self) -> bool:
+        """Take the lease unless somebody else holds it, and say whether it is ours."""
+        self._may_hold = True  # whoever is interrupted here never learns whether it was given to him
+        self._fence = await self._store.lease(self._key.tenant, self._name, self._holder, self._seconds)
+        self._may_hold = self.held
+        return self.held
+
+    async def take(self, renewals: Renewals, wait: float | None = None) -> None:
+        """Wait until nobody else holds the lease, take it, and have it renewed until it is given back.
+
+        Raises LockTimeout after waiting for `wait` seconds (None: however long the other one lives), ConfigError where
+        the caller holds it himself, and so would wait for ever.
+        """
+        self._renewals, self._caller = renewals, self._runner.caller()
+        if not await self.try_to_take():
+            renewals.check(self)
+            await self._wait(wait)
+        renewals.keep(self)
+
+    async def _wait(self, wait: float | None) -> None:
+        """Try again and again until the lease is ours."""
+        from random import uniform  # costs a cold start two milliseconds
+
+        waited, pause = 0.0, PAUSES[0]
+        while True:
+            if wait is not None and waited >= wait:
+                raise LockTimeout(f"the {self._what} of session {self._key.session!r}", wait)
+            step = pause * uniform(0.5, 1)  # noqa: S311 (so that those who wait do not all come at once)
+            step = step if wait is None else min(step, wait - waited)
+            await self._runner.sleep(step)
+            waited, pause = waited + step, min(pause * 2, PAUSES[1])
+            if await self.try_to_take():
+                return
+
+    def waits_for(self, other: Lease) -> bool:
+        """Whether this is wanted by the caller who holds it as `other`."""
+        same = (self._store, self._key, self._name) == (other._store, other._key, other._name)
+        return same and self._caller is not None and self._caller == other._caller
+
+    async def renew(self) -> bool:
+        """Keep the lease for another while, where it is ours; say whether it still is."""
+        if self._fence is None:
+            return False
+        tenant, fence = self._key.tenant, self._fence
+        return await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is not None
+
+    async def give_back(self) -> None:
+        """Let the next one in, whatever was interrupted before, and even where the caller is cancelled meanwhile."""
+        if self._renewals is not None:
+            self._renewals.drop(self)
+        if self._may_hold:
+            await self._runner.surely(self._given_back)
+
+    async def _given_back(self) -> None:
+        try:
+            await self._store.lease(self._key.tenant, self._name, self._holder, 0)
+        except PalimpsestError:  # the store cannot: the lease ends by itself
+            self._fence, self._may_hold = None, False
+            raise
+        self._fence, self._may_hold = None, False
+
+    def __str__(self) -> str:
+        return f"the {self._what} of a session"
+
+
+class Renewals:
+    """What renews the leases that the users of a runner hold, each `RENEWALS` times in its `seconds`."""
+
+    def __init__(self, runner: Runner, seconds: float) -> None:
+        self._runner, self.seconds = runner, seconds
+        self._lock = allocate_lock()
+        self._held: set[Lease] = set()
+        self._end: Event | None = None
+
+    def keep(self, lease: Lease) -> None:
+        """Renew this lease from now on."""
+        with self._lock:
+            self._held.add(lease)
+            if self._end is None:
+                from threading import Event
+
+                end = Event()
+                apart(self._work, end)
+                self._end = end
+
+    def drop(self, lease: Lease) -> None:
+        """Renew it no longer."""
+        with self._lock:
+            self._held.discard(lease)
+
+    def check(self, wanted: Lease) -> None:
+        """Raise ConfigError where who wants this lease would wait for himself."""
+        with self._lock:
+            if any(wanted.waits_for(lease) for lease in self._held):
+                raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session, of one caller")
+
+    def renew(self) -> None:
+        """Renew all of them now, from any thread."""
+        with self._lock:
+            held = tuple(self._held)
+        for lease in held:
+            try:
+                if not self._runner.beside(lease.renew) and self._still(lease):
+                    warn("%s was taken over by another, since it could not be renewed in time", lease)
+                    self.drop(lease)
+            except Closed:
+                self.drop(lease)
+            except PalimpsestError as fault:
+                log_failure(self._runner.told, fault, "%s could not be renewed; it is tried again", lease)
+
+    def _still(self, lease: Lease) -> bool:
+        with self._lock:
+            return lease in self._held
+
+    def _work(self, end: Event) -> None:
+        while not end.wait(self.seconds / RENEWALS):
+            with self._lock:
+                if not self._held:
+                    self._end = None
+                    return
+            self.renew()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._lock:
+            self._held.clear()
+            if self._end is not None:
+                self._end.set()
+                self._end = None

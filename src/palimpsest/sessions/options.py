@@ -1,0 +1,243 @@
+"""What a session was asked to do, checked once when it is opened. No I/O."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from palimpsest.context.budget import LOW_WATER, Limits
+from palimpsest.errors import ConfigError, nearest, shorten
+from palimpsest.formats import find_format
+from palimpsest.log.checks import ID_RULE, is_id, unfit
+from palimpsest.log.head import SessionKey
+from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from palimpsest.compaction import Strategy
+    from palimpsest.context.cut import Oversize
+    from palimpsest.context.short_term import MaxTokens, Rule
+    from palimpsest.summaries.models import SummarizeCallable, Summarizer, Unbound
+    from palimpsest.tokens.models import Model
+
+    class SessionOptions(TypedDict, total=False):
+        """The options of a session, for type checkers; `Options` checks them and has their defaults."""
+
+        model: str | None
+        max_tokens: int | None
+        max_messages: int | None
+        max_context_ratio: float | None
+        reserve: int | None
+        counter: TokenCounter | Callable[[str], int] | str | None
+        format: str
+        view: str
+        short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None
+        conditions: Sequence[str]
+        oversize: Oversize
+        mask: bool
+        low_water: float
+        readonly: bool
+        long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None
+        auto_compact: Literal["inline", "background", "off"]
+        long_term_run: Literal["first", "all"]
+        before_turn: bool
+        persistence: str
+        archive: bool
+
+
+DEFAULT_ENCODING = "o200k_base"
+PERSISTENCE = ("incremental", "flush", "ephemeral")
+
+
+class PalimpsestWarning(UserWarning):
+    """Something works, but perhaps not as it was meant."""
+
+
+class Options:
+    """A session's options, resolved: budget, model, counter, format, view, strategies.
+
+    `exact` says that every context walks the log anew instead of keeping a window and cutting it deep.
+    """
+
+    def __init__(
+        self,
+        key: SessionKey,
+        *,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        max_messages: int | None = None,
+        max_context_ratio: float | None = None,
+        reserve: int | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+        format: str = "openai",
+        view: str = "main",
+        short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None,
+        conditions: Sequence[str] = (),
+        oversize: str = "clamp",
+        mask: bool = True,
+        low_water: float = LOW_WATER,
+        readonly: bool = False,
+        long_term: Any = None,
+        summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None,
+        auto_compact: str = "inline",
+        long_term_run: str = "first",
+        before_turn: bool = False,
+        persistence: str = "incremental",
+        archive: bool = True,
+    ) -> None:
+        check_id(key.session, "session")
+        check_id(view, "view")
+        find_format(format)
+        self.key, self.view, self.format, self.readonly = key, view, format, readonly
+        switches = (("mask", mask), ("readonly", readonly), ("before_turn", before_turn), ("archive", archive))
+        for name, switch in switches:
+            if not isinstance(switch, bool):
+                raise ConfigError(name, switch, "True or False")
+        self.mask, self.low_water = mask, low_water
+        if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water < 1:
+            raise ConfigError("low_water", low_water, "a share of the budget over 0 and under 1")
+        self.model_name, self.model = model, _model(model)
+        self.counter = _counter(counter, self.model)
+        self.limits = Limits(
+            max_tokens=max_tokens, max_messages=max_messages, max_context_ratio=max_context_ratio, reserve=reserve
+        )
+        self.limits.check()
+        self.strategies: tuple[MaxTokens, ...] = ()
+        self.oversize = oversize
+        self.exact = False
+        self._strategies(short_term, conditions, oversize)
+        self.summarizer, self.before_turn, self.archive = summarizer, before_turn, archive
+        self.auto_compact = _choice("auto_compact", auto_compact, ("inline", "background", "off"))
+        self.runs_all = _choice("long_term_run", long_term_run, ("first", "all")) == "all"
+        self.persistence = _choice("persistence", persistence, PERSISTENCE)
+        self.long_term: tuple[Strategy, ...] = ()
+        if long_term:
+            self._long_term(long_term)
+        if max_context_ratio is not None and (self.model is None or self.model.window is None):
+            raise ConfigError("max_context_ratio", max_context_ratio, f"a model of known window, not {model!r}")
+
+    def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:
+        if not short_term and not (short_term is None or isinstance(short_term, Sequence | Mapping)):
+            raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
+        if not short_term and not conditions and oversize == "clamp":
+            return
+        from palimpsest.context.short_term import MaxTokens, load
+
+        if short_term and conditions:
+            raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
+        if not short_term:
+            native = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "cut": "low_water"}
+            blocks: list[Any] = [{**native, "conditions": conditions, "oversize": oversize}]
+            where = ""
+        else:
+            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
+            if not isinstance(blocks, Sequence):
+                raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
+            where = "short_term"
+        loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
+        self.strategies = tuple(strategy for strategy, _ in loaded)
+        for text in (text for _, found in loaded for text in found):
+            warnings.warn(text, PalimpsestWarning, stacklevel=5)
+        cuts = {strategy.cut for strategy in self.strategies}
+        if len(cuts) > 1:
+            raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
+        self.exact = cuts == {"exact"}
+
+    def _long_term(self, given: Any) -> None:
+        from palimpsest.compaction.loading import load
+
+        self.long_term, told = load(given, "long_term")
+        for text in told:
+            warnings.warn(text, PalimpsestWarning, stacklevel=5)
+
+    def chosen(self, strategy: Any) -> Strategy:
+        """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
+        from palimpsest.compaction.loading import load
+
+        if strategy is None and self.long_term:
+            return self.long_term[0]
+        loaded, _ = load("ladder" if strategy is None else strategy, "strategy")
+        if not loaded:
+            raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
+        return loaded[0]
+
+    def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
+        """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
+        return self.parsed(strategy.conditions, failures, strict=strategy.strict)
+
+    def parsed(self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False) -> list[Rule]:
+        """Conditions ready to apply; as `rules`."""
+        from palimpsest.context.conditions import parse
+        from palimpsest.context.short_term import Rule
+
+        return [Rule(parse(text), strict, failures) for text in conditions]
+
+    def of(self, session_id: str) -> Options:
+        """The same options for another session of the same tenant."""
+        from copy import copy
+
+        check_id(session_id, "session")
+        other = copy(self)
+        other.key = SessionKey(self.key.tenant, session_id)
+        return other
+
+    @property
+    def condition_texts(self) -> tuple[str, ...]:
+        """Every condition of the low-water strategies, as a cut records them."""
+        return () if self.exact else tuple(text for strategy in self.strategies for text in strategy.conditions)
+
+    @property
+    def strategy_limit(self) -> int | None:
+        """The smallest budget that low-water strategies set, in tokens; None: no limit."""
+        bounds = [s.memory_max_tokens for s in self.strategies if s.memory_max_tokens is not None and not self.exact]
+        return min(bounds) if bounds else None
+
+    def default_factor(self) -> float:
+        """The provider's tokens for one counted token before any usage was reported."""
+        return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
+    plain = value.lower() if isinstance(value, str) else ""
+    if plain not in allowed:
+        raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
+    return plain
+
+
+def check_id(text: object, where: str) -> None:
+    """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
+    if not isinstance(text, str) or not is_id(text):
+        raise ConfigError(where, text, ID_RULE)
+
+
+def _model(name: str | None) -> Model | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or unfit(name) is not None:
+        raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
+    from palimpsest.tokens.models import find_model, model_names
+
+    model = find_model(name)
+    if model is None:
+        near = nearest(name, model_names())
+        hint = f"; did you mean {near!r}?" if near else "."
+        text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
+        warnings.warn(text, PalimpsestWarning, stacklevel=6)
+    return model
+
+
+def _counter(counter: TokenCounter | Callable[[str], int] | str | None, model: Model | None) -> TokenCounter:
+    if counter is None:
+        return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
+    if isinstance(counter, str):
+        return encoding(counter)
+    if hasattr(counter, "count") and hasattr(counter, "name"):
+        check_id(counter.name, "counter.name")  # counts are kept under it
+        return cast("TokenCounter", counter)
+    if callable(counter):
+        return FunctionCounter(counter)
+    raise ConfigError("counter", counter, "a function from text to a number of tokens, an encoding's name, or None")

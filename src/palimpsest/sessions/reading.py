@@ -1,0 +1,270 @@
+"""What a session can tell of its log: what is active, its interactions, its figures. Reads, and stores counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from palimpsest.context.window import Meter
+from palimpsest.errors import Conflict, EntryNotFound
+from palimpsest.formats import find_format
+from palimpsest.formats.wording import counted_texts
+from palimpsest.log import spans
+from palimpsest.log.checks import unfit
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.head import Head, Usage
+from palimpsest.log.summary import Compaction, Spent
+from palimpsest.sessions.options import Options
+from palimpsest.stores import Store, compaction_of, keep_counts
+
+BATCH = 512
+"""Entries read at once where a whole log is walked."""
+
+END = 2**32 - 1
+"""Over every `seq`."""
+
+TRIES = 20
+"""How often something is read anew because the session became another one meanwhile."""
+
+T = TypeVar("T")
+
+
+def moved(before: Head, now: Head) -> bool:
+    """Whether what is read of a session may not fit its head of before: it was deleted, cleared, replaced, erased from
+    or compacted since. Additions alone do not count."""
+    same = (before.epoch, before.created, before.first_seq) == (now.epoch, now.created, now.first_seq)
+    return not same or now.revision < before.revision
+
+
+class Interaction(msgspec.Struct, frozen=True):
+    """A human message and everything until the next one. `index` is -1 for the preamble.
+
+    `open` is the newest of the log, while it has no final answer, or an unanswered call.
+    """
+
+    index: int
+    entries: tuple[Entry, ...]
+    open: bool
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
+
+    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
+    and rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
+    `total_tokens` are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of
+    the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
+    and what a context counts beside what its call brings.
+    """
+
+    total_entries: int
+    active_entries: int
+    compressed_entries: int
+    summaries: int
+    total_tokens: int
+    active_tokens: int
+    erased_entries: int
+    rewound_entries: int
+    cuts: int
+    interactions: int
+    pinned: int
+    open_calls: tuple[str, ...]
+    revision: int
+    epoch: int
+    created_at: datetime | None
+    updated_at: datetime | None
+    usage: Usage | None
+    spent: Spent
+
+
+class Reader:
+    """Reads one session's log from its store."""
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self._store, self._options = store, options
+
+    async def head(self) -> Head:
+        """The session's head; an empty one for a session that does not exist."""
+        return await self._store.head(self._options.key) or Head()
+
+    async def settled(self, read: Callable[[Head], Awaitable[T]]) -> T:
+        """Return what `read` makes of the session and its head; read anew where the session moves meanwhile.
+
+        Raises Conflict where others change it faster than it can be read, again and again.
+        """
+        for _ in range(TRIES):
+            head = await self.head()
+            found = await read(head)
+            if not moved(head, await self.head()):
+                return found
+        raise Conflict(
+            f"session {self._options.key.session!r}", "is changed faster than it can be read: try again, or later"
+        )
+
+    async def named(self, id: object) -> Entry:
+        """The entry of this id, or of this number. Raises EntryNotFound."""
+        seqs: tuple[int, ...] = ()
+        ids: tuple[str, ...] = ()
+        if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
+            seqs = _place(id)
+        elif isinstance(id, str) and unfit(id) is None:
+            ids = (id,)
+        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+        if not found:
+            raise EntryNotFound(self._options.key.session, id)
+        return found[0]
+
+    async def entries(
+        self, after: int, limit: int | None, *, rewound: bool = False, then: Head | None = None
+    ) -> list[Entry]:
+        """The log's entries after a `seq`, oldest first, at most `limit`; those taken back only with `rewound`.
+
+        `then` is the head of another time, to see the log of that.
+        """
+        found: list[Entry] = []
+        head = then or (Head() if rewound else await self.head())
+        for first, last in spans.visible(
+            () if rewound else head.rewound, after, END if then is None else then.next_seq
+        ):
+            left = None if limit is None else limit - len(found)
+            found += await self._store.read(
+                self._options.key, after=first - 1, before=last + 1, limit=left, counter=self._options.counter.name
+            )
+        return found
+
+    async def walk(self, after: int = 0, *, rewound: bool = False) -> AsyncIterator[Entry]:
+        """Yield the log's entries, oldest first, a batch at a time; those taken back only with `rewound`."""
+        while True:
+            batch = await self.entries(after, BATCH, rewound=rewound)
+            for entry in batch:
+                yield entry
+            if len(batch) < BATCH:
+                return
+            after = batch[-1].seq
+
+    async def active(self, head: Head, now: int) -> list[Entry]:
+        """What compactions and the view's newest cut have kept, oldest first, less what expired or was superseded."""
+        cut = head.views.get(self._options.view)
+        if cut is not None and cut.compaction != head.compaction:
+            cut = None  # the session was compacted since: the view begins anew
+        state = await self.compaction(head)
+        start = max(cut.start if cut else 1, head.first_seq)
+        counter = self._options.counter.name
+        entries: list[Entry] = []
+        inactive = spans.minus(state.inactive, spans.of(head.pinned))
+        for first, last in spans.visible(spans.union(inactive, head.rewound), start - 1, head.next_seq):
+            entries += await self._store.read(self._options.key, after=first - 1, before=last + 1, counter=counter)
+        if cut is not None:
+            there = {entry.seq for entry in entries}
+            ahead = {*cut.pins, *cut.anchors} - there
+            if ahead:
+                entries += await self._store.fetch(self._options.key, ahead, counter=counter)
+                entries.sort(key=lambda entry: entry.seq)
+        gone = set(spans.members(cut.gone if cut else ()))
+        return [
+            entry
+            for entry in entries
+            if not entry.erased
+            and entry.seq not in gone
+            and entry.kind != "summary"
+            and (entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > now)
+            and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
+        ]
+
+    async def compaction(self, head: Head) -> Compaction:
+        """What is covered and evicted, and what stands for it."""
+        return await compaction_of(self._store, self._options.key, head.compaction)
+
+    async def interactions(self) -> list[Interaction]:
+        """The whole log by interaction, oldest first."""
+        found: list[Interaction] = []
+        members: list[Entry] = []
+        async for entry in self.walk():
+            if members and entry.turn != members[0].turn:
+                found.append(_interaction(members, found))
+                members = []
+            members.append(entry)
+        return [*found, _interaction(members, found, newest=True)] if members else found
+
+    async def count(self, *, stores: bool = True) -> int:
+        """Count every entry without a stored count, store that, and return how many there were.
+
+        With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
+        """
+        counter, counted, after = self._options.counter, 0, 0
+        while True:
+            batch = await self._store.read(
+                self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
+            )
+            counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
+            if counts and self._store.writable and stores:
+                await self._store.count(self._options.key, counter.name, counts)
+            elif counts and self._store.writable:
+                await keep_counts(self._store, self._options.key, counter.name, counts)
+            counted += len(counts)
+            if len(batch) < BATCH:
+                return counted
+            after = batch[-1].seq
+
+    async def _retained(self) -> int:
+        """What all entries cost that are neither erased nor rewound, shown whole."""
+        meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
+        meter.exact = True
+        return sum([meter.cost(entry) async for entry in self.walk() if not entry.erased])
+
+    async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
+        """The session in numbers; what has not been counted yet is counted now.
+
+        `costs` says, at a head and a time, what the active set costs, and what of that the current summaries do.
+        """
+
+        async def read(head: Head) -> Stats:
+            return await self._stats(head, now, *await costs(head, now))
+
+        return await self.settled(read)
+
+    async def _stats(self, head: Head, now: int, active_tokens: int, summary_tokens: int) -> Stats:
+        await self.count(stores=False)
+        active = await self.active(head, now)
+        return Stats(
+            total_entries=head.entries,
+            active_entries=len(active),
+            compressed_entries=head.entries - len(active),
+            summaries=len((await self.compaction(head)).current),
+            total_tokens=await self._retained() + summary_tokens,
+            active_tokens=active_tokens,
+            erased_entries=head.erased,
+            rewound_entries=head.hidden,
+            cuts=sum(record.kind == "cut" for record in await self._store.records(self._options.key)),
+            interactions=head.turns,
+            pinned=len(head.pinned),
+            open_calls=head.open_calls,
+            revision=head.revision,
+            epoch=head.epoch,
+            created_at=moment(head.created) if head.created else None,
+            updated_at=moment(head.updated) if head.updated else None,
+            usage=head.usage,
+            spent=head.attempts.spent if head.attempts else Spent(),
+        )
+
+
+def _place(id: int | str) -> tuple[int, ...]:
+    """The place that a number names, unless no log has so many."""
+    place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END
+    return (place,) if place < END else ()
+
+
+def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:
+    preamble = members[0].turn == 0
+    numbered = (one.index for one in reversed(before) if one.index >= 0)  # a replacement may begin without a human
+    index = -1 if preamble else next(numbered, -1) + 1
+    if preamble or not newest:
+        return Interaction(index, tuple(members), open=False)
+    unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
+    unanswered -= {entry.answers for entry in members}
+    last = members[-1]
+    is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
+    return Interaction(index, tuple(members), is_open)

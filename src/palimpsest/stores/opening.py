@@ -1,0 +1,71 @@
+"""Opening a store by its address, and with the keys that it is sealed under. No backend imports this."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.checks import is_path
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores import MARK, STORES, Opener, Store
+from palimpsest.stores.common import discreet_address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from palimpsest.stores.encrypted import Encryption
+
+
+def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
+    """Open the store that `where` names.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
+    or a path, which is an SQLite file. Options may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
+    Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
+    or StoreCorrupt where it cannot be opened.
+    """
+    opener, url, given = read_address(where)
+    return opener(url, runner, **{**given, **options})
+
+
+def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
+    """Return what opens the store that `where` names, the address without its options, and the options in it.
+
+    What is given beside the address holds before these. An opener of somebody else's gets the address as it is. Raises
+    ConfigError, naming it, for an address of an unknown kind, or an option in it that is unknown or cannot be read.
+    """
+    address = os.fspath(where) if isinstance(where, os.PathLike) else where
+    shown = discreet_address(address) if isinstance(address, str) else where
+    if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
+        raise ConfigError("store", shown, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
+    if len(address) > LONGEST or not is_path(address):
+        allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
+        raise ConfigError("store", shown, allowed)
+    if isinstance(where, os.PathLike):
+        return STORES.find("sqlite"), f"sqlite:///{address}", {}
+    opener: Opener = STORES.find(address.partition(":")[0], shown)
+    url, mark, query = address.partition("?")
+    if not mark or not opener.__module__.startswith("palimpsest.stores"):
+        return opener, address, {}
+    from palimpsest.stores.common import options_in
+
+    return opener, url, options_in(query)
+
+
+LONGEST = 4096
+"""Characters of an address: no system takes longer paths."""
+
+
+async def unlocked(store: Store, encryption: Encryption | None, runner: Runner, clock: Callable[[], int]) -> Store:
+    """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
+
+    Raises WrongKey where it is and the keys do not fit, or there are none; ConfigError for keys to one that is not.
+    """
+    mark = await store.get_item(*MARK)
+    if mark is None and encryption is None:
+        return store
+    from palimpsest.stores.encrypted import unlock
+
+    return await unlock(store, mark, encryption, runner, clock)

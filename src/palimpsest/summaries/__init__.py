@@ -1,0 +1,100 @@
+"""The seam of summarizing: what is summarised, what a summarizer is asked and answers, what comes of it. Pure.
+
+How a summary is made is a generator: it yields each `Prompt`, is sent the `Reply`, and returns a `Draft`. Whoever
+drives it talks to the model, so that nothing here waits for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from palimpsest.errors import PalimpsestError
+from palimpsest.log.entry import Entry
+from palimpsest.log.summary import Method, Spent, Summary, SummaryItem
+
+Purpose = Literal["summarise", "densify", "shorten", "repair"]
+"""What a prompt asks for: a first text, a denser one, a shorter one, or the same answer in the asked form."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summary is made from: the current summaries that it takes the place of, and the entries that it takes in.
+
+    `entries` are whole and oldest first. `pinned` are identifiers that no summary may leave out.
+    """
+
+    entries: Sequence[Entry]
+    previous: Sequence[Summary] = ()
+    pinned: Sequence[str] = ()
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """How a summary is to be made. Lengths are tokens by the session's counter.
+
+    `target` is the length to aim at, `most` what is accepted at most, `source_tokens` what the source costs, less the
+    fence that a context shows a summary in: the text must stay under that. `loops` are the passes of Chain of Density
+    (0: one plain summary). `instructions` add a focus, `template` replaces the prompt and has `{content}` in it.
+    `window` is how much the summarizer reads at once, `max_output` the longest answer that it gives (None: unknown).
+    `nonce` closes the fence around the source, so that nothing in it can. `checked` off takes any text that says
+    something and is short enough.
+    """
+
+    target: int
+    most: int
+    source_tokens: int
+    loops: int = 3
+    instructions: str | None = None
+    template: str | None = None
+    window: int | None = None
+    max_output: int | None = None
+    nonce: str = ""
+    checked: bool = True
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summarizer is told: one text, the span first. `max_tokens` bounds the answer.
+
+    Of several passes over one span the texts are equal up to `stable` characters, so that a provider's prompt cache
+    serves them. `structured` says that the answer is JSON.
+    """
+
+    text: str
+    stable: int
+    max_tokens: int
+    purpose: Purpose = "summarise"
+    structured: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summarizer answered: text, or the object that its provider made of it, and what that cost."""
+
+    text: str = ""
+    data: Any = None
+    spent: Spent = Spent()
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that may become a summary. `notes` say what was mended or left out on the way."""
+
+    text: str
+    method: Method
+    items: tuple[SummaryItem, ...] = ()
+    passes: int = 0
+    prompt: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+Count = Callable[[str], int]
+"""Tokens of a text, exact."""
+
+Passes = Generator[Prompt, Reply, Draft]
+
+
+class Rejected(PalimpsestError):
+    """No acceptable summary came of it. `reason` is empty, no_gain or failed; `why` tells a reader."""
+
+    def __init__(self, reason: Literal["empty", "no_gain", "failed"], why: str) -> None:
+        self.reason, self.why = reason, why
+        super().__init__(f"no summary was accepted ({reason}): {why}")

@@ -1,0 +1,311 @@
+"""What the summary without a model finds in entries, and in summaries of its own kind that it takes the place of. Pure.
+
+Everything is kept as items, so that the next summary goes on where this one ends: counts are added, the first message
+stays the first, and what was mentioned before is mentioned once more. `status` tells the items of one kind apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from palimpsest.log.entry import Entry
+from palimpsest.log.summary import ItemKind, Summary, SummaryItem
+from palimpsest.summaries import Source
+from palimpsest.summaries.identifiers import COMMON, Term, mentions
+
+QUOTED = 100
+"""Characters of a message or of an error that are quoted."""
+
+SENTENCE = 240
+"""Characters. Longer sentences are not quoted: they would crowd out everything else."""
+
+SOURCES = 8
+"""Places that an item remembers: the first two and the newest; more say no more about its weight."""
+
+USERS, ERRORS, FIRST, LAST, TOOL, CONTEXT, EARLIER = (
+    "user messages",
+    "errors",
+    "first message",
+    "last message",
+    "tool",
+    "context",
+    "earlier summary",
+)
+MENTIONED, NAMED, UNSURE, TOLD = "mentioned", "named by the user", "perhaps a name", "told by the user"
+SAID_BY_USER, SAID_BY_ASSISTANT, SAID = "said by the user", "said by the assistant", "said"
+
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_CLOSING = "\"')]”*_"
+_LISTS = tuple("-*#|>+`{}<")
+_DECIDES = re.compile(
+    r"\b(?:we(?:['\u2019]ve| have)? (?:decided|agreed|chose|settled)"
+    r"|I(?:['\u2019]ve| have)? (?:decided|chosen|chose)"
+    r"|(?:we|I)(?:['\u2019]ll| will| shall) (?:use|go with|take|switch|book|buy|start|stop)"
+    r"|let['\u2019]?s (?:use|go with|take|make|start|stop|switch|try|meet|book|call|set)"
+    r"|(?:decided|agreed|opted) (?:to|on|for|that|against)|the decision (?:is|was)"
+    r"|going to (?:use|go with)|will use)\b",
+    re.IGNORECASE,
+)
+_TELLS = re.compile(
+    r"\b(?:my (?:[\w-]+ ){1,3}(?:is|are|was)|call me"
+    r"|I(?:['\u2019]m| am) (?:an?|from|based|allergic|called|named|married|\d+)"
+    r"|I (?:prefer|live|work|study|own|moved|grew|speak|use|like|love|enjoy|hate|dislike|avoid|need)"
+    r"|I (?:always|never|usually|was born|used to|can['\u2019]?t eat|don['\u2019]t (?:like|eat|want|use))"
+    r"|(?:please|you (?:must|should)) (?:always|never|use|avoid|don['\u2019]t)"
+    r"|always use|never use|from now on|remember that)\b",
+    re.IGNORECASE,
+)
+_OUTCOMES = re.compile(r"tool(?:: (?:(\d{1,12}) ok)?(?:, )?(?:(\d{1,12}) failed)?)?")
+
+
+class Found:
+    """What was found: counts, and items by their words, in the order in which they were first met."""
+
+    def __init__(self) -> None:
+        self.users = self.errors = 0
+        self.first: SummaryItem | None = None
+        self.last: SummaryItem | None = None
+        self.tools: dict[str, list[int]] = {}
+        """Successes and failures of each tool."""
+        self.earlier: list[str] = []
+        """Texts of summaries of another kind."""
+        self.contexts: dict[str, SummaryItem] = {}
+        self.failures: dict[str, SummaryItem] = {}
+        self.decisions: dict[str, SummaryItem] = {}
+        self.facts: dict[str, SummaryItem] = {}
+        self.mentioned: dict[str, SummaryItem] = {}
+        self.unsure: dict[str, SummaryItem] = {}
+        """What may be a name or only the first word of a sentence."""
+        self.sentences: list[tuple[SummaryItem, tuple[str, ...]]] = []
+        """Sentences that mention something, with what they mention."""
+
+    @property
+    def notes(self) -> list[SummaryItem]:
+        """What was found of errors, decisions, facts and contexts, newest first."""
+        found = [*self.failures.values(), *self.decisions.values(), *self.facts.values(), *self.contexts.values()]
+        return sorted(found, key=lambda item: max(item.sources, default=0), reverse=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that could be said."""
+        counts = self.users or self.errors or self.tools or self.earlier
+        return not (counts or self.mentioned or self.unsure or self.notes or self.sentences)
+
+
+def glean(source: Source) -> Found:
+    """Return what previous summaries without a model knew, and what the entries add."""
+    found = Found()
+    for summary in source.previous:
+        if not summary.withdrawn:
+            _carry_over(found, summary)
+    lower: set[str] = set()
+    for entry in source.entries:
+        _count(found, entry)
+        _read(found, entry, lower)
+    for name in [name for name in found.unsure if name.lower() in lower or name in found.mentioned]:
+        del found.unsure[name]
+    if found.is_empty:
+        _quote_last(found, source.entries)
+    return found
+
+
+def outcome(counts: Sequence[int]) -> str:
+    """Return successes and failures in words; nothing where neither is known."""
+    ok, failed = counts
+    return ", ".join(part for part in (f"{ok} ok" if ok else "", f"{failed} failed" if failed else "") if part)
+
+
+def quoted(text: str) -> str:
+    """Return a text on one line, cut to `QUOTED` characters."""
+    line = " ".join(text.lstrip()[: 20 * QUOTED].split())
+    return line if len(line) <= QUOTED else line[:QUOTED] + "..."
+
+
+# --- from summaries
+
+
+def _carry_over(found: Found, summary: Summary) -> None:
+    if summary.method != "heuristic" or not any(item.status for item in summary.items):
+        found.earlier.append(summary.text)
+        return
+    for item in summary.items:
+        status = item.status or ""
+        if status == USERS and item.text.isdecimal():
+            found.users += int(item.text[:12])
+        elif status == ERRORS and item.text.isdecimal():
+            found.errors += int(item.text[:12])
+        elif status == FIRST:
+            found.first = found.first or item
+        elif status == LAST:
+            found.last = item
+        elif status == EARLIER:
+            found.earlier.append(item.text)
+        elif status == CONTEXT:
+            found.contexts[_source_of(item.text)] = item
+        elif outcomes := _OUTCOMES.fullmatch(status):
+            counts = found.tools.setdefault(item.text, [0, 0])
+            counts[0] += int(outcomes.group(1) or 0)
+            counts[1] += int(outcomes.group(2) or 0)
+        else:
+            _carry_words(found, item)
+
+
+def _carry_words(found: Found, item: SummaryItem) -> None:
+    if item.kind == "error":
+        _note(found.failures, item)
+    elif item.kind == "decision":
+        _note(found.decisions, item)
+    elif item.status in (MENTIONED, NAMED):
+        _note(found.mentioned, item)
+    elif item.status == UNSURE:
+        _note(found.unsure, item)
+    elif item.status in (SAID_BY_USER, SAID_BY_ASSISTANT, SAID):
+        found.sentences.append((item, tuple(term.text for term in mentions(item.text) if term.sure)))
+    elif item.status == TOLD:
+        _note(found.facts, item)
+
+
+def _note(known: dict[str, SummaryItem], item: SummaryItem) -> None:
+    """Add an item; one that is known gains the places."""
+    before = known.get(item.text)
+    if before is None:
+        known[item.text] = item
+        return
+    sources = before.sources + tuple(seq for seq in item.sources if seq not in before.sources)
+    status = NAMED if NAMED in (before.status, item.status) else before.status
+    known[item.text] = SummaryItem(
+        kind=before.kind,
+        text=before.text,
+        sources=sources if len(sources) <= SOURCES else sources[:2] + sources[2 - SOURCES :],
+        status=status,
+        pinned=before.pinned or item.pinned,
+    )
+
+
+# --- from entries
+
+
+def _count(found: Found, entry: Entry) -> None:
+    """Take in what the documented lines tell: messages of the user, tools, errors."""
+    if entry.is_human:
+        found.users += 1
+        if line := quoted(entry.text):
+            quote = SummaryItem(kind="goal", text=line, sources=(entry.seq,), status=FIRST)
+            found.first = found.first or quote
+            found.last = SummaryItem(kind="next", text=line, sources=(entry.seq,), status=LAST)
+    elif entry.kind in ("tool_call", "tool_result") and entry.name:
+        outcomes = found.tools.setdefault(" ".join(entry.name.split()), [0, 0])
+        outcomes[0] += entry.status == "success"
+        outcomes[1] += entry.status == "error"
+    if entry.status == "error":
+        found.errors += 1
+
+
+def _read(found: Found, entry: Entry, lower: set[str]) -> None:
+    """Take in what the entry says; `lower` gains the words that people said."""
+    text = "" if entry.is_reasoning else entry.text
+    if not text:
+        return
+    if entry.kind == "context":
+        _read_context(found, entry)
+        return
+    if entry.kind == "summary":  # of the user's own
+        found.earlier.append(text)
+        return
+    if entry.status == "error" and (line := _first_line(text)):
+        failure = f"{' '.join(entry.name.split())}: {line}" if entry.name else line
+        _note(found.failures, _item("error", failure, entry.seq, "failed"))
+    terms = mentions(text)
+    if entry.kind == "message" and entry.role in ("user", "assistant"):
+        lower.update(word.rstrip(".,;:!?") for word in text.split())
+        _read_sentences(found, entry, text, terms)
+    status = NAMED if entry.is_human else MENTIONED
+    is_json = text.lstrip()[:1] in ("{", "[")
+    seen: set[tuple[str, bool]] = set()
+    for term in terms:
+        if (term.text, term.sure) in seen or (is_json and text.startswith('":', term.start + len(term.text))):
+            continue
+        seen.add((term.text, term.sure))
+        if term.sure:
+            _note(found.mentioned, _item("fact", term.text, entry.seq, status))
+        else:
+            _note(found.unsure, _item("fact", term.text, entry.seq, UNSURE))
+
+
+def _read_context(found: Found, entry: Entry) -> None:
+    """Of a context its source remains, and its newest version's entry: by a hash its text could be tried out."""
+    source = " ".join((entry.name or "context").split())
+    found.contexts[source] = _item("artifact", f"{source} (entry {entry.seq})", entry.seq, CONTEXT)
+
+
+def _source_of(context: str) -> str:
+    return context.rpartition(" (entry ")[0] or context
+
+
+def _read_sentences(found: Found, entry: Entry, text: str, terms: Sequence[Term]) -> None:
+    """Take in what decides something, what the user tells of himself, and what mentions something."""
+    decides = _DECIDES.search(text) is not None
+    tells = entry.is_human and _TELLS.search(text) is not None
+    if not (terms or decides or tells):
+        return
+    said = SAID_BY_USER if entry.is_human else SAID_BY_ASSISTANT
+    at = 0
+    for first, sentence in _sentences(text):
+        inside = []
+        while at < len(terms) and terms[at].start < first + len(sentence):
+            if terms[at].start >= first and terms[at].sure:
+                inside.append(terms[at].text)
+            at += 1
+        if not _is_telling(sentence):
+            continue
+        words = " ".join(sentence.split())
+        if tells and _TELLS.search(sentence):
+            _note(found.facts, _item("fact", words, entry.seq, TOLD))
+        elif decides and _DECIDES.search(sentence):
+            _note(found.decisions, _item("decision", words, entry.seq, said))
+        elif inside:
+            found.sentences.append((_item("fact", words, entry.seq, said), tuple(inside)))
+
+
+def _is_telling(sentence: str) -> bool:
+    """Whether a sentence is worth a quote: no question, no line of a list or a table, neither a scrap nor a flood."""
+    if not 8 <= len(sentence) <= SENTENCE or sentence.lstrip()[:1] in _LISTS:
+        return False
+    return not sentence.rstrip(_CLOSING).endswith(("?", ":"))
+
+
+def _sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield sentences and lines with their places."""
+    first = 0
+    for match in _SENTENCES.finditer(text):
+        if match.start() > first:
+            yield first, text[first : match.start()]
+        first = match.end()
+    if first < len(text):
+        yield first, text[first:]
+
+
+def _quote_last(found: Found, entries: Sequence[Entry]) -> None:
+    """Take in the end of what was said, where there is nothing else to tell."""
+    for entry in reversed(entries):
+        if line := quoted(entry.text):
+            said = SAID_BY_ASSISTANT if entry.kind == "message" and entry.role == "assistant" else SAID
+            found.sentences.append((_item("fact", line, entry.seq, said), ()))
+            return
+
+
+def _first_line(text: str) -> str:
+    return quoted(text.lstrip()[: 20 * QUOTED].partition("\n")[0])
+
+
+def _item(kind: ItemKind, text: str, seq: int, status: str) -> SummaryItem:
+    return SummaryItem(kind=kind, text=text, sources=(seq,) if seq else (), status=status)
+
+
+def weight(item: SummaryItem) -> float:
+    """How much a mention matters: how often, by whom, and how telling it is."""
+    often = max(len(item.sources), 1)
+    by = 3 if item.status == NAMED else 1
+    telling = 0.3 if item.text.isdecimal() or item.text.lower() in COMMON else 1
+    return often * by * telling

@@ -1,0 +1,143 @@
+"""Summaries by a user's function, or by an object of his own with `ask`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from palimpsest.errors import ConfigError, SummarizerFailed
+from palimpsest.log.summary import Spent
+from palimpsest.runtime.runner import Runner
+from palimpsest.summaries import Prompt, Reply
+from palimpsest.summaries.models.resilience import Caller, Failure, Limits, check_size
+from palimpsest.tokens.models import default_encoding
+
+
+class CallableSummarizer:
+    """A function from the prompt's text to the summary, or a coroutine function.
+
+    It may also return a mapping or a list (what a provider made of a structured answer) or a Reply, which says what it
+    cost. An ordinary function runs in a thread of its own and may block. After `timeout` seconds it is given up; a
+    thread cannot be stopped, though, so it may go on for nothing. Nothing is tried again unless `retries` says so, and
+    then only after ConnectionError and TimeoutError: what else a function raises, it will raise again. `window` is how
+    many tokens it reads at once, `max_output` how many it answers with at most (None: unknown), `name` how errors call
+    it. Its answers are `checked` against what they are about, unless that is off: then any text that is short
+    enough is taken. Raises ConfigError naming the option.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[str], Any],
+        *,
+        name: str | None = None,
+        window: int | None = None,
+        max_output: int | None = None,
+        checked: bool = True,
+        timeout: float = Limits().timeout,
+        retries: int = 0,
+    ) -> None:
+        if not callable(function) or isinstance(function, type):
+            raise ConfigError("summarizer", function, "a function or coroutine function from text to text")
+        self.limits = Limits(timeout=timeout, retries=retries)
+        self.limits.check()
+        check_size("window", window)
+        check_size("max_output", max_output)
+        if not isinstance(checked, bool):
+            raise ConfigError("checked", checked, "True or False")
+        self.function, self.window, self.max_output, self.checked = function, window, max_output, checked
+        self.name = name or _name(function)
+
+    def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundCallable:
+        """Return the summarizer as one memory asks it."""
+        return BoundCallable(self, runner, clock)
+
+
+class BoundCallable:
+    """A function as one memory asks it."""
+
+    def __init__(self, given: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._given, self._runner = given, runner
+        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
+        self.name, self.checked = given.name, given.checked
+        self.window, self.max_output = given.window, given.max_output
+
+    async def ask(self, prompt: Prompt) -> Reply:
+        """Return what the function returned. Raises SummarizerFailed."""
+
+        async def attempt(left: float) -> Any:
+            return await _settled(self._call(prompt.text, min(self._given.limits.timeout, left)))
+
+        returned = await self._caller.call(attempt)
+        if isinstance(returned, Reply):
+            return returned
+        if isinstance(returned, str):
+            return Reply(text=returned, spent=await self._runner.run(_counted, prompt.text, returned))
+        return Reply(data=returned, spent=Spent(calls=1))
+
+    async def _call(self, text: str, seconds: float) -> Any:
+        function = self._given.function
+        if _is_coroutine_function(function):
+            returned = await self._runner.wait(function(text), seconds)
+        else:
+            returned = await self._runner.outside(function, text, timeout=seconds)
+            if inspect.isawaitable(returned):
+                returned = await self._runner.wait(returned, seconds)
+        if not isinstance(returned, str | Mapping | list | Reply):
+            raise Failure(
+                "answer", f"it returned a {type(returned).__name__} where text, a mapping or a list is expected"
+            )
+        return returned
+
+
+class ObjectSummarizer:
+    """A user's own summarizer, which keeps its own limits: asked where a loop is, its errors in our words."""
+
+    def __init__(self, given: Any, runner: Runner) -> None:
+        self._given, self._runner = given, runner
+        self.name: str = str(given.name)
+        self.window: int | None = getattr(given, "window", None)
+        self.max_output: int | None = getattr(given, "max_output", None)
+        self.checked: bool = getattr(given, "checked", True)
+
+    async def ask(self, prompt: Prompt) -> Reply:
+        """Return its answer. Raises SummarizerFailed."""
+        try:
+            reply = await _settled(self._call(prompt))
+        except Failure as failed:
+            raise SummarizerFailed(self.name, failed.kind, failed.why) from failed.__cause__
+        except TimeoutError as error:
+            raise SummarizerFailed(self.name, "timeout", str(error) or "it gave up") from error
+        if not isinstance(reply, Reply):
+            raise SummarizerFailed(self.name, "answer", f"its `ask` returned a {type(reply).__name__}, not a Reply")
+        return reply
+
+    async def _call(self, prompt: Prompt) -> Any:
+        return await self._runner.wait(self._given.ask(prompt))
+
+
+async def _settled(call: Awaitable[Any]) -> Any:
+    """What a user's callable returns; what it raises becomes a Failure."""
+    try:
+        return await call
+    except (Failure, SummarizerFailed, TimeoutError):
+        raise
+    except Exception as error:  # the boundary to a user's code: whatever it raises is a failed call and no more
+        passing = isinstance(error, ConnectionError)
+        raise Failure("raised", f"{type(error).__name__}: {error}", passing=passing) from error
+
+
+def _counted(prompt: str, answer: str) -> Spent:
+    from palimpsest.tokens.counter import encoding
+
+    counter = encoding(default_encoding)
+    return Spent(calls=1, input_tokens=counter.count(prompt), output_tokens=counter.count(answer))
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _name(function: Any) -> str:
+    named = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(named).replace("<locals>.", "")

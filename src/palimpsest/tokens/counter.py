@@ -1,0 +1,346 @@
+"""Counting tokens: public encodings, counters of the user's own, and what OpenAI adds around messages and tools.
+
+Windows and prices of models live in `models`, images and sound in `media`.
+
+How a text is counted
+    short text                        one call of the tokenizer: exact
+    long text without long stretches  the same, after a look at every few thousandth place: exact
+    long text with long stretches     cut inside them by `slices`, counted slice by slice, added up: inexact
+A stretch is a run of one character or of any whitespace (more than `STRETCH_LIMIT`), or of characters that are
+neither whitespace nor digits (more than `UNBROKEN_LIMIT`).
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock  # `threading` costs a cold start a millisecond
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from palimpsest.errors import ConfigError, nearest
+
+STRETCH_LIMIT = 10_000
+"""Characters. tiktoken panics at about 1,000,000 of whitespace; at a hundredth of that it is fast and safe."""
+
+UNBROKEN_LIMIT = 100_000
+"""Characters. The time for one piece without a break grows faster than its length (8 times for 4 times as many)."""
+
+MESSAGE_OVERHEAD = 3
+"""Tokens around every chat message. This and the next two: OpenAI cookbook, "How to count tokens with tiktoken", 6."""
+
+NAME_OVERHEAD = 1
+"""Tokens that a message's `name` costs on top of its own text."""
+
+REPLY_OVERHEAD = 3
+"""Tokens once a request: the start of the answer is part of the input."""
+
+ROLE_TOKENS = 1
+"""Tokens of a role's name, counted as text: every role of chat completions is one token in both encodings."""
+
+
+class TokenCounter(Protocol):
+    """Counts the tokens of a text.
+
+    `name` is the key under which counts are stored: two counters that may disagree need two names. `overhead`
+    says whether a provider's overhead for messages is added to the counts. `count` returns 0 for empty text,
+    never less than 0, and the same for the same text.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def overhead(self) -> bool: ...
+
+    def count(self, text: str, /) -> int: ...
+
+
+class Tokenizer(Protocol):
+    """The one method of tiktoken's `Encoding` that is used here."""
+
+    def encode_ordinary(self, text: str, /) -> list[int]: ...
+
+
+class Count(NamedTuple):
+    """A number of tokens, and whether it is the tokenizer's own answer for the text as a whole."""
+
+    tokens: int
+    exact: bool
+
+
+class Encoding:
+    """A public encoding of OpenAI; special tokens count as ordinary text.
+
+    The vocabulary is package data, read at the first count (about 0.2 to 0.4 s) and kept; nothing is downloaded.
+    Safe to use from many threads. `load` replaces where the tokenizer comes from.
+    """
+
+    overhead = True
+
+    def __init__(self, name: str, *, load: Callable[[], Tokenizer] | None = None) -> None:
+        if load is None and name not in ENCODINGS:
+            raise ConfigError("encoding", name, ", ".join(ENCODINGS), nearest=nearest(name, ENCODINGS))
+        self.name = name
+        self._load = load or (lambda: _load(name))
+        self._lock = allocate_lock()
+        self._tokenizer: Tokenizer | None = None
+
+    def __repr__(self) -> str:
+        return f"Encoding({self.name!r})"
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the vocabulary is in memory."""
+        return self._tokenizer is not None
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of `text`: exact, unless `measure` says otherwise."""
+        return self.measure(text).tokens
+
+    def measure(self, text: str) -> Count:
+        """Return the number of tokens of `text` and whether it is exact.
+
+        A text with long stretches is counted in slices: the sum may be off by about 1 % of a stretch of
+        whitespace, and by a token or two a cut elsewhere, in either direction.
+        """
+        tokens, exact = self._encode(text)
+        return Count(len(tokens), exact)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of `text`, in order; where `measure` is inexact, those of its slices."""
+        return self._encode(text)[0]
+
+    def upper_bound(self, text: str) -> int:
+        """Return a number that `count` never exceeds, without counting: a token is at least one byte of UTF-8."""
+        return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+    def _encode(self, text: str) -> tuple[list[int], bool]:
+        if not text:
+            return [], True
+        tokenizer = self._tokenizer or self._prepare()
+        if len(text) <= STRETCH_LIMIT:
+            return _encode_or_halve(tokenizer, text)
+        pieces = list(slices(text))
+        if len(pieces) == 1:
+            return _encode_or_halve(tokenizer, text)
+        return [token for piece in pieces for token in _encode_or_halve(tokenizer, piece)[0]], False
+
+    def _prepare(self) -> Tokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._load()
+            return self._tokenizer
+
+
+class FunctionCounter:
+    """A counter made of a function that returns the number of tokens of a text.
+
+    `name` is the key for stored counts, taken as given; without it the function's qualified name after
+    `custom:`, which two lambdas of one function share, so name those.
+    """
+
+    overhead = False
+
+    def __init__(self, function: Callable[[str], int], *, name: str | None = None) -> None:
+        self.name = name or f"custom:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        self._function = function
+
+    def __repr__(self) -> str:
+        return f"FunctionCounter({self.name!r})"
+
+    def count(self, text: str) -> int:
+        """Return the function's answer. Raises ConfigError where it is not a whole number of 0 or more."""
+        tokens: object = self._function(text)
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+            raise ConfigError(f"token counter {self.name!r}", tokens, "a whole number of tokens, 0 or more")
+        return tokens
+
+
+def encoding(name: str) -> Encoding:
+    """Return the encoding of this name, one instance for the whole process.
+
+    Raises ConfigError for a name that is not in `ENCODINGS`.
+    """
+    found = _shared.get(name)
+    # `setdefault` is atomic: of two threads that build one at the same time, both get the first.
+    return found if found is not None else _shared.setdefault(name, Encoding(name))
+
+
+def slices(text: str) -> Iterator[str]:
+    """Yield `text` in slices that hold no stretch longer than its limit, the fewest that do; one if there is none.
+
+    Joined they are the text. Linear in its length, and much less than that for text without long stretches.
+    """
+    start = 0
+    for end in _cuts(text):
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def tool_schema_tokens(tools: Iterable[Mapping[str, Any]], counter: TokenCounter, *, gpt4o_family: bool) -> int:
+    """Return the tokens that tool definitions add to a request.
+
+    `tools` are as sent: functions of chat completions, or of the responses API. Source of the figures: OpenAI
+    cookbook, "How to count tokens with tiktoken", section 7, published for gpt-4o and gpt-4o-mini
+    (`gpt4o_family`) and for gpt-3.5-turbo and gpt-4. It covers names, descriptions, types and enums of flat
+    properties; top-level `required` is free in its example, whose total OpenAI's API confirmed.
+
+    Own addition: what it does not cover (nested objects, items, references, bounds, `strict`, tools of another
+    shape, parts of an unexpected type) adds the tokens of its compact JSON, so the result errs on the large
+    side and nothing that is sent goes uncounted.
+    """
+    start = 7 if gpt4o_family else 10
+    return sum(start + _tool_tokens(tool, counter) + _TOOL_END for tool in tools)
+
+
+_PROPERTIES_START = 3
+_PROPERTY = 3
+_ENUM_START = -3
+_ENUM_ITEM = 3
+_TOOL_END = 12
+
+
+def _tool_tokens(tool: object, counter: TokenCounter) -> int:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
+        return counter.count(compact(tool))
+    inner = tool.get("function")
+    function = inner if isinstance(inner, Mapping) else _without(tool, "type")
+    around = _without(tool, "type", "function") if function is inner else {}
+    name, description = function.get("name"), function.get("description", "")
+    if not isinstance(name, str) or not isinstance(description, str):
+        return counter.count(compact(tool))
+    rest = {**around, **_without(function, "name", "description")}
+    tokens = counter.count(f"{name}:{description.removesuffix('.')}")
+    if isinstance(function.get("parameters"), Mapping):
+        tokens += _parameters_tokens(rest.pop("parameters"), counter)
+    return tokens + _rest_tokens(rest, counter)
+
+
+def _parameters_tokens(parameters: Mapping[str, Any], counter: TokenCounter) -> int:
+    properties = parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return _rest_tokens(parameters, counter)
+    rest = _without(parameters, "properties")
+    if rest.get("type") == "object":
+        del rest["type"]
+    required = rest.get("required")
+    if isinstance(required, list | tuple) and all(isinstance(key, str) and key in properties for key in required):
+        del rest["required"]
+    tokens = _PROPERTIES_START if properties else 0
+    tokens += sum(_property_tokens(key, schema, counter) for key, schema in properties.items())
+    return tokens + _rest_tokens(rest, counter)
+
+
+def _property_tokens(key: object, schema: object, counter: TokenCounter) -> int:
+    if not isinstance(schema, Mapping):
+        return _PROPERTY + counter.count(f"{key}:{compact(schema)}")
+    rest = dict(schema)
+    kind = rest.pop("type") if isinstance(rest.get("type"), str) else ""
+    description = rest.pop("description") if isinstance(rest.get("description"), str) else ""
+    tokens = _PROPERTY + counter.count(f"{key}:{kind}:{description.removesuffix('.')}")
+    items = rest.get("enum")
+    if items and isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+        del rest["enum"]
+        tokens += _ENUM_START + sum(_ENUM_ITEM + counter.count(item) for item in items)
+    return tokens + _rest_tokens(rest, counter)
+
+
+def _rest_tokens(rest: Mapping[str, Any], counter: TokenCounter) -> int:
+    return counter.count(compact(rest)) if rest else 0
+
+
+def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
+def compact(value: object) -> str:
+    """Return compact JSON, or for what has none (it could not be sent either) Python's own notation."""
+    try:
+        return msgspec.json.encode(value, enc_hook=repr).decode()
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return repr(value)
+
+
+# The definition of the two encodings beside their vocabularies: where pieces end, in tiktoken's pattern language.
+_CAPITALS = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
+_SMALL = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+ENCODINGS: Mapping[str, str] = {
+    "o200k_base": (
+        rf"{_BEFORE_WORD}[{_CAPITALS}]*[{_SMALL}]+{_CONTRACTION}|"
+        rf"{_BEFORE_WORD}[{_CAPITALS}]+[{_SMALL}]*{_CONTRACTION}|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "cl100k_base": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|"
+        r"\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+}
+"""The encodings that can be counted exactly, with the pattern that splits text into pieces."""
+
+_shared: dict[str, Encoding] = {}
+
+
+def _load(name: str) -> Tokenizer:
+    """Build tiktoken's encoder from the packed vocabulary: each token in rank order after one byte of length."""
+    import pkgutil
+    import zlib
+
+    import tiktoken
+
+    packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
+    ranks: dict[bytes, int] = {}
+    place, rank = 0, 0
+    while place < len(packed):
+        end = place + 1 + packed[place]
+        ranks[packed[place + 1 : end]] = rank
+        place, rank = end, rank + 1
+    return tiktoken.Encoding(name, pat_str=ENCODINGS[name], mergeable_ranks=ranks, special_tokens={})
+
+
+def _encode_or_halve(tokenizer: Tokenizer, text: str) -> tuple[list[int], bool]:
+    """Encode `text`; where the tokenizer panics over it, encode its halves, which is inexact."""
+    try:
+        return tokenizer.encode_ordinary(text), True
+    except BaseException as panic:
+        # A panic in Rust arrives as an own BaseException of the extension; there is nothing to import it from.
+        if type(panic).__name__ != "PanicException" or len(text) == 1:
+            raise
+    middle = len(text) // 2
+    return [id_ for half in (text[:middle], text[middle:]) for id_ in _encode_or_halve(tokenizer, half)[0]], False
+
+
+_WINDOW = 16
+_UNIFORM = r"(?s)\s{16,}+|(.)\1{15,}+"
+_UNBROKEN = r"[^\s\d]{16,}+"
+
+
+def _cuts(text: str) -> list[int]:
+    """Return the places, in order, where stretches beyond their limit are to be cut."""
+    cuts = {*_cuts_in(text, _UNIFORM, STRETCH_LIMIT, _is_uniform)}
+    cuts.update(_cuts_in(text, _UNBROKEN, UNBROKEN_LIMIT, _is_unbroken))
+    return sorted(cuts)
+
+
+def _cuts_in(text: str, pattern: str, limit: int, looks_like: Callable[[str], bool]) -> Iterator[int]:
+    # A stretch of `limit` covers a whole window at one of these places at least, so most texts are not scanned.
+    places = range(0, len(text) - _WINDOW, limit // 2) if len(text) > limit else ()
+    if not any(looks_like(text[place : place + _WINDOW]) for place in places):
+        return
+    import re
+
+    # Possessive, and never less than a window long: each character is read at most a few times, whatever the text.
+    for found in re.finditer(pattern, text):
+        yield from range(found.start() + limit, found.end(), limit)
+
+
+def _is_uniform(window: str) -> bool:
+    return window.isspace() or window == window[0] * len(window)
+
+
+def _is_unbroken(window: str) -> bool:
+    return not any(character.isspace() or character.isdecimal() for character in window)

@@ -1,0 +1,293 @@
+"""What images, sound and files cost in tokens, and the little that must be read from their bytes for that.
+
+Readers take bytes as they come from users: cut short, mislabelled or hostile. They look at a bounded number of
+places, return None for what they cannot tell, and never raise.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error
+from math import ceil, floor, sqrt
+from typing import Final
+
+from palimpsest.log.entry import Audio, Entry, File, Image
+from palimpsest.tokens.models import Area, ImageRule, Model, Patches, Tiles
+
+GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
+"""The rule for images of models that have none in the table, as OpenAI publishes it for gpt-4o."""
+
+AUDIO_TOKENS_PER_SECOND: Final = 10
+"""OpenAI: one token for each 100 ms of sound in the input."""
+
+LEAST_AUDIO_BYTES_PER_SECOND: Final = 1_000
+"""8 kbit/s, the lowest bit rate of an MP3 frame: sound of unknown length lasts no longer than its bytes at this."""
+
+FILE_PAGE_TOKENS: Final = 4_600
+"""Tokens of a page of a PDF. Providers send its text and its picture: 3,000 is the upper figure in Anthropic's
+guide "PDF support" for dense text, 1,600 its largest picture (OpenAI: 1,105 for a page on gpt-4o)."""
+
+FILE_BYTES_PER_TOKEN: Final = 2
+"""Own figure for files without pages: prose has 3 to 5 bytes a token, JSON and code 2.5 to 4, digits 2.5."""
+
+
+def image_tokens(model: Model | None, width: int | None, height: int | None, detail: str | None = None) -> int:
+    """Return the tokens of one image in the input of `model`. Sides are pixels; without both, the most it can cost.
+
+    `detail` is OpenAI's `low`, `high`, `original` or `auto`; None and what the model does not know count as `auto`.
+    A model that is not known, or whose rule is not, counts as gpt-4o. Source: OpenAI, guide "Images and vision",
+    "Calculating costs"; Anthropic, guide "Vision".
+    """
+    rule: ImageRule = model.image if model is not None and model.image is not None else GPT_4O_IMAGE
+    size = (width, height) if width is not None and height is not None and min(width, height) > 0 else None
+    match rule:
+        case Tiles():
+            return _tile_tokens(rule, size, detail)
+        case Patches():
+            side, most = rule.limits.get(detail or "auto") or rule.limits["auto"]
+            patches = image_patches(*size, most=most, side=side) if size else min(most, ceil(side / _PATCH) ** 2)
+            # Rounded before it is rounded up: 1,000 times 1.2 is a little more than 1,200 in binary fractions.
+            return ceil(round(patches * rule.multiplier, 6))
+        case Area():
+            return rule.cap if size is None else min(rule.cap, ceil(size[0] * size[1] / rule.pixels))
+
+
+def image_patches(width: int, height: int, *, most: int, side: int | None = None) -> int:
+    """Return how many squares of 32 pixels cover an image, after it was scaled down to `side` and to `most` of them.
+
+    `side` is the longest side allowed, in pixels. Sides are 1 or more. Source: OpenAI, guide "Images and vision",
+    "Patch-based image tokenization", which gives 1,452 for 1800 x 2400 pixels and at most 1,536.
+    """
+    if side is not None:
+        width, height = _fit(width, height, side)
+    patches = _squares(width, height, _PATCH)
+    if patches <= most:
+        return patches
+    shrink = sqrt(_PATCH**2 * most / (width * height))
+    across, down = width * shrink / _PATCH, height * shrink / _PATCH
+    shrink *= min(max(1, floor(across)) / across, max(1, floor(down)) / down)
+    # The small addition keeps a side that is whole from being rounded down for the noise of binary fractions.
+    return min(most, _squares(max(1, floor(width * shrink + 1e-6)), max(1, floor(height * shrink + 1e-6)), _PATCH))
+
+
+def audio_tokens(seconds: float | None, bytes_length: int) -> int:
+    """Return the tokens of sound in the input: of its length in seconds, or where that is None at most of its bytes.
+
+    The bound takes the bytes for MP3 of the lowest bit rate; sound of ordinary bit rates is 8 to 30 times shorter.
+    """
+    if seconds is None:
+        seconds = bytes_length / LEAST_AUDIO_BYTES_PER_SECOND
+    return ceil(round(seconds * AUDIO_TOKENS_PER_SECOND, 6))
+
+
+def file_tokens(bytes_length: int, pages: int | None = None) -> int:
+    """Return an estimate of the tokens of a file in the input, meant to be too large rather than too small.
+
+    With `pages`, as of a PDF, so many dense pages with their pictures; without, one token for every two bytes.
+    No provider publishes a formula for files.
+    """
+    return ceil(bytes_length / FILE_BYTES_PER_TOKEN) if pages is None else pages * FILE_PAGE_TOKENS
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height in pixels from the header of a PNG, JPEG, GIF or WebP, or None."""
+    size: tuple[int, int] | None = None
+    if data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR":
+        size = _big(data, 16, 4), _big(data, 20, 4)
+    elif data[:6] in {b"GIF87a", b"GIF89a"}:
+        size = _little(data, 6, 2), _little(data, 8, 2)
+    elif data[:2] == b"\xff\xd8":
+        size = _jpeg_size(data)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        size = _webp_size(data)
+    return size if size is not None and min(size) > 0 else None
+
+
+def audio_seconds(data: bytes, format: str) -> float | None:
+    """Return the length of sound in seconds, or None. `format` is `wav` or `mp3`.
+
+    WAV: the size of its samples by its byte rate. MP3: the number of frames where the file gives it, else its size
+    by the bit rate of the first frame, which is an estimate where the bit rate varies.
+    """
+    match format.lower():
+        case "wav":
+            return _wav_seconds(data)
+        case "mp3":
+            return _mp3_seconds(data)
+        case _:
+            return None
+
+
+def pdf_pages(data: bytes) -> int | None:
+    """Return about how many pages a PDF has, or None where that cannot be seen.
+
+    Counts the page objects; where they are compressed, takes the figure of the file's own head, if it has one.
+    """
+    if b"%PDF-" not in data[:1024]:
+        return None
+    if pages := sum(1 for _ in _PDF_PAGE.finditer(data)):
+        return pages
+    head = _PDF_LINEAR.search(data[:2048])
+    return int(head[1]) if head and int(head[1]) > 0 else None
+
+
+_PATCH: Final = 32
+_TILE: Final = 512
+_TILE_FIT: Final = 2048
+_TILE_SHORT_SIDE: Final = 768
+
+
+def _tile_tokens(rule: Tiles, size: tuple[int, int] | None, detail: str | None) -> int:
+    if detail == "low":
+        return rule.base
+    width, height = _fit(*size, _TILE_FIT) if size else (_TILE_FIT, _TILE_SHORT_SIDE)
+    short = min(width, height)
+    if short > _TILE_SHORT_SIDE:
+        width, height = width * _TILE_SHORT_SIDE // short, height * _TILE_SHORT_SIDE // short
+    return rule.base + rule.tile * _squares(width, height, _TILE)
+
+
+def _fit(width: int, height: int, side: int) -> tuple[int, int]:
+    long = max(width, height)
+    if long <= side:
+        return width, height
+    return max(1, (width * side + long // 2) // long), max(1, (height * side + long // 2) // long)
+
+
+def _squares(width: int, height: int, side: int) -> int:
+    return -(-width // side) * -(-height // side)
+
+
+def _big(data: bytes, place: int, length: int) -> int:
+    """Return an unsigned number, high byte first; bytes beyond the end are missing, which makes it 0 at worst."""
+    return int.from_bytes(data[place : place + length], "big") if place + length <= len(data) else 0
+
+
+def _little(data: bytes, place: int, length: int) -> int:
+    return int.from_bytes(data[place : place + length], "little") if place + length <= len(data) else 0
+
+
+_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+_JPEG_ENDS: Final = frozenset({0xD9, 0xDA})
+_MOST_STEPS: Final = 2_000
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walk the segments (marker, length, content) up to the frame header."""
+    place = 2
+    for _ in range(_MOST_STEPS):
+        if place + 2 > len(data) or data[place] != 0xFF:
+            return None
+        marker = data[place + 1]
+        if marker in _JPEG_FRAMES:
+            return _big(data, place + 7, 2), _big(data, place + 5, 2)
+        if marker in _JPEG_ENDS:
+            return None
+        if marker == 0xFF:
+            place += 1
+        elif marker in _JPEG_BARE:
+            place += 2
+        else:
+            place += 2 + max(2, _big(data, place + 2, 2))
+    return None
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8X":
+            if len(data) < 30:
+                return None
+            return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
+        case b"VP8L" if data[20:21] == b"\x2f" and len(data) >= 25:
+            bits = _little(data, 21, 4)
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 " if data[23:26] == b"\x9d\x01\x2a":
+            return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
+        case _:
+            return None
+
+
+def _wav_seconds(data: bytes) -> float | None:
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return None
+    place, byte_rate = 12, 0
+    for _ in range(_MOST_STEPS):
+        if place + 8 > len(data):
+            return None
+        name, length = data[place : place + 4], _little(data, place + 4, 4)
+        if name == b"fmt ":
+            byte_rate = _little(data, place + 16, 4)
+        elif name == b"data":
+            # A file that was streamed or cut short names a length that is not there.
+            return min(length, len(data) - place - 8) / byte_rate if byte_rate else None
+        place += 8 + length + length % 2
+    return None
+
+
+# kbit/s by index in the frame header: MPEG 1 (layer 1, 2, 3), then MPEG 2 and 2.5 (layer 1, 2 and 3).
+_MP3_RATES: Final = {
+    (1, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (1, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 1): (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_MP3_SAMPLE_RATES: Final = {0: (11025, 12000, 8000), 2: (22050, 24000, 16000), 3: (44100, 48000, 32000)}
+_MP3_SYNC: Final = re.compile(rb"\xff[\xe2-\xe7\xea-\xff][\x10-\xef]", re.DOTALL)
+_MP3_SEARCH: Final = 1 << 16
+
+
+def _mp3_seconds(data: bytes) -> float | None:
+    start = 0
+    if data[:3] == b"ID3" and len(data) >= 10:
+        start = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=True))
+    for found in _MP3_SYNC.finditer(data, start, start + _MP3_SEARCH):
+        if (seconds := _mp3_frame_seconds(data, found.start())) is not None:
+            return seconds
+    return None
+
+
+def _mp3_frame_seconds(data: bytes, place: int) -> float | None:
+    version, layer = data[place + 1] >> 3 & 3, 4 - (data[place + 1] >> 1 & 3)
+    rates, samplings = _MP3_RATES.get((1 if version == 3 else 2, layer)), _MP3_SAMPLE_RATES.get(version)
+    rate_index, sampling_index = data[place + 2] >> 4, data[place + 2] >> 2 & 3
+    if rates is None or samplings is None or rate_index == 15 or sampling_index == 3 or not rates[rate_index]:
+        return None
+    mark = max(data.find(b"Xing", place, place + 64), data.find(b"Info", place, place + 64))
+    if layer == 3 and mark >= 0 and _big(data, mark + 4, 4) & 1 and (frames := _big(data, mark + 8, 4)):
+        return frames * (1152 if version == 3 else 576) / samplings[sampling_index]
+    return (len(data) - place) * 8 / (rates[rate_index] * 1000)
+
+
+_PDF_PAGE: Final = re.compile(rb"/Type\s{0,16}/Page(?![A-Za-z])")
+_PDF_LINEAR: Final = re.compile(rb"/Linearized[^>]{0,400}?/N\s{1,16}(\d{1,7})")
+
+
+def media_tokens(entry: Entry, model: Model | None) -> int:
+    """What the entry's images, sound and documents cost, by the provider's published formulas."""
+    total = 0
+    for part in entry.content:
+        if isinstance(part, Image):
+            total += image_tokens(model, *_size(part.source), part.detail)
+        elif isinstance(part, Audio):
+            sound = _decoded(part.data)
+            total += audio_tokens(audio_seconds(sound, part.format), len(sound))
+        elif isinstance(part, File):
+            document = _decoded(part.data or "")
+            total += file_tokens(len(document), pdf_pages(document))
+    return total
+
+
+def _size(source: str) -> tuple[int | None, int | None]:
+    return (image_size(_decoded(source)) if source.startswith("data:") else None) or (None, None)
+
+
+def _decoded(data: str) -> bytes:
+    """The bytes of a `data:` address or of plain base64; empty where it is neither."""
+    try:
+        return b64decode(data[data.find(",") + 1 :] if data.startswith("data:") else data)
+    except (Error, ValueError):
+        return b""

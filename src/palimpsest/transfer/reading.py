@@ -1,0 +1,336 @@
+"""An export taken back: every reference and link checked, every total made anew. Reads nothing but what it is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ImportFailed, InvalidEntry, shorten
+from palimpsest.log import spans
+from palimpsest.log.change import Record
+from palimpsest.log.checks import MOST, check, check_json, check_names, unfit
+from palimpsest.log.entry import LAST_MOMENT, Entry, microseconds_of
+from palimpsest.log.head import Attempts, Cut, Head, Usage
+from palimpsest.log.resuming import left_out
+from palimpsest.log.spans import Span
+from palimpsest.log.summary import Compaction, faults
+from palimpsest.log.withdrawal import tombstone
+from palimpsest.privacy.gate import Admission
+from palimpsest.stores import Dump
+from palimpsest.transfer.relinking import head_of, relinked
+from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
+
+DEEPEST = 32
+"""Levels of what we say of a session; what programs say, such as metadata, may be deeper."""
+
+MOST_PSEUDONYMS = 1024
+"""More than `privacy.pseudonyms.NUMBERED`, for branches that were redacted together have the numbers of both."""
+
+UNREADABLE = (msgspec.ValidationError, UnicodeEncodeError, RecursionError)
+"""What the codec raises for a value of another type."""
+
+_PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
+
+
+def imported(data: object, where: str = "data", admission: Admission | None = None) -> tuple[str, Dump]:
+    """Return the session id and what a store is to hold, every reference and every link checked.
+
+    With `admission` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
+    together, and PrivacyRefused where something could not be checked.
+    """
+    data, session, outline = _envelope(data, where)
+    entries = [
+        _read_entry(raw, f"{where}.{section}[{i}]")
+        for section in ("entries", "tombstones")
+        for i, raw in enumerate(_list(data, section, where))
+    ]
+    entries.sort(key=lambda entry: entry.seq)
+    _check_places(entries, outline, where)
+    records = _records(data, where)
+    given = _given_head(outline, entries, records, where)
+    left = left_out(records)
+    entries = relinked(entries, given.first_seq, given.rewound, where, left)
+    if admission is not None:
+        before = entries, records
+        entries, records, pseudonyms = admission.session(entries, records, given)
+        given = msgspec.structs.replace(admission.head(given), pseudonyms=pseudonyms)
+        if (entries, records) != before:  # views were reckoned of other texts, and begin anew
+            given = msgspec.structs.replace(given, views={})
+    linked = head_of(entries, given.first_seq, given.rewound, left)
+    head = msgspec.structs.replace(
+        linked,
+        **{name: getattr(given, name) for name in _AS_GIVEN},
+        revision=max([given.revision, *(e.revision for e in entries), *(r.revision for r in records)]),
+        turns=outline.get("turns", linked.turns),
+        pinned=tuple(seq for seq in given.pinned if given.first_seq <= seq < linked.next_seq),
+        erased=sum(entry.erased for entry in entries),
+        hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in entries),
+        usage=_converted(data.get("usage"), Usage | None, f"{where}.usage"),
+        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
+        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
+    )
+    return session, Dump(head=head, entries=tuple(entries), records=tuple(records))
+
+
+def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> list[Access]:
+    """Return which entries an export says were fetched. Raises ImportFailed for what cannot be."""
+    found: list[Access] = []
+    for i, raw in enumerate(_list(data, "accesses", where) if "accesses" in data else ()):
+        place = f"{where}.accesses[{i}]"
+        seq, stamp, fetches = access = _converted(raw, Access, place)
+        if not dump.head.first_seq <= seq < dump.head.next_seq or not (0 < stamp < 2**63 and 0 < fetches <= MOST):
+            raise ImportFailed(place, f"{shorten(raw)} is no access to an entry of this export")
+        found.append(access)
+    return found
+
+
+_AS_GIVEN = (
+    *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from"),
+    *("views", "compaction", "attempts", "pseudonyms"),
+)
+"""What an export says of a head that its entries and records do not."""
+
+
+def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: Sequence[Record], where: str) -> Head:
+    """What an export says of its head, as far as its entries do not say it, checked against these and the records."""
+    place = f"{where}.head"
+    try:
+        views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
+        head = msgspec.convert(
+            {"views": views, **{name: outline[name] for name in ("revision", "epoch", "pinned")}}, Head
+        )
+    except (msgspec.ValidationError, KeyError) as fault:
+        raise ImportFailed(place, f"cannot be read ({fault})") from fault
+    first = outline.get("first_seq", 1)
+    rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{place}.rewound")
+    if (astray := spans.astray(rewound, first, entries[-1].seq if entries else first - 1)) is not None:
+        reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+        raise ImportFailed(f"{place}.rewound[{rewound.index(astray)}]", reason)
+    compaction = _converted(outline.get("compaction", 0), int, f"{place}.compaction")
+    _check_compactions(records, entries, first, compaction, head.views, where)
+    pseudonyms = _converted(outline.get("pseudonyms") or {}, dict[str, int], f"{place}.pseudonyms")
+    _check_pseudonyms(pseudonyms, f"{place}.pseudonyms")
+    return msgspec.structs.replace(
+        head,
+        epoch_reason=_converted(outline.get("epoch_reason") or "", str, f"{place}.epoch_reason"),
+        first_seq=first,
+        rewound=rewound,
+        forked_from=_converted(outline.get("forked_from"), tuple[str, int] | None, f"{place}.forked_from"),
+        compaction=compaction,
+        attempts=_converted(outline.get("attempts"), Attempts | None, f"{place}.attempts"),
+        pseudonyms=pseudonyms,
+    )
+
+
+def _converted(raw: object, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(raw, kind)
+    except UNREADABLE as fault:
+        raise _unreadable(where, fault) from fault
+
+
+def _unreadable(where: str, fault: Exception) -> ImportFailed:
+    """What is told of a value that is not as an export has it."""
+    if isinstance(fault, UnicodeEncodeError):
+        return ImportFailed(where, "cannot be read (a lone surrogate stands where one of the known names has to)")
+    return ImportFailed(where, f"cannot be read ({fault})")
+
+
+def _check_plain(value: object, where: str, *, names: bool = False, depth: int = 0) -> None:
+    """Raise ImportFailed for a value that what we say of a session never has, however often its type fits.
+
+    Every number there counts something or is a time, so it is finite, not below 0 (-1: all of a text) and no later than
+    the last time. With `names` the texts are names, too: views, strategies, sessions.
+    """
+    if depth > DEEPEST:
+        raise ImportFailed(where, f"is more than {DEEPEST} levels deep")
+    if isinstance(value, int | float):
+        if not -1 <= value <= LAST_MOMENT:
+            raise ImportFailed(where, f"{shorten(value)} is no number that a session has")
+    elif isinstance(value, str):
+        if names and (reason := unfit(value)) is not None:
+            raise ImportFailed(where, reason)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str) or unfit(key) is not None:
+                raise ImportFailed(where, f"the key {shorten(key)} is no name")
+            _check_plain(inner, f"{where}.{key}", names=names, depth=depth + 1)
+    elif isinstance(value, Sequence):
+        for i, inner in enumerate(value):
+            _check_plain(inner, f"{where}[{i}]", names=names, depth=depth + 1)
+    elif value is not None:
+        raise ImportFailed(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON")
+
+
+def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
+    if len(numbers) > MOST_PSEUDONYMS:
+        raise ImportFailed(where, f"{len(numbers)} are more than a session keeps ({MOST_PSEUDONYMS})")
+    for name, number in numbers.items():
+        if not _PSEUDONYM.fullmatch(name) or not 1 <= number < 10**8:
+            raise ImportFailed(f"{where}.{shorten(name)}", "is no label with a keyed hash, and the number of it")
+
+
+def _check_outline(outline: Mapping[str, Any], where: str) -> None:
+    for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0), ("revision", 0), ("epoch", 0)):
+        value = outline.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+            raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
+
+
+def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
+    """Check what an export says of itself; return it with its session id and the outline of its head."""
+    if not isinstance(data, Mapping):
+        raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
+    kind = data.get("kind", KIND)
+    if kind != KIND:
+        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
+    version = data.get("schema_version")
+    if version not in KNOWN_VERSIONS or isinstance(version, bool):
+        known = f"known here: {', '.join(map(str, KNOWN_VERSIONS))}"
+        raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
+    session = data.get("session_id")
+    if not isinstance(session, str):
+        raise ImportFailed(f"{where}.session_id", f"{shorten(session)} is not text")
+    outline = data.get("head")
+    if not isinstance(outline, Mapping):
+        raise ImportFailed(f"{where}.head", "is missing")
+    _check_outline(outline, f"{where}.head")
+    _check_plain(outline, f"{where}.head", names=True)
+    _check_plain(data.get("usage"), f"{where}.usage")
+    return data, session, outline
+
+
+def _records(data: Mapping[str, Any], where: str) -> list[Record]:
+    records: list[Record] = []
+    for i, raw in enumerate(_list(data, "records", where)):
+        if isinstance(raw, Mapping):
+            said = {name: value for name, value in raw.items() if name != "detail"}
+            _check_plain(said, f"{where}.records[{i}]")
+        record = _converted(raw, Record, f"{where}.records[{i}]")
+        if record.revision > MOST:
+            raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
+        try:
+            check_json(record.detail, f"{where}.records[{i}].detail")
+        except InvalidEntry as fault:
+            raise ImportFailed(fault.where, fault.reason) from fault
+        if records and record.revision <= records[-1].revision:
+            reason = f"{record.revision} does not come after {records[-1].revision}"
+            raise ImportFailed(f"{where}.records[{i}].revision", reason)
+        records.append(record)
+    return records
+
+
+def _check_compactions(
+    records: Sequence[Record],
+    entries: Sequence[Entry],
+    first: int,
+    current: int,
+    views: Mapping[str, Cut],
+    where: str,
+) -> None:
+    """Check what head, cuts and compactions say of compactions, summaries and the entries that they stand for."""
+    places = {record.revision: f"{where}.records[{i}]" for i, record in enumerate(records)}
+    states = {record.revision: record.compaction for record in records if record.compaction is not None}
+    graves = spans.of(entry.seq for entry in entries if entry.erased)
+    for revision, field, reason in faults(states, first, entries[-1].seq if entries else first - 1, graves):
+        raise ImportFailed(f"{places[revision]}.compaction.{field}", reason)
+    if current and current not in states:
+        raise ImportFailed(f"{where}.head.compaction", f"{current} is no record of a compaction")
+    last = entries[-1].seq if entries else first - 1
+    for view, shown in views.items():
+        _check_cut(shown, states, last, f"{where}.head.views.{view}")
+    for record in records:
+        if record.cut is not None:
+            _check_cut(record.cut, states, last, f"{places[record.revision]}.cut")
+
+
+def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
+    if not 1 <= cut.start <= last + 1:
+        raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
+    for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped)):
+        if (astray := spans.astray(hidden, cut.start, last)) is not None:
+            reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+            raise ImportFailed(f"{where}.{name}", reason)
+    if cut.compaction and cut.compaction not in states:
+        raise ImportFailed(f"{where}.compaction", f"{cut.compaction} is no record of a compaction")
+    for i, shown in enumerate(cut.summaries):
+        if shown.revision not in states or states[shown.revision].summary is None:
+            raise ImportFailed(f"{where}.summaries[{i}]", f"{shown.revision} is no compaction that made a summary")
+
+
+def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
+    expected = outline.get("first_seq", 1)
+    seen: set[str] = set()
+    calls: set[int] = set()
+    for entry in entries:
+        if entry.seq != expected:
+            raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+        if not entry.id or entry.id in seen:
+            raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
+        if entry.answers and entry.answers not in calls:
+            reason = f"entry {entry.seq} answers {entry.answers}, which is no call before it"
+            raise ImportFailed(f"{where}.entries", reason)
+        if entry.kind == "tool_call":
+            calls.add(entry.seq)
+        seen.add(entry.id)
+        expected += 1
+    if expected < outline.get("next_seq", expected):
+        raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+
+
+def _read_entry(raw: object, where: str) -> Entry:
+    if not isinstance(raw, Mapping):
+        raise ImportFailed(where, f"an entry is a mapping, not {type(raw).__name__}")
+    fields = dict(raw)
+    links = fields.pop("links", None) or {}
+    if not isinstance(links, Mapping):
+        raise ImportFailed(f"{where}.links", f"{shorten(links)} is not a mapping")
+    for name in LINKS:
+        value = links.get(name, _UNLINKED[name])
+        if type(value) is not type(_UNLINKED[name]) or not 0 <= value <= MOST:
+            raise ImportFailed(f"{where}.links.{name}", f"{shorten(value)} is no place in a log, or True or False")
+    at = _instant(fields.pop("created_at", None), f"{where}.created_at")
+    unknown = set(fields) - set(FIELDS) - {"seq"}
+    if unknown:
+        raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
+    try:
+        made = msgspec.convert({**fields, "at": at}, Entry)
+        entry = msgspec.structs.replace(made, **{name: links[name] for name in LINKS if name in links})
+        check(entry, where)
+        check_names(entry, where)
+        entry = tombstone(entry) if entry.erased else entry
+    except UNREADABLE as fault:
+        raise _unreadable(where, fault) from fault
+    except InvalidEntry as fault:
+        raise ImportFailed(fault.where, fault.reason) from fault
+    return entry
+
+
+_UNLINKED = {name: getattr(Entry(), name) for name in LINKS}
+
+
+def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+    value = data.get(name) or ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a list")
+    return value
+
+
+def _instant(text: object, where: str) -> int:
+    if text is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+        if moment is not None and moment.tzinfo is not None:
+            moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as fault:
+        raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
+    if moment is None or moment.tzinfo is None:
+        raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
+    if moment.year < 1970:
+        raise ImportFailed(where, f"{shorten(text)} is before 1970, where the log's time begins")
+    return microseconds_of(moment)

@@ -1,0 +1,312 @@
+"""`chatgpt`: the conversations of ChatGPT's data export, as conversations.json or inside the archive.
+
+A conversation is a tree of nodes. The path to its current node is what was said; edits and regenerated answers are
+branches beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from palimpsest.errors import InvalidEntry
+from palimpsest.log.entry import Entry, Kind, Part, Reasoning, Role, Status, Text
+from palimpsest.transfer.sources import Conversation, Piece
+from palimpsest.transfer.sources.common import (
+    TooManyBranches,
+    Tree,
+    arguments,
+    content,
+    metadata,
+    microseconds,
+    native,
+    need,
+    opaque,
+    rest,
+    within,
+)
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.limits import Limits
+
+NAME = "chatgpt"
+ELSEWHERE = "messages in other branches (edits and regenerated answers)"
+HIDDEN = "hidden or empty system messages"
+EMPTY = "messages without content"
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+
+
+class ChatGPT:
+    """ChatGPT's data export."""
+
+    format: str | None = None
+
+    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+        self._document = Document(file.stream, file.name, file.limits)
+        self._limits, self._branches = file.limits, branches
+
+    @staticmethod
+    def speaks(value: object) -> bool:
+        """Whether this is a conversation: an object with a `mapping` of nodes."""
+        return isinstance(value, dict) and isinstance(value.get("mapping"), dict)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the messages, conversation by conversation."""
+        for place, number, item in self._document.conversations():
+            if item.fault is not None:
+                yield Piece(place=place, fault=item.fault, end=item.end)
+                continue
+            try:
+                value = need(item.value, dict, "", "a conversation: an object with a mapping")
+                mapping = need(value.get("mapping"), dict, "mapping", "a mapping of nodes")
+            except InvalidEntry as fault:
+                yield Piece(place=within(place, fault), fault=fault.reason, end=item.end)
+                continue
+            yield from _Talk(value, mapping, place, number).pieces(self._limits if self._branches else None, item.end)
+
+
+class _Talk:
+    """One conversation."""
+
+    def __init__(self, value: Mapping[str, Any], mapping: Mapping[str, Any], place: str, number: str) -> None:
+        self._value, self._mapping, self._place, self._number = value, mapping, place, number
+        own = value.get("conversation_id") or value.get("id")
+        self._id = own if isinstance(own, str) else None
+        title = value.get("title")
+        self._title = title if isinstance(title, str) and title else None
+        nodes = {node: held for node, held in mapping.items() if isinstance(held, dict)}
+        parents = {node: held.get("parent") for node, held in nodes.items()}
+        self._tree = Tree({node: parent if isinstance(parent, str) else None for node, parent in parents.items()})
+        self._nodes = nodes
+
+    def pieces(self, branches: Limits | None, end: int) -> Iterator[Piece]:
+        """Yield the current branch, then the others within these limits (None: how much there is in them)."""
+        for node, held in self._mapping.items():
+            if not isinstance(held, dict):
+                yield Piece(place=f"{self._place}.mapping.{node}", fault="a node is an object", end=end)
+        if not self._nodes:
+            return
+        current = self._value.get("current_node")
+        if not isinstance(current, str) or current not in self._nodes:
+            if current is not None:
+                reason = "is no node of the mapping; the newest branch is taken"
+                yield Piece(place=f"{self._place}.current_node", fault=reason, end=end)
+            current = max(self._tree.leaves, key=self._time)
+        taken = self._tree.path(current)
+        yield from self._branch(taken, 1, end)
+        seen = set(taken)
+        others = sorted((leaf for leaf in self._tree.leaves if leaf not in seen), key=self._time)
+        if branches is not None:
+            try:
+                for number, path in enumerate(self._tree.paths(others, branches), 2):
+                    yield from self._branch(path, number, end)
+            except TooManyBranches as fault:
+                yield Piece(place=f"{self._place}.mapping", fault=str(fault), end=end)
+            return
+        left = sum(self._speaks(node) for node in self._nodes if node not in seen)
+        if left:
+            yield Piece(place=self._place, left_out={ELSEWHERE: left}, end=end)
+
+    def _time(self, node: str) -> int:
+        message = self._nodes[node].get("message")
+        return microseconds(message.get("create_time")) if isinstance(message, dict) else 0
+
+    def _speaks(self, node: str) -> bool:
+        try:
+            return bool(_Path(0, {}).entries(self._nodes[node], node)[0])
+        except InvalidEntry:
+            return False
+
+    def _branch(self, nodes: list[str], branch: int, end: int) -> Iterator[Piece]:
+        own = self._id if branch == 1 or self._id is None else f"{self._id}~{branch}"
+        number = self._number if branch == 1 else f"{self._number}~{branch}"
+        conversation = Conversation(id=own, title=self._title, number=number)
+        about = {"id": self._id, "title": self._title}
+        path = _Path(microseconds(self._value.get("create_time")), {k: v for k, v in about.items() if v})
+        for node in nodes:
+            place = f"{self._place}.mapping.{node}"
+            try:
+                entries, left_out = path.entries(self._nodes[node], node)
+            except InvalidEntry as fault:
+                yield Piece(place=within(place, fault), conversation=conversation, fault=fault.reason, end=end)
+                continue
+            yield Piece(
+                place=place,
+                conversation=conversation,
+                entries=tuple(entries),
+                key=f"{NAME}:{self._id or ''}:{node}",
+                left_out={left_out: 1} if left_out else {},
+                end=end,
+            )
+
+
+class _Path:
+    """The messages of one branch, in order: which calls are open, and what time it is where a message does not say."""
+
+    def __init__(self, began: int, about: Mapping[str, Any]) -> None:
+        self._now, self._about = began, about
+        self._open: list[tuple[str, str]] = []  # call id, tool
+
+    def entries(self, node: Mapping[str, Any], id: str) -> tuple[list[Entry], str | None]:
+        """Return what a node says, and why it was left out if it says nothing. Raises InvalidEntry within the node."""
+        message = node.get("message")
+        if message is None:
+            return [], None
+        need(message, dict, "message", "a message")
+        author = need(message.get("author"), dict, "message.author", "an author")
+        role = need(author.get("role"), str, "message.author.role", "a role")
+        body = need(message.get("content"), dict, "message.content", "content: an object with a content_type")
+        about = message.get("metadata")
+        about = about if isinstance(about, dict) else {}
+        self._now = microseconds(message.get("create_time")) or self._now
+        kind = str(body.get("content_type"))
+        parts = _parts(kind, body)
+        hidden = bool(about.get("is_visually_hidden_from_conversation"))
+        if role == "system" and (hidden or not parts) and kind != "user_editable_context":
+            return [], HIDDEN
+        if not parts and not (role == "assistant" and _recipient(message)):
+            return [], EMPTY if role != "system" else HIDDEN
+        kept = rest(message, "id", "author", "create_time", "content", "recipient")
+        kept |= {"content": beside} if (beside := _beside(kind, body)) else {}
+        kept |= {"author": who} if (who := rest(author, "role")) else {}
+        if self._about:
+            kept["conversation"], self._about = dict(self._about), {}
+        return [self._entry(message, id, role, author, kind, parts, kept)], None
+
+    def _entry(
+        self,
+        message: Mapping[str, Any],
+        id: str,
+        role: str,
+        author: Mapping[str, Any],
+        kind: str,
+        parts: list[Part],
+        kept: Mapping[str, Any],
+    ) -> Entry:
+        made: Kind = "message"
+        speaker: Role = "user"
+        name = call_id = None
+        status: Status | None = None
+        said: str | tuple[Part, ...] = content(parts)
+        tool = _recipient(message) if role == "assistant" else None
+        if kind in ("user_editable_context", "model_editable_context"):
+            made, name = "context", "custom instructions" if kind.startswith("user") else "memory"
+        elif tool is not None:
+            made, speaker, name, call_id = "tool_call", "assistant", tool, f"call_{id}"
+            self._open.append((call_id, tool))
+            spoken = "\n".join(part.text for part in parts if isinstance(part, Text))
+            said = arguments(spoken, "code" if kind == "code" else "text")
+        elif role == "tool":
+            named = author.get("name")
+            made, speaker, name = "tool_result", "tool", named if isinstance(named, str) and named else None
+            call_id = self._answered(name) or f"result_{id}"
+            status = "error" if kind == "system_error" else None
+        elif role in _ROLES:
+            speaker = _ROLES[role]
+        else:
+            made, name = "context", role
+        if made == "message" and speaker == "user":
+            self._open.clear()
+        return Entry(
+            kind=made,
+            role=speaker,
+            content=said,
+            name=name,
+            call_id=call_id,
+            status=status,
+            metadata=metadata(NAME, kept),
+            native=native(NAME, parts),
+            at=self._now,
+        )
+
+    def _answered(self, tool: str | None) -> str | None:
+        """The call that a tool's message answers, where that is certain: the only open one of this tool."""
+        root = (tool or "").partition(".")[0]
+        same = [call for call in self._open if call[1].partition(".")[0] == root]
+        if len(same) != 1:
+            return None
+        self._open.remove(same[0])
+        return same[0][0]
+
+
+def _recipient(message: Mapping[str, Any]) -> str | None:
+    """The tool that an assistant's message goes to."""
+    recipient = message.get("recipient")
+    return recipient if isinstance(recipient, str) and recipient not in ("", "all") else None
+
+
+def _text(value: object) -> list[Part]:
+    return [Text(text=value)] if isinstance(value, str) and value else []
+
+
+def _parts(kind: str, body: Mapping[str, Any]) -> list[Part]:
+    """What a message says; nothing for one that says nothing. Content of unknown types is kept whole."""
+    if kind in ("text", "multimodal_text"):
+        held = need(body.get("parts", []), list, "message.content.parts", "a list of parts")
+        return [part for value in held for part in _part(value)]
+    if kind in ("code", "execution_output", "system_error"):
+        return _text(body.get("text"))
+    if kind == "thoughts":
+        thoughts = need(body.get("thoughts") or [], list, "message.content.thoughts", "a list of thoughts")
+        return [Reasoning(text=text) for thought in thoughts if (text := _thought(thought))]
+    if kind == "reasoning_recap":
+        recap = body.get("content")
+        return [Reasoning(text=recap)] if isinstance(recap, str) and recap else []
+    lines: list[Any] = []
+    if kind == "tether_quote":
+        lines = [body.get("title"), body.get("url"), body.get("text")]
+    elif kind == "tether_browsing_display":
+        lines = [body.get("summary"), body.get("result")]
+    elif kind == "user_editable_context":
+        lines = [body.get("user_profile"), body.get("user_instructions")]
+    elif kind == "model_editable_context":
+        lines = [body.get("model_set_context")]
+    else:
+        return [opaque(kind, body)] if rest(body, "content_type") else []
+    return _text("\n\n".join(line for line in lines if isinstance(line, str) and line))
+
+
+def _part(value: Any) -> list[Part]:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return _text(value["text"])  # what was said, written down
+    if isinstance(value, dict):
+        return [opaque(str(value.get("content_type") or "part"), value)]
+    return [opaque("part", {"value": value})] if value is not None else []
+
+
+def _thought(thought: Any) -> str:
+    if not isinstance(thought, dict):
+        return thought if isinstance(thought, str) else ""
+    told = (thought.get("summary"), thought.get("content"))
+    return "\n".join(text for text in told if isinstance(text, str) and text)
+
+
+_TOLD = ("text", "summary", "content", "content_type")
+
+_SAID = {
+    "text": ("parts",),
+    "multimodal_text": ("parts",),
+    "code": ("text",),
+    "execution_output": ("text",),
+    "system_error": ("text",),
+    "thoughts": ("thoughts",),
+    "reasoning_recap": ("content",),
+    "tether_quote": ("title", "url", "text"),
+    "tether_browsing_display": ("summary", "result"),
+    "user_editable_context": ("user_profile", "user_instructions"),
+    "model_editable_context": ("model_set_context",),
+}
+
+
+def _beside(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What content holds beside what is said; for an unknown type all of it is in the entry already."""
+    if kind not in _SAID:
+        return {}
+    kept = rest(body, "content_type", *_SAID[kind])
+    listed = body.get("thoughts" if kind == "thoughts" else "parts")
+    told = [value for value in listed if isinstance(value, dict)] if isinstance(listed, list) else []
+    more = [left for value in told if "text" in value or kind == "thoughts" if (left := rest(value, *_TOLD))]
+    kept |= {"parts": more} if more else {}
+    return {"content_type": kind, **kept} if kept or kind != "text" else kept

@@ -1,0 +1,66 @@
+"""What a file is, told by the file itself: the first bytes, then the shape of the first values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palimpsest.errors import ImportFailed, shorten
+from palimpsest.transfer.sources import NAMES, SOURCES, Source
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.files import File
+
+_IN_ORDER = ("palimpsest", "chatgpt", "claude", "langchain", "pydantic-ai", "messages")
+"""What a value is asked for, the most particular first: others' messages may have a `role` or `parts`, too."""
+
+
+def find_source(name: str, file: File) -> tuple[str, type[Source]]:
+    """Return the source of this name, or for `auto` the one that the file speaks for, with its name.
+
+    Raises ConfigError for an unknown name, ImportFailed for a file that is of none or could be of several.
+    """
+    found = name if name != "auto" else "openai-agents" if file.is_sqlite else _recognised(file)
+    source: type[Source] = SOURCES.find(found)
+    if file.is_sqlite and found in _IN_ORDER:
+        raise ImportFailed(file.name or "the file", f"is an SQLite database, which {found!r} is not")
+    return found, source
+
+
+def _recognised(file: File) -> str:
+    document = Document(file.stream, file.name, file.limits)
+    sample, where = document.sample(), file.name or "the file"
+    found: dict[str, Any] = {}
+    for value in sample:
+        name = next((name for name in _IN_ORDER if SOURCES.find(name).speaks(value)), None)
+        if name is not None:
+            found.setdefault(name, value)
+    if found.keys() == {"messages", "palimpsest"}:
+        return "messages"  # which takes exports on its lines, too
+    if len(found) == 1:
+        return next(iter(found))
+    if found:
+        seen = "; ".join(f"{name}: {_described(value)}" for name, value in sorted(found.items()))
+        raise ImportFailed(where, f"could be of more than one source ({seen}). Name one: {', '.join(NAMES)}")
+    if document.is_empty and not file.name.endswith((".jsonl", ".ndjson")):
+        raise ImportFailed(where, "is empty")
+    if document.is_blank:
+        return "messages"
+    known = ", ".join(NAMES)
+    raise ImportFailed(where, f"is not recognised: {_seen(document)}. If it is one of these, name it: {known}")
+
+
+def _seen(document: Document) -> str:
+    """What an unknown file holds."""
+    for item in document.first:
+        if item.fault is not None:
+            return f"{item.fault} (line {item.place})" if document.layout != "list" else item.fault
+        return f"it begins with {_described(item.value)}"
+    return "there is no whole JSON value in it"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, dict):
+        keys = ", ".join(shorten(key, 30) for key in list(value)[:6])
+        return f"an object with {keys}" if keys else "an empty object"
+    if isinstance(value, list):
+        return f"a list of {_described(value[0])}" if value else "an empty list"
+    return shorten(value, 40)

@@ -1,0 +1,145 @@
+"""JSON of any size, value by value: lines, the items of a list, or one value. What is broken is told, the rest read.
+
+A list is taken apart by its brackets and strings alone, and each item is read for itself: so a broken item costs no
+other, numbers and lone surrogates come as they are, and never more than one item is held. What is larger than a limit
+is passed over without being held.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from palimpsest.errors import ImportFailed
+from palimpsest.transfer.sources.files import CHUNK, Ahead
+from palimpsest.transfer.sources.limits import Limits
+from palimpsest.transfer.sources.lists import ListReader
+from palimpsest.transfer.sources.values import BOM, VALUE, Item, loads, read
+
+Layout = Literal["lines", "list", "value"]
+
+SAMPLE_BYTES, SAMPLE_ITEMS = 1 << 20, 50
+"""How much is looked at to tell what a file holds. More bytes are read where the first item has more."""
+
+
+class Document:
+    """The JSON values of a stream. `name` is the file's: its ending says whether it is lines where that is open."""
+
+    def __init__(self, stream: Ahead, name: str, limits: Limits = Limits()) -> None:  # noqa: B008 (it is frozen)
+        self._stream, self._limits = stream, limits
+        head, self.first = self._look(name)
+        self.is_empty = not self.first and not head.strip()
+        self.is_blank = not self.first
+        """Whether there is no value at all: nothing, or an empty list."""
+
+    def _look(self, name: str) -> tuple[bytes, list[Item]]:
+        """Find out the layout and the first values, reading ahead until there is a whole one, or one too large."""
+        size, most = SAMPLE_BYTES, self._limits.value
+        while True:
+            head = self._stream.ahead(size)
+            over = len(head) < size
+            self.layout: Layout = _layout(head.removeprefix(BOM), name, over, self._limits)
+            found = list[Item]()
+            if over or self.layout != "value":
+                found = list(islice(self._items(Ahead(io.BytesIO(head)), over), SAMPLE_ITEMS))
+            if over or found:
+                return head, found
+            if size > most + CHUNK:
+                return head, [Item(1, fault=self._limits.told("value", VALUE))]
+            size *= 4
+
+    def sample(self) -> list[Any]:
+        """The first values; what cannot be read is left out."""
+        return [item.value for item in self.first if item.fault is None]
+
+    def items(self) -> Iterator[Item]:
+        """Take all values, in order."""
+        if self.layout == "value" and self.sample():
+            found, self.first = self.first, []  # it was read whole, and is not to be held twice
+            return iter(found)
+        return self._items(self._stream, True)
+
+    def conversations(self) -> Iterator[tuple[str, str, Item]]:
+        """Take all values as the conversations of a data export: each with its path in the file and its number."""
+        for number, item in enumerate(self.items()):
+            yield "conversation" if self.layout == "value" else f"conversations[{number}]", str(number + 1), item
+
+    def _items(self, stream: Ahead, over: bool) -> Iterator[Item]:
+        """The values of a stream; where that is not all of the file (`over`), one that may be cut off is not given."""
+        place = 0
+        try:
+            if self.layout == "list":
+                for item in ListReader(stream, over, self._limits).items():
+                    place = item.place + 1
+                    yield item
+            elif self.layout == "lines":
+                for place, raw in enumerate(stream.lines(self._limits.value), 1):
+                    yield from self._line(place, raw, stream.taken, over)
+            else:
+                yield from self._whole(stream)
+        except (ImportFailed, OSError) as fault:
+            yield Item(place, fault=f"the file cannot be read on: {fault}", end=stream.taken)
+
+    def _line(self, place: int, raw: bytes | None, end: int, over: bool) -> Iterator[Item]:
+        if raw is None:
+            yield Item(place, fault=self._limits.told("value", "bytes in one line"), end=end)
+            return
+        text = raw.removeprefix(BOM).strip() if place == 1 else raw.strip()
+        if text and (over or raw.endswith(b"\n")):
+            yield read(place, text, end, self._limits)
+
+    def _whole(self, stream: Ahead) -> Iterator[Item]:
+        """The one value that a document is."""
+        body = bytearray()
+        while more := stream.read():
+            body += more
+            if len(body) > self._limits.value:
+                yield Item(1, fault=self._limits.told("value", VALUE), end=stream.taken)
+                return
+        if body.strip():
+            text = bytes(body).removeprefix(BOM)
+            body.clear()
+            yield read(1, text, stream.taken, self._limits, whole=True)
+
+
+def _layout(head: bytes, name: str, over: bool, limits: Limits) -> Layout:
+    if name.endswith((".jsonl", ".ndjson")):
+        return "lines"
+    first, second = _first_lines(head, over)
+    if second or (first and not over):
+        if first and _is_whole(first, limits):
+            return "lines"
+        opened = first.strip() in (b"[", b"{")
+        if second and not name.endswith(".json") and not opened and _is_whole(second, limits):
+            return "value" if over and _is_whole(head, limits) else "lines"
+    return "list" if _OPENS.match(head) is not None else "value"
+
+
+def _first_lines(head: bytes, over: bool) -> tuple[bytes, bytes]:
+    """The first two lines that are not blank, as far as their ends are known."""
+    found, at = list[bytes](), 0
+    while len(found) < 2 and (line := _LINE.match(head, at)) is not None:
+        if line[1] and (over or line[2]):
+            found.append(line[1])
+        at = line.end()
+        if not line[2]:
+            break
+    first, second = [*found, b"", b""][:2]
+    return first, second
+
+
+def _is_whole(line: bytes, limits: Limits) -> bool:
+    try:
+        return isinstance(loads(line, limits), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
+_OPENS = re.compile(rb"\s*+\[")
+"""Where a list begins."""
+
+_LINE = re.compile(rb"\s*+([^\n]*+)(\n?)")
+"""The next line that is not blank, and whether it ends."""

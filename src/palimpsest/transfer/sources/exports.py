@@ -1,0 +1,38 @@
+"""`palimpsest`: sessions that `export()` gave, one in a file, in a list or on each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from palimpsest.transfer.sources import Piece
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.shapes import is_export
+
+
+class Exports:
+    """Exports of Palimpsest: whole sessions with their ids, times and records."""
+
+    format: str | None = None
+
+    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+        self._document = Document(file.stream, file.name, file.limits)
+
+    @staticmethod
+    def speaks(value: object) -> bool:
+        """Whether this is an export."""
+        return is_export(value)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the sessions."""
+        listed = self._document.layout == "list"
+        for item in self._document.items():
+            place = f"item {item.place + 1}" if listed else str(item.place)
+            if self._document.layout == "value" and item.fault is None:
+                place = "messages"
+            if item.fault is not None:
+                yield Piece(place=place, fault=item.fault, end=item.end)
+            elif is_export(item.value):
+                yield Piece(place=place, export=item.value, end=item.end)
+            else:
+                yield Piece(place=place, fault="no export of Palimpsest", end=item.end)

@@ -1,0 +1,207 @@
+"""The file behind an import: a path or a stream, looked ahead into, unpacked on the way where it is an archive."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+
+from palimpsest.errors import ImportFailed
+from palimpsest.transfer.sources.limits import Limits
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+CHUNK = 1 << 16
+SQLITE, ZIP = b"SQLite format 3\0", b"PK\x03\x04"
+
+
+class Readable(Protocol):
+    """What bytes come from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Ahead:
+    """A stream of bytes that can be looked ahead into. `taken` is how many bytes were read for good.
+
+    What stops the reading is raised where it stands in the stream: not before what comes before it was taken.
+    """
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream, self._over = stream, False
+        self._waiting, self._at = b"", 0  # what was looked at, and how much of it was taken
+        self._stopped: ImportFailed | OSError | None = None
+        self.taken = 0
+
+    def ahead(self, size: int) -> bytes:
+        """Return the next `size` bytes, fewer at the end, without taking them."""
+        pieces, length = [self._waiting[self._at :]], len(self._waiting) - self._at
+        while length < size and not self._over:
+            try:
+                pieces.append(self._stream.read(max(size - length, CHUNK)))
+            except (ImportFailed, OSError) as fault:
+                self._stopped, self._over = fault, True
+                break
+            length += len(pieces[-1])
+            self._over = not pieces[-1]
+        self._waiting, self._at = b"".join(pieces), 0
+        return self._waiting[:size]
+
+    def read(self, size: int = CHUNK) -> bytes:
+        """Take the next bytes: some, or none at the end."""
+        if self._at < len(self._waiting):
+            found = self._waiting[self._at : self._at + size]
+            self._at += len(found)
+        elif self._stopped is not None:
+            raise self._stopped
+        else:
+            self._waiting, self._at = b"", 0
+            found = b"" if self._over else self._stream.read(size)
+        self.taken += len(found)
+        return found
+
+    def lines(self, most: int) -> Iterator[bytes | None]:
+        """Take all lines that are left, with their ends; None for each that has more than `most` bytes."""
+        begun, length = list[bytes](), 0
+        while more := self.read():
+            *ends, rest = more.split(b"\n")
+            for end in ends:
+                yield b"".join([*begun, end, b"\n"]) if length + len(end) <= most else None
+                begun, length = [], 0
+            length += len(rest)
+            begun = [*begun, rest] if length <= most and rest else begun if length <= most else []
+        if length:
+            yield b"".join(begun) if length <= most else None
+
+
+class File:
+    """What a path or a stream gives to a source.
+
+    `name` is the file's own name ("" for a stream without one), `size` how many bytes there are to read (None where
+    nobody knows). `stream` is what is to be read: the file, or what an archive holds of conversations; `others` says
+    how many members of an archive hold none. Of an SQLite database (`is_sqlite`) that has a path it gives nothing: see
+    `database`. With `twice` it can be read once more, by `again`.
+
+    Raises OSError where the path cannot be opened, ImportFailed for an archive that cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        twice: bool = False,
+        limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+    ) -> None:
+        self._opened = ExitStack()
+        self.limits, self.others = limits, 0
+        self._path = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+        self._held: bytearray | None = None
+        self._is_database = False
+        if isinstance(path, str | os.PathLike):
+            self._raw: IO[bytes] = self._of_path(os.fspath(path))
+            self.name = os.path.basename(os.fspath(path))
+        else:
+            self._raw, named = path, getattr(path, "name", None)
+            self.name = os.path.basename(named) if isinstance(named, str) and not named.startswith("<") else ""
+        try:
+            self._start = self._raw.tell() if self._raw.seekable() else None
+            self._measure()
+            self.stream = Ahead(self._raw)
+            if twice and self._start is None:
+                self._copy()
+            self._look()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def stem(self) -> str:
+        """What names the sessions of a file that names none itself."""
+        return self.name.split(".")[0]
+
+    def database(self) -> Connection:
+        """Return a new connection to the database that this is: at its path, or in memory where it is a stream.
+
+        Raises ImportFailed where it cannot be opened, or where a stream has more bytes than its limit.
+        """
+        from palimpsest.transfer.sources import databases
+
+        name = self.name or "the file"
+        if self._path is not None:
+            return databases.opened(self._path, name, self.limits)
+        if self._held is None:
+            self._held = bytearray()
+            while more := self.stream.read():
+                self._held += more
+                if len(self._held) > self.limits.database:
+                    hint = "it is held in memory, as it comes as a stream: give its path, or "
+                    told = self.limits.told("database", "bytes").replace("; ", f"; {hint}", 1)
+                    raise ImportFailed(name, f"is an SQLite database of {told}")
+        return databases.loaded(self._held, name, self.limits)
+
+    def again(self) -> None:
+        """Go back to the beginning."""
+        assert self._start is not None, "opened to be read twice"
+        self._raw.seek(self._start)
+        self.stream, self.others = Ahead(self._raw), 0
+        self._look()
+
+    def close(self) -> None:
+        """Close what was opened here; a stream that was given stays open."""
+        self._opened.close()
+
+    def _of_path(self, path: str) -> IO[bytes]:
+        """What is at a path: nothing of what SQLite reads, or may be about to write."""
+        from palimpsest.transfer.sources.databases import LEAST, is_database
+
+        facts = os.stat(path)
+        if stat.S_ISREG(facts.st_mode):
+            self._is_database = facts.st_size >= LEAST and is_database(path)
+            if self._is_database or (not facts.st_size and os.access(path, os.R_OK)):
+                self._size = facts.st_size
+                return io.BytesIO()
+        return self._opened.enter_context(open(path, "rb"))
+
+    def _measure(self) -> None:
+        self.size: int | None = None
+        if self._is_database:
+            self.size = self._size
+        elif self._start is not None:
+            self.size = self._raw.seek(0, os.SEEK_END) - self._start
+            self._raw.seek(self._start)
+
+    def _look(self) -> None:
+        head = self.stream.ahead(len(SQLITE))
+        self.is_sqlite = self._is_database or head == SQLITE
+        if head.startswith(ZIP):
+            self._unpack()
+
+    def _unpack(self) -> None:
+        from palimpsest.transfer.sources.archives import Archive
+
+        if self._start is None:
+            self._copy()
+        archive = self._opened.enter_context(Archive(self._raw, self.name or "the archive", self.limits))
+        self.size, self.others = archive.size, archive.others
+        self.stream = Ahead(archive)
+
+    def _copy(self) -> None:
+        """Put the stream into a temporary file, which has no name that could outlive this process; go on with that."""
+        copy: IO[bytes] = self._opened.enter_context(_nameless())
+        while waiting := self.stream.read():
+            copy.write(waiting)
+        copy.flush()
+        copy.seek(0)
+        self._raw, self._start = copy, 0
+        self._measure()
+        self.stream = Ahead(copy)
+
+
+def _nameless() -> IO[bytes]:
+    import tempfile
+
+    return tempfile.TemporaryFile(prefix="palimpsest-")

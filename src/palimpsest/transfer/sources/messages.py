@@ -1,0 +1,81 @@
+"""`messages`: JSON and JSON lines of provider messages, in every format; exports of Palimpsest among them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from palimpsest.formats import find_format
+from palimpsest.log.entry import Entry
+from palimpsest.transfer.sources import Piece
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.evidence import format_of, is_provider_message
+from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.shapes import first_messages, messages_of, pieces
+
+
+class Decoder:
+    """Decodes provider messages one at a time as they would be decoded together.
+
+    What that takes is the thought that a run of the model's messages began with: in some formats the rest of the run
+    is tied to it.
+    """
+
+    def __init__(self, format: str) -> None:
+        self._format = find_format(format)
+        self._thought: Any = None
+
+    def begin(self) -> None:
+        """Forget what came before."""
+        self._thought = None
+
+    def read(self, message: Any) -> list[Entry]:
+        """Return a message's entries. Raises InvalidEntry whose place begins with `messages[0]`."""
+        entries = self._format.decode([message], "messages")
+        if not entries or any(entry.role != "assistant" for entry in entries):
+            self._thought = None
+        elif self._thought is not None:
+            entries = self._format.decode([self._thought, message], "messages")[-len(entries) :]
+        elif all(entry.is_reasoning for entry in entries):
+            self._thought = message
+        return entries
+
+
+class Messages:
+    """Provider messages. The format is the one named, or the one that the first messages speak for."""
+
+    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+        self._document = Document(file.stream, file.name, file.limits)
+        sample = self._document.sample()
+        self.format: str | None = format or format_of(list(first_messages(sample)), sample, file.name or "the file")
+        self._decoder = Decoder(self.format)
+
+    @staticmethod
+    def speaks(value: object) -> bool:
+        """Whether this is a message, a list of messages, or an object that has them."""
+        if isinstance(value, list):
+            return any(isinstance(item, dict) and is_provider_message(item) for item in value[:50])
+        if not isinstance(value, dict):
+            return False
+        held = messages_of(value)
+        return is_provider_message(value) if held is None else not held[1] or Messages.speaks(held[1])
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the messages."""
+        return pieces(self._document, self)
+
+    def begin(self) -> None:
+        """Forget what came before."""
+        self._decoder.begin()
+
+    def is_message(self, value: Mapping[str, Any]) -> bool:
+        """Whether an object is a message."""
+        return is_provider_message(value)
+
+    def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
+        """Return a message's entries; nothing is left out."""
+        return self._decoder.read(message), {}
+
+    def conversation_id(self, messages: list[Any]) -> str | None:
+        """Provider messages do not say what they belong to."""
+        return None

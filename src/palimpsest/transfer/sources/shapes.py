@@ -1,0 +1,207 @@
+"""The shapes in which lists of messages are kept: alone, in lists, in objects; in lines or as one document.
+
+A source of messages is a `Reading`: it knows one message. All shapes are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from palimpsest.errors import InvalidEntry
+from palimpsest.log.entry import Entry
+from palimpsest.transfer.sources import Conversation, Piece
+from palimpsest.transfer.sources.common import need
+from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.values import Item
+
+LISTS = ("messages", "input", "contents")
+"""Where an object keeps its messages."""
+
+SYSTEMS = ("system", "instructions", "system_instruction", "systemInstruction")
+"""Where an object keeps what the system says beside the messages."""
+
+IDS = ("session_id", "id")
+NEITHER = "neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
+
+
+class Reading(Protocol):
+    """What a source knows of messages."""
+
+    def begin(self) -> None:
+        """A conversation begins: what was read before has nothing to do with what is read now."""
+        ...
+
+    def is_message(self, value: Mapping[str, Any]) -> bool:
+        """Whether an object is a message."""
+        ...
+
+    def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
+        """Return a message's entries, checked, and what of it was left out, by reason.
+
+        Raises InvalidEntry whose `where` begins with `messages[0]`.
+        """
+        ...
+
+    def conversation_id(self, messages: list[Any]) -> str | None:
+        """The id of the conversation that messages say they belong to."""
+        ...
+
+
+def is_export(value: object) -> bool:
+    """Whether this is a session that `export()` gave."""
+    return isinstance(value, dict) and "schema_version" in value and "entries" in value
+
+
+def messages_of(value: Mapping[str, Any]) -> tuple[str, list[Any]] | None:
+    """Where an object keeps its messages, and those; None where it has none."""
+    for key in LISTS:
+        held = value.get(key)
+        if isinstance(held, list):
+            return key, held
+    if isinstance(value.get("input"), str) and "role" not in value:
+        return "input", [{"role": "user", "content": value["input"]}]
+    return None
+
+
+def first_messages(sample: list[Any]) -> Iterator[Any]:
+    """The messages in the first values of a file, whatever shape they are in."""
+    for value in sample:
+        if isinstance(value, list):
+            yield from value[:50]
+        elif isinstance(value, dict) and not is_export(value):
+            held = messages_of(value)
+            if held is None:
+                yield value
+            else:
+                yield from held[1][:50]
+
+
+def pieces(document: Document, reading: Reading) -> Iterator[Piece]:
+    """Yield the messages of a document."""
+    shape = _Shapes(reading)
+    if document.layout == "list":
+        yield from shape.list_of(document)
+    else:
+        for item in document.items():
+            yield from shape.alone(item, document.layout == "lines")
+
+
+class _Shapes:
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def list_of(self, document: Document) -> Iterator[Piece]:
+        """A list is one conversation, unless its items are conversations themselves."""
+        if any(isinstance(value, dict) and self._reading.is_message(value) for value in document.sample()):
+            held = [value for value in document.sample() if isinstance(value, dict)]
+            conversation = Conversation(id=self._reading.conversation_id(held))
+            self._reading.begin()
+            for item in document.items():
+                place, end = f"messages[{item.place}]", item.end
+                if item.fault is None:
+                    yield self._message(item.value, place, conversation, end)
+                else:
+                    yield Piece(place=place, conversation=conversation, fault=item.fault, counts=True, end=end)
+            return
+        for item in document.items():
+            number = str(item.place + 1)
+            if item.fault is not None:
+                yield Piece(place=f"item {number}", fault=item.fault, counts=True, end=item.end)
+            else:
+                yield from self._value(item, f"item {number}", f"item {number} ", number)
+
+    def alone(self, item: Item, is_line: bool) -> Iterator[Piece]:
+        """A line of many, or the one value of a document."""
+        place = str(item.place)
+        if item.fault is not None:
+            yield Piece(place=place, fault=item.fault, counts=True, end=item.end)
+        elif is_line:
+            yield from self._value(item, place, f"{place}: ", place)
+        else:
+            yield from self._value(item, "messages", "", "")
+
+    def _value(self, item: Item, place: str, before: str, number: str) -> Iterator[Piece]:
+        value = item.value
+        if isinstance(value, list):
+            conversation = Conversation(id=self._reading.conversation_id(value), number=number)
+            yield from self._conversation(value, f"{before}messages", conversation, item.end)
+        elif is_export(value):
+            yield Piece(place=place, export=value, end=item.end)
+        elif isinstance(value, dict) and (held := messages_of(value)) is not None:
+            yield from self._object(value, held, before, number, item.end)
+        elif isinstance(value, dict) and self._reading.is_message(value):
+            yield self._message(value, place, None, item.end)
+            return
+        else:
+            yield Piece(place=place, fault=NEITHER, end=item.end)
+        yield Piece(place=place, counts=True, end=item.end)  # in the conversation that the file is
+
+    def _object(
+        self, value: Mapping[str, Any], held: tuple[str, list[Any]], before: str, number: str, end: int
+    ) -> Iterator[Piece]:
+        key, messages = held
+        own = next((value[name] for name in IDS if isinstance(value.get(name), str) and value[name]), None)
+        title = value.get("title")
+        conversation = Conversation(
+            id=own or self._reading.conversation_id(messages),
+            title=title if isinstance(title, str) else None,
+            number=number,
+        )
+        for name in SYSTEMS:
+            yield from self._system(value.get(name), name, before, conversation, end)
+        yield from self._conversation(messages, f"{before}{key}", conversation, end)
+        beside = [name for name in value if name not in (key, *IDS, *SYSTEMS, "title")]
+        if beside:
+            reason = "settings beside the messages, such as model and tools"
+            yield Piece(place=before or key, left_out={reason: len(beside)}, end=end)
+
+    def _system(self, given: Any, name: str, before: str, conversation: Conversation, end: int) -> Iterator[Piece]:
+        """What the system says beside the messages, as a message of its own that later ones do not depend on."""
+        if given in (None, "", [], {}):
+            return
+        place = f"{before}{name}"
+        try:
+            text = _system_text(given)
+        except InvalidEntry as fault:
+            yield Piece(place=place, conversation=conversation, fault=fault.reason, end=end)
+            return
+        yield Piece(
+            place=place,
+            conversation=conversation,
+            entries=(Entry(role="system", content=text),),
+            key=f"{name} {conversation.number}",
+            once=True,
+            end=end,
+        )
+
+    def _conversation(self, messages: list[Any], place: str, conversation: Conversation, end: int) -> Iterator[Piece]:
+        self._reading.begin()
+        for i, message in enumerate(messages):
+            yield self._message(message, f"{place}[{i}]", conversation, end)
+
+    def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
+        try:
+            entries, left_out = self._reading.read(need(message, dict, "messages[0]", "a message, which is a mapping"))
+        except InvalidEntry as fault:
+            within = fault.where.removeprefix("messages[0]").removeprefix(".")
+            reason = f"{within}: {fault.reason}" if within else fault.reason
+            return Piece(place=place, conversation=conversation, fault=reason, counts=True, end=end)
+        made = tuple(entries)
+        return Piece(place=place, conversation=conversation, entries=made, counts=True, left_out=left_out, end=end)
+
+
+def _system_text(given: Any) -> str:
+    """The text of a system prompt: text, a list of text blocks, or an object with parts."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, dict) and isinstance(given.get("parts"), list):
+        given = given["parts"]
+    if isinstance(given, dict) and isinstance(given.get("text"), str):
+        given = [given]
+    if isinstance(given, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in given]
+        told = [text for text in texts if isinstance(text, str)]
+        if len(told) == len(texts):
+            return "\n".join(told)
+    raise InvalidEntry("system", "neither text nor a list of text blocks")

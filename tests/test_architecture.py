@@ -1,0 +1,145 @@
+"""The shape of the code is as `docs/architecture.md` tells it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from functools import cache
+from pathlib import Path
+
+import palimpsest
+
+ROOT = Path(palimpsest.__file__).parent
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+
+GROUPS = frozenset(f"palimpsest.{group}" for group in ("formats", "sources", "stores", "strategies", "summarizers"))
+"""Groups of entry points, which the page names, too."""
+
+CIRCLE = frozenset(
+    f"palimpsest.sessions.{name}"
+    for name in (
+        "adding.appender",
+        "adding.verbs",
+        "compacting.auto",
+        "compacting.flush",
+        "compacting.verbs",
+        "derived",
+        "erasing.eraser",
+        "erasing.forget",
+        "erasing.scan",
+        "erasing.verbs",
+        "importing.files",
+        "importing.importer",
+        "memory",
+        "session",
+        "timeline",
+    )
+)
+"""The modules that name each other in a circle, in their types: nothing may join them, and who leaves is not named."""
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module and package, by its dotted name."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports() -> Mapping[str, AbstractSet[str]]:
+    """What each module imports of the others, anywhere in it, for type checkers or not; the root package apart."""
+    return {module: imported(module, path) for module, path in modules().items() if module != "palimpsest"}
+
+
+def imported(module: str, path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else node.module for name in whole}
+    return {name for name in found if name in modules()} - {"palimpsest", module}
+
+
+def packages() -> set[str]:
+    return {module for module, path in modules().items() if path.name == "__init__.py"} - {"palimpsest"}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def in_circles(graph: Mapping[str, AbstractSet[str]]) -> set[str]:
+    """What is left when whatever imports nothing that is left, or is imported by nothing that is left, has gone."""
+    left = set(graph)
+    while True:
+        importing = {module for module in left if graph[module] & left}
+        importers = {name for module in left for name in graph[module]}
+        if importing & importers == left:
+            return left
+        left = importing & importers
+
+
+def floors(graph: Mapping[str, AbstractSet[str]]) -> int:
+    """How many rooms the longest way down goes through."""
+
+    @cache
+    def below(name: str) -> int:
+        return 1 + max((below(other) for other in graph[name]), default=0)
+
+    return max(map(below, graph))
+
+
+def rooms() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {room(module): set() for module in imports()}
+    for module, others in imports().items():
+        graph[room(module)] |= {room(other) for other in others} - {room(module)}
+    return graph
+
+
+def test_whatever_the_page_names_is_there() -> None:
+    """Every path of a module on the page leads to a module, or to a name in one."""
+    named = set(re.findall(r"`(palimpsest(?:\.\w+)+)`", PAGE.read_text(encoding="utf-8"))) - GROUPS
+
+    lost = {name for name in named if name not in modules() and name.rpartition(".")[0] not in modules()}
+
+    assert lost == set()
+    assert named
+
+
+def test_the_page_names_every_package() -> None:
+    """A reader finds each package on the page, and in the list of layers each that stands in the root."""
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert {package for package in packages() if f"`{package}`" not in page} == set()
+    layers = page.partition("## The layers")[2].partition("```text\n")[2].partition("```")[0]
+    assert set(re.findall(r"\w+", layers)) == set(rooms())
+
+
+def test_the_root_is_looked_over_at_once() -> None:
+    """The root package holds at most 16 files and folders."""
+    entries = [path.name for path in ROOT.iterdir() if path.name != "__pycache__"]
+
+    assert len(entries) <= 16, sorted(entries)
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    """No two modules or more import each other in a circle, at run time or in types, beside those that are listed."""
+    found = in_circles(imports())
+
+    assert found - CIRCLE == set()
+    assert CIRCLE - found == set(), "these are free: take them off the list"
+
+
+def test_rooms_stand_on_few_floors() -> None:
+    """The packages of the root stand on at most 11 floors, and none imports in a circle."""
+    graph = rooms()
+
+    assert in_circles(graph) == set()
+    assert floors(graph) <= 11
