@@ -24,7 +24,7 @@ from measure import SESSION, Figure, alternate, arguments, memory_folder, over_r
 from workload import Turn, history, some
 
 from palimpsest import Ladder, Memory, Summarize, Triggers
-from palimpsest.sessions.compacting.snapshot import Surveyor
+from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.sync_session import Session
 from palimpsest.tokens.counter import encoding
 
@@ -54,19 +54,19 @@ SAID = "What was agreed before, in the words of a model, which are as many as it
 
 
 @contextmanager
-def looking() -> Iterator[list[Surveyor]]:
+def looking() -> Iterator[list[SnapshotReader]]:
     """Note every survey of a session meanwhile: each reads the whole active set."""
-    survey, surveys = Surveyor.survey, list[Surveyor]()
+    survey, surveys = SnapshotReader.survey, list[SnapshotReader]()
 
-    def surveying(surveyor: Surveyor, *given: Any, **more: Any) -> Any:
-        surveys.append(surveyor)
-        return survey(surveyor, *given, **more)
+    def surveying(snapshots: SnapshotReader, *given: Any, **more: Any) -> Any:
+        surveys.append(snapshots)
+        return survey(snapshots, *given, **more)
 
-    Surveyor.survey = surveying  # type: ignore[assignment,method-assign]
+    SnapshotReader.survey = surveying  # type: ignore[assignment,method-assign]
     try:
         yield surveys
     finally:
-        Surveyor.survey = survey  # type: ignore[method-assign]
+        SnapshotReader.survey = survey  # type: ignore[method-assign]
 
 
 def talk(count: int) -> list[Turn]:

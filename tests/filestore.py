@@ -47,7 +47,7 @@ def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
 
 def erase(store: Store, *seqs: int, key: SessionKey = KEY) -> Head:
     """Erase these entries."""
-    return drive(store.compact(key, Change(kind="erase", reason="asked", seqs=seqs)))
+    return drive(store.commit(key, Change(kind="erase", reason="asked", seqs=seqs)))
 
 
 def fork(store: Store, key: SessionKey = KEY, into: str = OTHER.session) -> None:

@@ -51,4 +51,4 @@ async def adding(store: Store, key: SessionKey, _: int) -> object:
 async def cutting(store: Store, key: SessionKey, number: int) -> object:
     """Add a message, and cut: that begins an epoch."""
     await adding(store, key, number)
-    return await store.compact(key, Change(kind="cut", reason="budget", view="another", cut=Cut()))
+    return await store.commit(key, Change(kind="cut", reason="budget", view="another", cut=Cut()))

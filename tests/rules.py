@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from palimpsest.context.result import Context
-from palimpsest.context.window import Item
+from palimpsest.context.window import CostedEntry
 from palimpsest.log.entry import Entry
 
 Message = dict[str, Any]
@@ -173,7 +173,7 @@ def unshown_pins(ctx: Context, entries: Sequence[Entry]) -> list[int]:
     ]
 
 
-def shown_items(ctx: Context) -> list[Item]:
+def shown_items(ctx: Context) -> list[CostedEntry]:
     """What the context was made of, item by item."""
     return [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.compaction import Interaction, Plan, Snapshot
+from palimpsest.compaction import InteractionGroups, Plan, Snapshot
 from palimpsest.context.window import Group, Meter, fill
 from palimpsest.formats import find_format
 from palimpsest.log import spans
@@ -102,7 +102,7 @@ def summary(covers: Iterable[int], tokens: int, *, revision: int = 1, source: in
     )
 
 
-def _interactions(linked: Sequence[Entry], head: Head, mask: int) -> list[Interaction]:
+def _interactions(linked: Sequence[Entry], head: Head, mask: int) -> list[InteractionGroups]:
     by_turn: dict[int, list[Group]] = {}
     for entry in linked:
         groups = by_turn.setdefault(entry.turn, [])
@@ -116,15 +116,15 @@ def _interactions(linked: Sequence[Entry], head: Head, mask: int) -> list[Intera
             group.pending = group.seq in waiting
             group.pinned = any(entry.seq in head.pinned for entry in group.entries)
             fill(group, mask, {}, meter())
-    found: list[Interaction] = []
+    found: list[InteractionGroups] = []
     for turn, groups in by_turn.items():
         last = groups[-1].entries[-1]
         ended = last.kind == "message" and last.role == "assistant" and not any(group.pending for group in groups)
-        found.append(Interaction(turn, tuple(groups), 0 < turn == head.turn and not ended))
+        found.append(InteractionGroups(turn, tuple(groups), 0 < turn == head.turn and not ended))
     return found
 
 
-def _only(interaction: Interaction, groups: Iterable[Group]) -> Interaction:
+def _only(interaction: InteractionGroups, groups: Iterable[Group]) -> InteractionGroups:
     return msgspec.structs.replace(interaction, groups=tuple(groups))
 
 
@@ -169,12 +169,12 @@ def _refilled(groups: Iterable[Group], gone: Sequence[spans.Span], mask: int) ->
     return kept
 
 
-def _merged(parts: Iterable[Interaction]) -> list[Interaction]:
+def _merged(parts: Iterable[InteractionGroups]) -> list[InteractionGroups]:
     by_turn: dict[int, list[Group]] = {}
     for one in parts:
         by_turn.setdefault(one.turn, []).extend(one.groups)
     whole = [(turn, sorted(groups, key=lambda group: group.seq)) for turn, groups in sorted(by_turn.items())]
-    return [Interaction(turn, tuple(groups), open=False) for turn, groups in whole if groups]
+    return [InteractionGroups(turn, tuple(groups), open=False) for turn, groups in whole if groups]
 
 
 def _summaries(before: Snapshot, plan: Plan) -> tuple[Summary, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from palimpsest.errors import SummarizerFailed
 from palimpsest.log.entry import Entry, Kind, Role, Status
 from palimpsest.log.summary import ItemKind, Summary
-from palimpsest.summaries import Draft, Prompt, Recipe, Reply, Source
+from palimpsest.summaries import Draft, Prompt, Recipe, Reply, SummarySource
 from palimpsest.summaries.density import summarise
 
 NONCE = "5eedc0ffee5eedc0"
@@ -48,7 +48,7 @@ def steps(*texts: str, missing: Sequence[str] | None = None, kind: ItemKind = "f
     return json.dumps(answer)
 
 
-def drive(source: Source, recipe: Recipe, answers: Iterable[Answer]) -> tuple[Draft, list[Prompt]]:
+def drive(source: SummarySource, recipe: Recipe, answers: Iterable[Answer]) -> tuple[Draft, list[Prompt]]:
     """Answer each prompt by the script, the last answer for ever; return the draft and the prompts.
 
     A failure in the script is thrown in. What comes out of the generator comes out of here.

@@ -219,11 +219,11 @@ def test_an_erasure_reads_no_record_that_tells_of_no_compaction(
         monkeypatch.setattr(records, "decoded", lambda body, kind: read.append(body) or real(body, kind))
 
         erase = Change(kind="erase", reason="r", seqs=(1,))
-        drive(memory.store.compact(key_of(session), erase))
+        drive(memory.store.commit(key_of(session), erase))
         assert read == []
         summarised(session, "short", (7, 12))
         read.clear()
-        drive(memory.store.compact(key_of(session), replace(erase, seqs=(13,))))
+        drive(memory.store.commit(key_of(session), replace(erase, seqs=(13,))))
 
         assert len(read) == 1
 
@@ -273,7 +273,7 @@ def test_a_branch_has_the_state_of_its_time(session: Session) -> None:
     context = session.context()
     summarised(session, "second", (7, 12), fold=(first,))
     attempts = Attempts(cursors={"buffer": 13, "old": 3}, failures=2)
-    drive(store_of(session).compact(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
+    drive(store_of(session).commit(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
 
     branch = session.fork("branch", at=context.revision)
     early = session.fork("early", at=1)
@@ -354,7 +354,7 @@ def compacted(memory: Memory) -> Session:
     session.rewind(revision)
     session.erase([13])
     attempts = Attempts(cursors={"buffer": 9}, paused_until=5)
-    drive(store_of(session).compact(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
+    drive(store_of(session).commit(key_of(session), Change(kind="attempt", reason="r", attempts=attempts)))
     return session
 
 
@@ -472,7 +472,7 @@ def test_spared_summaries_survive_an_export(memory: Memory) -> None:
     session.add(turn("2"))
     summarised(session, "stays", (1, 6))
     seqs = tuple(range(1, 7))
-    drive(store_of(session).compact(key_of(session), Change(kind="erase", reason="r", seqs=seqs, spare=True)))
+    drive(store_of(session).commit(key_of(session), Change(kind="erase", reason="r", seqs=seqs, spare=True)))
 
     memory.import_session(session.export(), session_id="copy")
 

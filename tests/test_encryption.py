@@ -157,7 +157,7 @@ def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
         session.add_user_message("hello")
         for count in (1, 2):
             given = dict(list(numbers.items())[:count])
-            drive(memory.store.compact(KEY, Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=given)))
+            drive(memory.store.commit(KEY, Change(kind="pseudonyms", reason="pseudonyms", pseudonyms=given)))
         session.fork("branch")
         session.add_user_message("more")
         assert MARKER.encode() not in bytes_of(tmp_path)

@@ -263,7 +263,7 @@ def test_no_old_row_can_be_put_back(step: str, tmp_path: Path) -> None:
         session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0, "summary_floor": 1})
         assert session.summaries()
         session.context()
-        drive(memory.store.compact(KEY, Change(kind="pin", reason="r", seqs=(7,), detail={"why": WORD})))
+        drive(memory.store.commit(KEY, Change(kind="pin", reason="r", seqs=(7,), detail={"why": WORD})))
         session_of(memory, "two").add_user_message("unrelated")
         session_of(memory, "branch").add_user_message("unrelated")
     first = Path(shutil.copy(path, tmp_path / "first.db"))

@@ -210,7 +210,7 @@ def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) 
     memory = Memory.open(path)
     memory.session("one").add_user_message("zanzibar " * 50)
     change = Change(kind="erase", reason="r", seqs=(1,))
-    drive(memory.store.compact(SessionKey("default", "one"), change))  # the store alone does not scrub
+    drive(memory.store.commit(SessionKey("default", "one"), change))  # the store alone does not scrub
     assert b"zanzibar" in remains(path)
 
     Memory.open(path).close()

@@ -16,7 +16,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.runtime.threads import unbroken
 from palimpsest.stores import Appended
-from palimpsest.stores.group_commit import GROUP, Append, GroupCommit, Refused
+from palimpsest.stores.group_commit import GROUP, Append, AppendRefused, GroupCommit
 
 KEY = SessionKey("t", "s")
 
@@ -73,7 +73,7 @@ def test_what_waits_is_written_together_up_to_a_limit() -> None:
 def test_what_cannot_be_stored_fails_alone() -> None:
     """An append that is refused is told so; those that were in its transaction are written without it."""
     fault = InvalidEntry("here", "no")
-    writer = Writer(lambda batch: Refused(batch[1], fault))
+    writer = Writer(lambda batch: AppendRefused(batch[1], fault))
     commits = GroupCommit(allocate_lock(), writer)
     good, bad, other = waiting(commits, 3)
 

@@ -16,7 +16,7 @@ import rules
 import strategies
 from laws import examples
 from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Session
-from palimpsest.log.head import OPEN_GROUP, Call, SessionKey
+from palimpsest.log.head import OPEN_GROUP, OpenCall, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from talks import Scripted
@@ -174,7 +174,7 @@ def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) 
     session.add([asking("a", "b"), telling("a", "one")])
     waits = session.stats().open_calls
 
-    load(memory, head={"calls": (Call(1, "a", "f", 1),)})
+    load(memory, head={"calls": (OpenCall(1, "a", "f", 1),)})
 
     assert waits == ("b",)
     assert session.verify().problems == (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from laws import examples
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Summary
-from palimpsest.summaries import Draft, Recipe, Rejected, Source
+from palimpsest.summaries import Draft, Recipe, Rejected, SummarySource
 from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.identifiers import missing
 from summaries import HOSTILE, logs, pins, summary, talk, texts, words
@@ -32,7 +32,7 @@ def told(
     pinned: Sequence[str] = (),
 ) -> Draft:
     """The summary of some entries, counted in words."""
-    source = Source(entries=entries, previous=previous, pinned=pinned)
+    source = SummarySource(entries=entries, previous=previous, pinned=pinned)
     return heuristic(source, Recipe(target=target, most=most, source_tokens=source_tokens), words)
 
 
@@ -338,8 +338,8 @@ def test_it_keeps_its_bounds(entries, pinned, target, most, source_tokens, count
     model = Summary(id="s", text=earlier, covers=((1, 1),), method="plain")
     made = Recipe(target=target, most=most, source_tokens=source_tokens)
     try:
-        one = heuristic(Source(entries=entries, previous=[model], pinned=pinned), made, count)
-        two = heuristic(Source(entries=entries, previous=[summary(one)], pinned=pinned), made, count)
+        one = heuristic(SummarySource(entries=entries, previous=[model], pinned=pinned), made, count)
+        two = heuristic(SummarySource(entries=entries, previous=[summary(one)], pinned=pinned), made, count)
     except Rejected as rejected:
         assert rejected.reason in ("no_gain", "empty")  # noqa: PT017
         return
@@ -418,7 +418,7 @@ def test_ten_thousand_entries_are_quick():
         *(f"Person{i} took ORD-{i} to Town{i % 90}, and I like that it is at {i % 24}:30." for i in range(10_000))
     )
     began = time.process_time()
-    heuristic(Source(entries=entries), Recipe(target=500, most=600, source_tokens=100_000), count)
+    heuristic(SummarySource(entries=entries), Recipe(target=500, most=600, source_tokens=100_000), count)
 
     assert time.process_time() - began < 10
     assert asked < 120

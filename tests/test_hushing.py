@@ -9,7 +9,7 @@ import pytest
 
 from palimpsest import ConfigError, MissingExtra
 from palimpsest.errors import PrivacyRefused
-from palimpsest.privacy.errors import hush
+from palimpsest.privacy.errors import redact_error
 
 SECRET = "walrus"
 
@@ -64,11 +64,11 @@ def test_whatever_an_error_keeps_is_hushed(fault: BaseException) -> None:
     """Arguments, fields, notes and what built-in errors keep outside of both; also when it is a cause."""
     assert SECRET in everything(fault)
     outer = raised(ConfigError("a", 1, "b"), fault)
-    hush(outer, told)
+    redact_error(outer, told)
     assert outer.__cause__ is None
     assert SECRET not in everything(outer)
 
-    hush(fault, told)
+    redact_error(fault, told)
     assert SECRET not in everything(fault)
 
 
@@ -76,7 +76,7 @@ def test_what_holds_nothing_private_stays_as_it_is() -> None:
     """Fields are the same objects, and causes are kept."""
     found = ["x"]
     fault = raised(ConfigError("a", found, "b"), KeyError("harmless"))
-    hush(fault, told)
+    redact_error(fault, told)
 
     assert isinstance(fault, ConfigError)
     assert fault.found is found
@@ -87,7 +87,7 @@ def test_a_cause_far_behind_is_found() -> None:
     """Also in a group of errors, and in what was going on when a cause was raised."""
     group = ExceptionGroup("several", [ValueError("x"), ValueError(f"it was {SECRET}")])
     fault = raised(ConfigError("a", 1, "b"), raised(KeyError("x"), group))
-    hush(fault, told)
+    redact_error(fault, told)
 
     assert fault.__cause__ is None
     assert fault.__context__ is None
@@ -96,7 +96,7 @@ def test_a_cause_far_behind_is_found() -> None:
 def test_a_refusal_says_why_nothing_is_told() -> None:
     """Where nothing can be checked, an error of that keeps its words: they hold nothing of the text."""
     fault = PrivacyRefused("redact_patterns[0]", "timeout", "it takes too long")
-    hush(fault, lambda text: "unchecked")
+    redact_error(fault, lambda text: "unchecked")
 
     assert (fault.rule, fault.kind) == ("redact_patterns[0]", "timeout")
     assert "it takes too long" in str(fault)

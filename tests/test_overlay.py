@@ -57,11 +57,11 @@ def filled(store: Store) -> None:
     """Put a session of every kind of thing, a branch of it, and items into a store."""
     drive(store.append(KEY, said("a", "b", "c", "d")))
     drive(store.count(KEY, "words", {1: 10, 2: 20}))
-    drive(store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2))))
+    drive(store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2))))
     state = Compaction()
     for text, place in (("first", 1), ("second", 2)):
         state = covering(state, text, (place, place))
-        drive(store.compact(KEY, Change(kind="compact", reason="compaction", compaction=state)))
+        drive(store.commit(KEY, Change(kind="compact", reason="compaction", compaction=state)))
         state = drive(state_of(store, KEY))
     head = drive(store.head(KEY))
     drive(store.fork(KEY, OTHER.session, replace(head, forked_from=("one", 4)), expect_epoch=head.epoch))
@@ -187,17 +187,17 @@ def write_everything(store: Store) -> None:
     for key in (KEY, new):
         drive(store.append(key, said("x", "y")))
         drive(store.count(key, "words", {1: 5, 3: 7}))
-        drive(store.compact(key, Change(kind="erase", reason="r", seqs=(1,))))
-        drive(store.compact(key, Change(kind="pin", reason="r", seqs=(2,))))
-    drive(store.compact(KEY, Change(kind="compact", reason="r", compaction=Compaction(evicted=((3, 3),)))))
+        drive(store.commit(key, Change(kind="erase", reason="r", seqs=(1,))))
+        drive(store.commit(key, Change(kind="pin", reason="r", seqs=(2,))))
+    drive(store.commit(KEY, Change(kind="compact", reason="r", compaction=Compaction(evicted=((3, 3),)))))
     head, records = drive(store.head(KEY)), tuple(drive(store.records(KEY)))
     drive(store.fork(KEY, "branch", head, expect_epoch=head.epoch))
-    drive(store.compact(SessionKey("owner", "branch"), Change(kind="clear", reason="r")))
+    drive(store.commit(SessionKey("owner", "branch"), Change(kind="clear", reason="r")))
     drive(store.load(KEY, Dump(head=head, entries=tuple(drive(store.read(KEY))), records=records), replace=True))
     drive(store.delete(OTHER))
     drive(store.put_item("owner", "n", "k", b"new"))
     drive(store.delete_item("owner", "n", "l"))
-    drive(store.compact(KEY, Change(kind="erase", reason="r", silence=(2, 3, 4))))
+    drive(store.commit(KEY, Change(kind="erase", reason="r", silence=(2, 3, 4))))
     drive(store.clear_items("owner"))
     drive(store.scrub())
     drive(store.lease("owner", "turn", "me", 5))
@@ -257,7 +257,7 @@ def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
     overlay = Overlay(below)
     assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["first", "second"]
 
-    drive(below.compact(KEY, Change(kind="erase", reason="r", seqs=(1,))))
+    drive(below.commit(KEY, Change(kind="erase", reason="r", seqs=(1,))))
 
     assert texts(overlay) == ["", "b", "c", "d"]
     assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["", "second"]
@@ -270,7 +270,7 @@ def test_an_erasure_above_reaches_the_branches_made_above(below: Store) -> None:
     drive(overlay.fork(KEY, "branch", head, expect_epoch=head.epoch))
     branch = SessionKey("owner", "branch")
 
-    drive(overlay.compact(branch, Change(kind="erase", reason="r", seqs=(2,))))
+    drive(overlay.commit(branch, Change(kind="erase", reason="r", seqs=(2,))))
 
     for key in (KEY, branch):
         assert texts(overlay, key) == ["a", "", "c", "d"]
@@ -293,7 +293,7 @@ def test_a_window_costs_a_window(below: Store) -> None:
 
     below.read = reading  # type: ignore[method-assign]
     drive(overlay.append(KEY, said("x")))
-    drive(overlay.compact(KEY, Change(kind="erase", reason="r", seqs=(4_990, 5_001))))
+    drive(overlay.commit(KEY, Change(kind="erase", reason="r", seqs=(4_990, 5_001))))
 
     found = drive(overlay.read(KEY, limit=50, newest_first=True, counter="words"))
     drive(overlay.read(KEY, after=100, limit=50))
@@ -317,7 +317,7 @@ def test_threads_may_share_an_overlay(below: Store) -> None:
             drive(overlay.append(KEY, batch, check_ids=True))
             drive(overlay.append(KEY, batch, check_ids=True))
             if number == 10:
-                drive(overlay.compact(KEY, Change(kind="erase", reason="r", seqs=(name + 1,))))
+                drive(overlay.commit(KEY, Change(kind="erase", reason="r", seqs=(name + 1,))))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
     for thread in threads:

@@ -69,7 +69,7 @@ def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path:
         session.add([{"role": "user", "content": f"{WORD} large " * 9_000}])
         session.erase([session.add_user_message("x").id], reason=WORD)
         store = memory.store
-        drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": WORD})))
+        drive(store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": WORD})))
         drive(store.put_item("default", "notes", "k", WORD.encode()))
         below = store if keys is None else store.below
         stored = [entry.text.encode() for entry in drive(below.read(KEY)) if not entry.erased]

@@ -55,7 +55,7 @@ def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
 def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder: Path) -> None:
     """Each line is a JSON object with revision, place, kind and head; the texts stand in it as they were said."""
     add(store, "Grüße aus Köln", "how are you?")
-    drive(store.compact(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "fine")
 
     first, *lines = [json.loads(line) for line in log_of(folder).read_text().splitlines()]

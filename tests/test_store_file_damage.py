@@ -42,7 +42,7 @@ def damaged(store: Store, folder: Path) -> Store:
     for number in range(5):
         add(store, f"{number}.a", f"{number}.b")
         if number == 1:
-            drive(store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut())))
+            drive(store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut())))
     lines = lines_of(folder)
     lines[4] = lines[4].replace(b"2.a", b"2.A")
     log_of(folder).write_bytes(b"".join(lines))
@@ -102,7 +102,7 @@ def test_a_damaged_log_can_be_erased_in(damaged: Store, folder: Path) -> None:
 def test_nothing_is_erased_before_a_damaged_record(store: Store, folder: Path) -> None:
     """A damaged record may tell of what is to be erased: the erasure is refused and changes nothing."""
     add(store, "a")
-    drive(store.compact(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "b")
     lines = lines_of(folder)
     lines[2] = lines[2].replace(b"kept", b"kepT")
@@ -119,7 +119,7 @@ def test_nothing_is_erased_before_a_damaged_record(store: Store, folder: Path) -
 def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path) -> None:
     """Where the damaged line is a record, all entries can still be read."""
     add(store, "a")
-    drive(store.compact(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "b")
     lines = lines_of(folder)
     lines[2] = lines[2].replace(b"kept", b"kepT")
@@ -158,7 +158,7 @@ def sample(folder: Path) -> None:
                 ],
             )
         )
-    drive(store.compact(KEY, Change(kind="cut", reason="high water", view="main", cut=Cut(start=4))))
+    drive(store.commit(KEY, Change(kind="cut", reason="high water", view="main", cut=Cut(start=4))))
     erase(store, 2)
     drive(store.count(KEY, "words", {1: 5, 3: 7, 4: 300}))
     fork(store)

@@ -43,7 +43,7 @@ def store(folder: Path) -> Iterator[Store]:
 def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> None:
     """Wherever its last line ends, a log is read up to the line before; the next append takes its place."""
     add(store, "a", "b")
-    drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,))))
+    drive(store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,))))
     log = log_of(folder)
     whole = log.read_bytes()
     head = drive(store.head(KEY))

@@ -69,7 +69,7 @@ def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: 
     add(store, "sesame", "sesame " * 20_000)
     drive(store.count(KEY, "words", {1: 7, 2: 8}))
     if end == "clear":
-        drive(store.compact(KEY, Change(kind="clear", reason="asked")))
+        drive(store.commit(KEY, Change(kind="clear", reason="asked")))
     elif end == "delete":
         drive(store.delete(KEY))
     else:
@@ -99,7 +99,7 @@ def test_a_large_content_is_kept_once_for_all_that_say_it(store: Store, folder: 
     assert texts(store, KEY._replace(session="branch")) == ["", "a", BIG]
     drive(store.delete(KEY))
     assert texts(store, KEY._replace(session="branch")) == ["", "a", BIG]
-    drive(store.compact(KEY._replace(session="branch"), Change(kind="clear", reason="asked")))
+    drive(store.commit(KEY._replace(session="branch"), Change(kind="clear", reason="asked")))
 
     assert files(folder, "content") == []
 
@@ -217,7 +217,7 @@ VERBS: dict[str, Callable[[Store, int], object]] = {
     "append": lambda store, _: add(store, "more"),
     "listing": lambda store, _: drive(store.sessions(KEY.tenant)),
     "count": lambda store, n: drive(store.count(KEY, "words", {n - 1: 3})),
-    "cut": lambda store, _: drive(store.compact(KEY, Change(kind="pin", reason="r", seqs=()))),
+    "cut": lambda store, _: drive(store.commit(KEY, Change(kind="pin", reason="r", seqs=()))),
     "records": lambda store, n: drive(store.records(KEY, after=n // 50)),
 }
 
@@ -269,7 +269,7 @@ def test_memory_does_not_grow_with_the_log(folder: Path, number: int) -> None:
     fork(store)
     erase(store, number // 2)
     drive(store.sweep(0))
-    drive(store.compact(OTHER, Change(kind="clear", reason="r")))
+    drive(store.commit(OTHER, Change(kind="clear", reason="r")))
     drive(store.delete(KEY))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -308,7 +308,7 @@ def test_ids_are_found_in_whatever_file_the_log_is_in_now(store: Store, folder: 
         erase(store, number + 1)
         assert drive(other.append(KEY, [Entry(id=f"id {number}", content="?")], check_ids=True)).added == 0
         assert drive(other.append(KEY, [Entry(id="id 0", content="0")], check_ids=True)).added == 0
-    drive(store.compact(KEY, Change(kind="clear", reason="asked")))
+    drive(store.commit(KEY, Change(kind="clear", reason="asked")))
 
     assert drive(other.append(KEY, [Entry(id="id 0", content="new")], check_ids=True)).added == 1
     assert [entry.text for entry in drive(store.fetch(KEY, ids=["id 0", "id 1"]))] == ["new"]

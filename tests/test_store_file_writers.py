@@ -156,8 +156,8 @@ def anything(store: Store, dice: random.Random) -> None:
     steps: list[Callable[[], object]] = [
         *[lambda: add(store, said, "small", key=key)] * 4,
         lambda: drive(store.append(key, [Entry(id="given", content="same")], check_ids=True)),
-        lambda: drive(store.compact(key, Change(kind="erase", reason="r", seqs=tuple(sorted(seqs[:2]))))),
-        lambda: drive(store.compact(key, Change(kind="clear", reason="r"))),
+        lambda: drive(store.commit(key, Change(kind="erase", reason="r", seqs=tuple(sorted(seqs[:2]))))),
+        lambda: drive(store.commit(key, Change(kind="clear", reason="r"))),
         lambda: drive(store.fork(key, other.session, head, expect_epoch=head.epoch)),
         lambda: drive(store.load(other, Dump(head=Head(), entries=(), records=()), replace=True)),
         lambda: drive(store.delete(key)),
@@ -201,7 +201,7 @@ def test_whatever_several_writers_do_at_once_nothing_is_damaged(folder: Path) ->
 
 ENDS: dict[str, Callable[[Store], object]] = {
     "erase": lambda store: erase(store, 1),
-    "clear": lambda store: drive(store.compact(KEY, Change(kind="clear", reason="r"))),
+    "clear": lambda store: drive(store.commit(KEY, Change(kind="clear", reason="r"))),
     "replace": lambda store: drive(store.load(KEY, Dump(head=Head(), entries=(), records=()), replace=True)),
     "delete": lambda store: drive(store.delete(KEY)),
 }
@@ -252,7 +252,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(store: Store, clock: FakeC
     fences = []
     for text in "abc":
         add(store, text)
-        drive(store.compact(KEY, Change(kind="pin", reason=text, seqs=())))
+        drive(store.commit(KEY, Change(kind="pin", reason=text, seqs=())))
         fences.append(drive(store.lease("t", text, "me", 10)))
         clock.advance(-3600)
 

@@ -153,7 +153,7 @@ class TwoStores(RuleBasedStateMachine):
         self.spared = self.spared or spare
         gone = tuple(sorted(seqs & there))
         change = Change(kind=kind, reason="r", view=view, cut=cut, seqs=gone, unpin=unpin, usage=usage, spare=spare)
-        self.both(lambda store: store.compact(key, change, expect_revision=revision, expect_epoch=epoch))
+        self.both(lambda store: store.commit(key, change, expect_revision=revision, expect_epoch=epoch))
 
     @rule(
         key=KEYS,
@@ -179,7 +179,7 @@ class TwoStores(RuleBasedStateMachine):
                 summary=made, current=current, covered=spans.union(state.covered, cover), evicted=evicted
             )
         change = Change(kind="compact", reason="r", compaction=after, attempts=Attempts(failures=len(seqs)))
-        self.both(lambda store: store.compact(key, change, expect_epoch=epoch))
+        self.both(lambda store: store.commit(key, change, expect_epoch=epoch))
 
     @rule(key=KEYS, to=st.integers(0, 5))
     def rewind(self, key: SessionKey, to: int) -> None:
@@ -187,7 +187,7 @@ class TwoStores(RuleBasedStateMachine):
         head = drive(self.model.head(key)) or Head()
         times = [0, *self.states(key)]
         change = Change(kind="rewind", reason="r", back=replace(head, compaction=times[min(to, len(times) - 1)]))
-        self.both(lambda store: store.compact(key, change))
+        self.both(lambda store: store.commit(key, change))
 
     def states(self, key: SessionKey) -> dict[int, Compaction]:
         """The states of compaction that the session's records hold, by their revisions."""

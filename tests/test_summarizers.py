@@ -18,7 +18,7 @@ from palimpsest.summaries.models import SUMMARIZERS, as_summarizer
 from palimpsest.summaries.models.callables import CallableSummarizer
 from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
-from palimpsest.summaries.models.resilience import Caller, Failure, Limits
+from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure
 from palimpsest.testing.clock import FakeClock
 from runs import WORLDS, Complete, inline
 
@@ -301,7 +301,7 @@ class Lab:
     def __init__(self, chance: float = 1.0, **limits: Any) -> None:
         self.now, self.chance = 1_000.0, chance
         self.slept: list[float] = []
-        self.caller = Caller("lab", Limits(**limits), lambda: self.now, self.sleep, lambda: self.chance)
+        self.caller = Caller("lab", CallLimits(**limits), lambda: self.now, self.sleep, lambda: self.chance)
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest.log.summary import Summary, SummaryItem
-from palimpsest.summaries import Rejected, Source
+from palimpsest.summaries import Rejected, SummarySource
 from palimpsest.summaries.guards import (
     Protected,
     Support,
@@ -27,7 +27,7 @@ def test_pinned_are_those_of_the_source_and_of_the_summaries_before():
     """An identifier pinned once stays pinned in every later summary."""
     before = Summary(id="s", text="A-1", covers=((1, 1),), items=(SummaryItem(kind="fact", text="A-1", pinned=True),))
 
-    assert pinned_of(Source(entries=(), previous=(before,), pinned=("B-2", "A-1", " "))) == ("B-2", "A-1")
+    assert pinned_of(SummarySource(entries=(), previous=(before,), pinned=("B-2", "A-1", " "))) == ("B-2", "A-1")
 
 
 def test_every_pinned_identifier_counts_and_one_in_twenty_of_the_others_may_go():

@@ -49,38 +49,38 @@ COMMANDS = {
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Failed(click.ClickException):
+class OperationFailed(click.ClickException):
     """The operation failed."""
 
     def format_message(self) -> str:
         return clean(self.message)
 
 
-class Refused(Failed):
+class InputRefused(OperationFailed):
     """An option, an id or a configuration is not accepted."""
 
     exit_code = 2
 
 
-class Missing(Failed):
+class Missing(OperationFailed):
     """What was asked for is not there."""
 
     exit_code = 3
 
 
-class Conflicting(Failed):
+class Conflicting(OperationFailed):
     """Another writer was first, or an id came back with other content."""
 
     exit_code = 4
 
 
-class Unavailable(Failed):
+class Unavailable(OperationFailed):
     """The store cannot be reached, written or read."""
 
     exit_code = 5
 
 
-class Root(click.Group):
+class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, and turns errors into exit statuses."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -113,17 +113,17 @@ class Root(click.Group):
             ctx.exit(INTERRUPTED)
 
 
-def failure(error: Exception) -> Failed:
+def failure(error: Exception) -> OperationFailed:
     """Return what ends the command for an error of the library."""
     from palimpsest import ConfigError, Conflict, EntryNotFound, StoreError
 
-    endings: dict[type[Exception], type[Failed]] = {
-        ConfigError: Refused,
+    endings: dict[type[Exception], type[OperationFailed]] = {
+        ConfigError: InputRefused,
         EntryNotFound: Missing,
         Conflict: Conflicting,
         StoreError: Unavailable,
     }
-    return next((ending for kind, ending in endings.items() if isinstance(error, kind)), Failed)(str(error))
+    return next((ending for kind, ending in endings.items() if isinstance(error, kind)), OperationFailed)(str(error))
 
 
 def _leave_the_pipe() -> NoReturn:
@@ -193,7 +193,7 @@ def examples(*lines: str) -> str:
 
 
 @click.group(
-    cls=Root,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("palimpsest demo", "palimpsest import chat.jsonl --session support-7", "palimpsest show support-7"),
 )

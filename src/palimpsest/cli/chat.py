@@ -17,8 +17,8 @@ from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_js
 from palimpsest.cli.privacy import redactor, telling
 
 if TYPE_CHECKING:
-    from palimpsest.runtime.logs import Told
-    from palimpsest.summaries.models.chat_model import Answer, BoundModel, ChatModel
+    from palimpsest.runtime.logs import Redact
+    from palimpsest.summaries.models.chat_model import BoundModel, ChatModel, ModelAnswer
 
 UNKNOWN_WINDOW = 8_000
 """Tokens of a request to a model whose window nobody knows."""
@@ -90,11 +90,11 @@ def chat_command(
     if not no_compact:
         by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **at)
         options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
-    runner, told = Inline(), telling(redactor())
-    runner.told = told
+    runner, redact = Inline(), telling(redactor())
+    runner.redact = redact
     try:
         with open_memory(store, tenant, create=True) as memory:
-            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, told, as_json=as_json)
+            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, redact, as_json=as_json)
             chat.run()
     finally:
         drive(runner.close())
@@ -130,13 +130,13 @@ class Chat:
         model: BoundModel,
         system: str | None,
         options: dict[str, Any],
-        told: Told | None,
+        redact: Redact | None,
         *,
         as_json: bool,
     ) -> None:
-        self.told: Told = told or str
+        self.redact: Redact = redact or str
         """Leaves of what a provider says, in an answer or of a failure, what may be printed."""
-        self.streams = told is None
+        self.streams = redact is None
         self.session = memory.session(session, **options)
         self.model, self.system, self.as_json = model, system, as_json
         self.terminal = on_terminal(sys.stdin) and on_terminal()
@@ -187,10 +187,10 @@ class Chat:
                 )
         self._account(context, answer)
 
-    def _answer(self, context: Context) -> Answer:
+    def _answer(self, context: Context) -> ModelAnswer:
         from palimpsest.runtime.runner import drive
 
-        shown = Shown(self.told, streams=self.streams, silent=self.as_json)
+        shown = AnswerPrinter(self.redact, streams=self.streams, silent=self.as_json)
         reserve = context.budget.reserve if context.budget is not None else 0
         messages = context.request()["messages"]
         try:
@@ -198,15 +198,15 @@ class Chat:
         finally:
             shown.end()
 
-    def _account(self, context: Context, answer: Answer) -> None:
+    def _account(self, context: Context, answer: ModelAnswer) -> None:
         """Say how full the budget was, how much of it came from a cache, and how many summaries there are."""
         whole = context.budget.available if context.budget is not None else None
         summaries = len(self.session.summaries())
         if self.as_json:
             spent = answer.spent
             figures = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost": spent.cost}
-            told = {"answer": self.told(answer.text), "tokens": context.tokens, "budget": whole, **figures}
-            click.echo(to_json({**told, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
+            redact = {"answer": self.redact(answer.text), "tokens": context.tokens, "budget": whole, **figures}
+            click.echo(to_json({**redact, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
             return
         parts = [f"{context.tokens:,} tokens"]
         if whole:
@@ -223,7 +223,7 @@ class Chat:
 
     def _fail(self, why: str) -> None:
         self.failed = True
-        why = self.told(why)
+        why = self.redact(why)
         if self.as_json:
             click.echo(to_json({"error": why}, indent=None))
         else:
@@ -279,15 +279,15 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
 }
 
 
-class Shown:
+class AnswerPrinter:
     """Prints an answer piece by piece; where it is not to be streamed as a whole, as far as it came.
 
     A policy needs the whole: what is private may begin in one piece and end in another. It is called from another
     thread, so that a broken pipe is kept for `end`.
     """
 
-    def __init__(self, told: Told, *, streams: bool, silent: bool) -> None:
-        self._told, self._streams, self._silent, self._open = told, streams, silent, False
+    def __init__(self, redact: Redact, *, streams: bool, silent: bool) -> None:
+        self._redact, self._streams, self._silent, self._open = redact, streams, silent, False
         self._held: list[str] = []
         self._broken: BrokenPipeError | None = None
 
@@ -308,7 +308,7 @@ class Shown:
         if self._broken is not None:
             raise self._broken
         if self._open:
-            click.echo(clean(self._told("".join(self._held))))
+            click.echo(clean(self._redact("".join(self._held))))
 
 
 def _typed() -> Iterator[str]:

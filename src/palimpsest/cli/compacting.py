@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palimpsest.cli.app import Conflicting, Failed, examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import Conflicting, OperationFailed, examples, expect_somebody, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 
@@ -95,7 +95,7 @@ def compact_command(
     if result.reason == "pending":
         raise Conflicting(result.why or "another compaction of this session is under way")
     if result.reason in FAILURES:
-        raise Failed(result.why or f"nothing was changed: {result.reason}")
+        raise OperationFailed(result.why or f"nothing was changed: {result.reason}")
 
 
 def _destroys(chat: Session, strategy: Any) -> bool:
@@ -264,7 +264,7 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
         console().print(rows)
     problems = [f"{line(name)}: {problem}" for name, one in found.items() for problem in one.problems]
     if problems:
-        raise Failed("\n".join(problems))
+        raise OperationFailed("\n".join(problems))
 
 
 def _all(memory: Any) -> list[str]:

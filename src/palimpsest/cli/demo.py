@@ -26,7 +26,7 @@ KEPT = 4
 """Interactions that the compaction at the end leaves as they are."""
 
 
-class Step(NamedTuple):
+class ModelCall(NamedTuple):
     """One model call as Palimpsest makes it: its human turn, what was sent, and the cut before it if there was one."""
 
     turn: int
@@ -61,7 +61,7 @@ class Compacted(NamedTuple):
     verified: bool
 
 
-class Outcome(NamedTuple):
+class DemoFigures(NamedTuple):
     """All figures of a run."""
 
     bills: Sequence[Bill]
@@ -100,7 +100,7 @@ def demo_command(budget: int, model: str, as_json: bool) -> None:
 # --- the replay
 
 
-def run(budget: int, model: str, show: Callable[[Step], object]) -> Outcome:
+def run(budget: int, model: str, show: Callable[[ModelCall], object]) -> DemoFigures:
     """Replay the conversation in all four ways; `show` is told of every call."""
     from palimpsest.tokens.counter import encoding
 
@@ -125,12 +125,12 @@ def run(budget: int, model: str, show: Callable[[Step], object]) -> Outcome:
                 windows.call()
                 cut = cuts[-1] if len(cuts) > known else None
                 answer = turn[turn.index(new[-1]) + 1]
-                show(Step(number, ours.calls, sent, cached, cut, answer is turn[-1]))
+                show(ModelCall(number, ours.calls, sent, cached, cut, answer is turn[-1]))
         assert context is not None, "the conversation has calls"
         fact = _early_fact(chat, context)
         compacted = _compacted(chat, tools)
     bills = (windows.everything, windows.by_message, windows.by_turn, ours)
-    return Outcome(bills, len(cuts), len(turns), fact.entries, fact, compacted, time.perf_counter() - began)
+    return DemoFigures(bills, len(cuts), len(turns), fact.entries, fact, compacted, time.perf_counter() - began)
 
 
 def _rounds(turn: Sequence[Message]) -> Iterator[list[Message]]:
@@ -171,7 +171,7 @@ def _compacted(chat: Session, tools: Sequence[Message]) -> Compacted:
     )
 
 
-def figures(outcome: Outcome, model: Model, budget: int) -> dict[str, Any]:
+def figures(outcome: DemoFigures, model: Model, budget: int) -> dict[str, Any]:
     """Return all figures as JSON values."""
     input_price, cached_price = _prices(model)
     ways = {
@@ -211,11 +211,11 @@ def _prices(model: Model) -> tuple[float, float]:
 
 
 @contextmanager
-def _lines() -> Iterator[Callable[[Step], object]]:
+def _lines() -> Iterator[Callable[[ModelCall], object]]:
     """One line a human turn: what its last call sent, what of that was cached, and its cuts."""
     cuts: list[dict[str, Any]] = []
 
-    def show(step: Step) -> None:
+    def show(step: ModelCall) -> None:
         if step.cut is not None:
             cuts.append(step.cut)
         if step.ends_turn:
@@ -234,7 +234,7 @@ def _told(cut: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _live(budget: int) -> Iterator[Callable[[Step], object]]:
+def _live(budget: int) -> Iterator[Callable[[ModelCall], object]]:
     """A bar of the budget that fills and is cut, with a line above it for every cut."""
     from rich.console import Group
     from rich.live import Live
@@ -245,7 +245,7 @@ def _live(budget: int) -> Iterator[Callable[[Step], object]]:
     width = max(min(screen.width, 100) - 2, 20)
     screen.print(Text(f"One support conversation, {total} turns, held in {budget:,} tokens a call\n", "bold"))
 
-    def drawn(step: Step) -> Group:
+    def drawn(step: ModelCall) -> Group:
         new = step.sent - step.cached
         shares = [(step.cached / budget, "green", "█"), (new / budget, "yellow", "█")]
         legend = Text.assemble(
@@ -259,7 +259,7 @@ def _live(budget: int) -> Iterator[Callable[[Step], object]]:
 
     with Live(console=screen, refresh_per_second=20, transient=True) as live:
 
-        def show(step: Step) -> None:
+        def show(step: ModelCall) -> None:
             if step.cut is not None:
                 text = Text(f"turn {step.turn:>3}  {_told(step.cut)}", "dim")
                 text.truncate(width, overflow="ellipsis")
@@ -273,7 +273,7 @@ def _live(budget: int) -> Iterator[Callable[[Step], object]]:
 HEADINGS = ("", "tokens sent", "cached", "largest call", "$ per call", "to ours")
 
 
-def rows(outcome: Outcome, model: Model, budget: int) -> Iterator[tuple[str, ...]]:
+def rows(outcome: DemoFigures, model: Model, budget: int) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table as they are printed, ours last."""
     prices = _prices(model)
     ours = outcome.bills[-1].cost(*prices)
@@ -283,7 +283,7 @@ def rows(outcome: Outcome, model: Model, budget: int) -> Iterator[tuple[str, ...
         yield bill.name, f"{bill.sent:,}", f"{bill.cached_share:.0%}", largest, f"{cost:.4f}", f"{cost / ours:.1f}x"
 
 
-def _print_table(outcome: Outcome, model: Model, budget: int) -> None:
+def _print_table(outcome: DemoFigures, model: Model, budget: int) -> None:
     from rich.text import Text
 
     screen = console()

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from palimpsest.cli.app import Failed, examples, json_option, store_options
+from palimpsest.cli.app import OperationFailed, examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import Cleaning, note, print_json
 
@@ -57,5 +57,5 @@ def export_command(
         try:
             size = chat.export_to(output, format=format)
         except OSError as fault:
-            raise Failed(f"{output}: {fault.strerror}") from fault
+            raise OperationFailed(f"{output}: {fault.strerror}") from fault
     note(f"Wrote {size:,} bytes to {output}.")

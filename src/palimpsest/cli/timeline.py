@@ -81,7 +81,7 @@ def _why(record: Record) -> str:
 # --- diff
 
 
-class Change(NamedTuple):
+class Hunk(NamedTuple):
     """A run of messages: kept, or some taken away and others put in their place."""
 
     kept: int
@@ -134,21 +134,21 @@ def _between(chat: Session, one: int, other: int) -> list[Record]:
     return chat.history(after=min(one, other), before=max(one, other) + 1)
 
 
-def changed(before: Sequence[Message], after: Sequence[Message]) -> Iterator[Change]:
+def changed(before: Sequence[Message], after: Sequence[Message]) -> Iterator[Hunk]:
     """Yield what makes `after` of `before`, in order; messages are alike where their JSON is."""
     left, right = ([json.dumps(message, sort_keys=True) for message in given] for given in (before, after))
     for what, i, k, j, n in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         if what == "equal":
-            yield Change(k - i, [], [])
+            yield Hunk(k - i, [], [])
         else:
-            yield Change(0, list(enumerate(before[i:k], i)), list(enumerate(after[j:n], j)))
+            yield Hunk(0, list(enumerate(before[i:k], i)), list(enumerate(after[j:n], j)))
 
 
 def _side(context: Context) -> dict[str, Any]:
     return {"revision": context.revision, "messages": len(context.messages), "tokens": context.tokens}
 
 
-def _diff_json(before: Context, after: Context, changes: list[Change], between: list[Record]) -> dict[str, Any]:
+def _diff_json(before: Context, after: Context, changes: list[Hunk], between: list[Record]) -> dict[str, Any]:
     return {
         "from": _side(before),
         "to": _side(after),
@@ -166,12 +166,12 @@ def _diff_json(before: Context, after: Context, changes: list[Change], between: 
     }
 
 
-def _same_prefix(changes: list[Change]) -> int:
+def _same_prefix(changes: list[Hunk]) -> int:
     """How many messages both begin with: what a provider's cache may have kept."""
     return changes[0].kept if changes else 0
 
 
-def _print_diff(before: Context, after: Context, changes: list[Change], between: list[Record], *, width: int) -> None:
+def _print_diff(before: Context, after: Context, changes: list[Hunk], between: list[Record], *, width: int) -> None:
     from rich.text import Text
 
     screen = console()

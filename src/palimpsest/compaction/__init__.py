@@ -36,7 +36,7 @@ Reason = Literal[
 """Why a compaction did nothing."""
 
 
-class Interaction(msgspec.Struct, frozen=True):
+class InteractionGroups(msgspec.Struct, frozen=True):
     """A human message (`turn`, its `seq`; 0: the preamble) and the groups until the next one, without what is inactive.
 
     `open` says that it is the newest of the log, and has no final answer yet, or an unanswered call. Every other one is
@@ -83,8 +83,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     message that it is. `notes` is what a note in the place of an old result costs, by its `seq`.
     """
 
-    interactions: Sequence[Interaction]
-    archived: Sequence[Interaction] = ()
+    interactions: Sequence[InteractionGroups]
+    archived: Sequence[InteractionGroups] = ()
     summaries: Sequence[Summary] = ()
     pinned: frozenset[int] = frozenset()
     max_tokens: int | None = None

@@ -7,7 +7,7 @@ from math import ceil
 import msgspec
 
 from palimpsest.compaction import Snapshot, TriggerDecision
-from palimpsest.compaction.rules import Activity, Reading, measured, of_active_set, readings
+from palimpsest.compaction.rules import Activity, Observation, measured, of_active_set, readings
 from palimpsest.compaction.selecting import countable, uncovered
 from palimpsest.compaction.triggers import Triggers
 
@@ -27,7 +27,7 @@ def decide(triggers: Triggers, activity: Activity, failures: dict[str, str] | No
     return _decision(max(quiet, key=lambda reading: reading.observed / reading.threshold))
 
 
-def _decision(reading: Reading) -> TriggerDecision:
+def _decision(reading: Observation) -> TriggerDecision:
     return TriggerDecision(reading.fired, reading.rule, reading.observed, reading.threshold, reading.op)
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from palimpsest.compaction import Interaction, Snapshot
+from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.compaction.selecting import countable, is_free, part, uncovered
 from palimpsest.context.conditions import Condition, parse
 from palimpsest.context.window import Meter, message_values
 
 if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers
-    from palimpsest.context.short_term import Rule
+    from palimpsest.context.short_term import AppliedCondition
 
 
-class Reading(NamedTuple):
+class Observation(NamedTuple):
     """What a rule has observed, in which unit. One that is not `awake` stays quiet until there is something new."""
 
     rule: str
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
         return self.observed > self.threshold if self.op == ">" else self.observed >= self.threshold
 
 
-def readings(triggers: Triggers, activity: Activity, failures: dict[str, str]) -> Iterator[Reading]:
+def readings(triggers: Triggers, activity: Activity, failures: dict[str, str]) -> Iterator[Observation]:
     """Yield what each rule that is on observes now, in the order in which they are told."""
     if activity.completed:
         yield from _of_interactions(triggers, activity, failures)
@@ -44,23 +44,23 @@ def readings(triggers: Triggers, activity: Activity, failures: dict[str, str]) -
     yield from of_active_set(triggers, activity.snapshot)
     idle = triggers.idle_seconds or 0
     if idle > 0:
-        yield Reading("idle_seconds", activity.idle, idle, ">=", _completed_since(activity.snapshot))
+        yield Observation("idle_seconds", activity.idle, idle, ">=", _completed_since(activity.snapshot))
 
 
-def _of_interactions(triggers: Triggers, activity: Activity, failures: dict[str, str]) -> Iterator[Reading]:
+def _of_interactions(triggers: Triggers, activity: Activity, failures: dict[str, str]) -> Iterator[Observation]:
     snapshot = activity.snapshot
     awake = _completed_since(snapshot)
     limit = triggers.input_tokens_threshold or 0
     if limit > 0:
-        yield Reading("input_tokens_threshold", activity.input_tokens or 0, limit, ">", awake)
+        yield Observation("input_tokens_threshold", activity.input_tokens or 0, limit, ">", awake)
     quantity, tokens = triggers.interaction_threshold_qty or 0, triggers.interaction_threshold_tokens or 0
     if quantity <= 0 and tokens <= 0:
         return
     counted = _meeting(countable(snapshot), triggers, activity, failures)
     if quantity > 0:
-        yield Reading("interaction_threshold_qty", len(counted), quantity, ">=", awake)
+        yield Observation("interaction_threshold_qty", len(counted), quantity, ">=", awake)
     if tokens > 0:
-        yield Reading("interaction_threshold_tokens", measured(counted, snapshot.seen, tokens), tokens, ">", awake)
+        yield Observation("interaction_threshold_tokens", measured(counted, snapshot.seen, tokens), tokens, ">", awake)
 
 
 def _is_awake(snapshot: Snapshot) -> bool:
@@ -68,7 +68,7 @@ def _is_awake(snapshot: Snapshot) -> bool:
     return not snapshot.tried or _completed_since(snapshot)
 
 
-def _of_tools(triggers: Triggers, activity: Activity) -> Iterator[Reading]:
+def _of_tools(triggers: Triggers, activity: Activity) -> Iterator[Observation]:
     failed = {"error", "denied"} if triggers.denied_is_error else {"error"}
     for rule, statuses in (("on_tools_success_threshold", {"success"}), ("on_tools_error_threshold", failed)):
         patterns: tuple[str, ...] = getattr(triggers, rule)
@@ -78,27 +78,27 @@ def _of_tools(triggers: Triggers, activity: Activity) -> Iterator[Reading]:
                 for name, status in _results(activity)
                 if name and status in statuses and any(_matches(pattern, name) for pattern in patterns)
             ]
-            yield Reading(rule, len(found), 1, ">=", awake=_is_awake(activity.snapshot))
+            yield Observation(rule, len(found), 1, ">=", awake=_is_awake(activity.snapshot))
 
 
-def of_active_set(triggers: Triggers, snapshot: Snapshot) -> Iterator[Reading]:
+def of_active_set(triggers: Triggers, snapshot: Snapshot) -> Iterator[Observation]:
     """Yield what the rules observe that are looked at after each append."""
     entries, tokens, messages = triggers.max_entries or 0, triggers.max_active_tokens or 0, triggers.message_count or 0
     anywhere, closed = _new_group(snapshot, anywhere=True), _new_group(snapshot, anywhere=False)
     if entries > 0:
-        yield Reading("max_entries", snapshot.entries, entries, ">", anywhere, "entries")
+        yield Observation("max_entries", snapshot.entries, entries, ">", anywhere, "entries")
     if tokens > 0:
         observed = snapshot.tokens if _kept(snapshot) <= tokens else _since(snapshot)
-        yield Reading("max_active_tokens", observed, tokens, ">", anywhere, "tokens")
+        yield Observation("max_active_tokens", observed, tokens, ">", anywhere, "tokens")
     if triggers.threshold is not None:
         if most := triggers.max_tokens or snapshot.max_tokens:
             limit = part(triggers.threshold, most)
-            yield Reading("threshold", _filled(snapshot, limit, most), limit, ">=", closed, "tokens")
+            yield Observation("threshold", _filled(snapshot, limit, most), limit, ">=", closed, "tokens")
         if most := triggers.max_messages or snapshot.max_messages:
             limit = part(triggers.threshold, most)
-            yield Reading("threshold", snapshot.messages, limit, ">=", closed, "messages")
+            yield Observation("threshold", snapshot.messages, limit, ">=", closed, "messages")
     if messages > 0:
-        yield Reading("message_count", snapshot.messages, messages, ">=", closed, "messages")
+        yield Observation("message_count", snapshot.messages, messages, ">=", closed, "messages")
 
 
 # --- what is new, and what was kept
@@ -126,11 +126,11 @@ def _new_group(snapshot: Snapshot, *, anywhere: bool) -> bool:
     )
 
 
-def _ended(interaction: Interaction) -> int:
+def _ended(interaction: InteractionGroups) -> int:
     return interaction.groups[-1].entries[-1].seq
 
 
-def measured(counted: Sequence[Interaction], seen: int, limit: int) -> int:
+def measured(counted: Sequence[InteractionGroups], seen: int, limit: int) -> int:
     """Tokens of these interactions; where those that the last run kept exceed the limit alone, of those since."""
     kept = sum(interaction.tokens for interaction in counted if _ended(interaction) < seen)
     since = sum(interaction.tokens for interaction in counted if _ended(interaction) >= seen)
@@ -188,14 +188,14 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _meeting(
-    interactions: list[Interaction], triggers: Triggers, activity: Activity, failures: dict[str, str]
-) -> list[Interaction]:
+    interactions: list[InteractionGroups], triggers: Triggers, activity: Activity, failures: dict[str, str]
+) -> list[InteractionGroups]:
     """Those that meet all conditions. One that names a message is met where any message meets it."""
     if not triggers.interaction_conditions:
         return interactions
-    from palimpsest.context.short_term import Rule, interaction_values  # only where there are conditions
+    from palimpsest.context.short_term import AppliedCondition, interaction_values  # only where there are conditions
 
-    rules = [Rule(_parsed(text), False, failures) for text in triggers.interaction_conditions]
+    rules = [AppliedCondition(_parsed(text), False, failures) for text in triggers.interaction_conditions]
     snapshot = activity.snapshot
     facts: dict[str, object] = {
         "id": activity.session,
@@ -214,7 +214,9 @@ def _meeting(
     return met[::-1]
 
 
-def _is_met(rule: Rule, interaction: Interaction, values: dict[str, dict[str, object]], meter: Meter, age: int) -> bool:
+def _is_met(
+    rule: AppliedCondition, interaction: InteractionGroups, values: dict[str, dict[str, object]], meter: Meter, age: int
+) -> bool:
     if not rule.condition.per_message:
         return rule.holds(values)
     members = interaction.entries

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from palimpsest.compaction import Interaction, Snapshot
+from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.context.window import Group
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
@@ -48,12 +48,12 @@ def is_free(group: Group, snapshot: Snapshot) -> bool:
     return not group.pending and not is_fixed(group, snapshot)
 
 
-def completed(snapshot: Snapshot) -> list[Interaction]:
+def completed(snapshot: Snapshot) -> list[InteractionGroups]:
     """Return the completed active interactions, oldest first: those of which something may leave."""
     return _completed(snapshot.interactions, snapshot)
 
 
-def _completed(interactions: Iterable[Interaction], snapshot: Snapshot) -> list[Interaction]:
+def _completed(interactions: Iterable[InteractionGroups], snapshot: Snapshot) -> list[InteractionGroups]:
     return [
         interaction
         for interaction in interactions
@@ -61,18 +61,18 @@ def _completed(interactions: Iterable[Interaction], snapshot: Snapshot) -> list[
     ]
 
 
-def uncovered(snapshot: Snapshot) -> list[Interaction]:
+def uncovered(snapshot: Snapshot) -> list[InteractionGroups]:
     """Return the interactions that no summary covers, oldest first: those that are active, and those of the archive.
 
     One of which a cut has evicted a part is there once, whole.
     """
     if not snapshot.archived:
         return list(snapshot.interactions)
-    found: dict[int, Interaction] = {}
+    found: dict[int, InteractionGroups] = {}
     for part in (*snapshot.archived, *snapshot.interactions):
         before = found.get(part.turn)
         groups = part.groups if before is None else tuple(sorted((*before.groups, *part.groups), key=_seq))
-        found[part.turn] = Interaction(part.turn, groups, part.open)
+        found[part.turn] = InteractionGroups(part.turn, groups, part.open)
     return [found[turn] for turn in sorted(found)]
 
 
@@ -80,7 +80,7 @@ def _seq(group: Group) -> int:
     return group.seq
 
 
-def countable(snapshot: Snapshot) -> list[Interaction]:
+def countable(snapshot: Snapshot) -> list[InteractionGroups]:
     """Return the completed interactions that triggers count, oldest first: those that no summary covers.
 
     What a context's cuts have evicted counts like the rest, or a budget would keep them from ever being enough.

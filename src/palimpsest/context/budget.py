@@ -110,7 +110,7 @@ def unscaled(tokens: int, factor: float) -> int:
     return counted if scaled(counted, factor) <= tokens else counted - 1
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a session or a call says about its budget, not yet resolved. Tokens; None: not given."""
 
     max_tokens: int | None = None
@@ -131,7 +131,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("max_context_ratio", ratio, "a number over 0 and at most 1, or None")
 
 
-def bounds_of(limits: Limits, model: Model | None, name: str | None) -> Bounds:
+def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bounds:
     """Return what the limits come to with this model. Raises ConfigError for a share of an unknown window.
 
     A reserve that is not given is 0 beside `max_tokens`, else the model's output limit, but at most half of the
@@ -160,7 +160,7 @@ LEAST_LOW_WATER = 0.2
 """Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
 
 
-def resolve(bounds: Bounds, limits: Limits, fixed: Fixed, factor: float, low: float) -> Budget | None:
+def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float) -> Budget | None:
     """Return the budget in numbers, or None where nothing bounds the context."""
     limit, reserve, share = bounds
     if limit is None and limits.max_messages is None:

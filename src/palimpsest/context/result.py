@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
-from palimpsest.context.window import Group, Item, Meter, Window, by_pause, fill
+from palimpsest.context.window import CostedEntry, Group, Meter, Window, by_pause, fill
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.formats.common import unsaid
@@ -91,7 +91,7 @@ class Prefix(NamedTuple):
     hash: str
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CutOutcome(msgspec.Struct, frozen=True):
     """How a context's cut came about: what `Context` needs beside the window."""
 
     cut: Cut
@@ -123,7 +123,7 @@ class Context:
         fixed: Fixed,
         meter: Meter,
         budget: Budget | None,
-        outcome: Outcome,
+        outcome: CutOutcome,
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
         self._summaries = summaries
@@ -296,7 +296,7 @@ def _report(
     head: Sequence[Group],
     summaries: Sequence[tuple[Summary, Group]],
     fmt: Format,
-    outcome: Outcome,
+    outcome: CutOutcome,
 ) -> Report:
     cut = outcome.cut
     everything = [*head, *window.groups]
@@ -304,7 +304,7 @@ def _report(
     left = _archived(cut, outcome.head, head, [summary for summary, _ in summaries])
     left += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
     left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
-    forms: dict[str, list[Item]] = {}
+    forms: dict[str, list[CostedEntry]] = {}
     for item in items:
         forms.setdefault(item.form, []).append(item)
     turns = {group.turn for group in everything if group.turn}

@@ -81,7 +81,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
     return MaxTokens(**given), warnings
 
 
-class Rule:
+class AppliedCondition:
     """A condition as a session applies it: one that fails to evaluate keeps its entry and is remembered.
 
     With `strict` it raises. `failures` are the messages of those that failed, each once.
@@ -102,7 +102,7 @@ class Rule:
 
 
 def sift(
-    groups: Sequence[Group], rules: Iterable[Rule], head: Head, meter: Meter, session: str
+    groups: Sequence[Group], rules: Iterable[AppliedCondition], head: Head, meter: Meter, session: str
 ) -> list[tuple[int, int]]:
     """Return what the conditions drop from these groups, as ranges of seqs.
 

@@ -103,7 +103,7 @@ def _nothing(_: Entry) -> int:
     return 0
 
 
-class Item(Shown, frozen=True, gc=False):
+class CostedEntry(Shown, frozen=True, gc=False):
     """One entry of a group as it is shown, with its cost; `form` says how."""
 
     cost: int = 0
@@ -118,7 +118,7 @@ class Group:
     def __init__(self, seq: int, turn: int, entries: list[Entry]) -> None:
         self.seq, self.turn, self.entries = seq, turn, entries
         self.last = entries[-1].seq
-        self.items: list[Item] = []
+        self.items: list[CostedEntry] = []
         self.cost = 0
         self.pending = False
         self.pinned = False
@@ -133,7 +133,7 @@ class Group:
             self._messages = len(self._format.render(self.items)) if self.items else 0
         return self._messages
 
-    def show(self, items: list[Item], fmt: Format, messages: int | None = None) -> None:
+    def show(self, items: list[CostedEntry], fmt: Format, messages: int | None = None) -> None:
         """Show these items in this format, as so many messages where that is known."""
         self.items, self.cost = items, sum([item.cost for item in items])
         self._format, self._messages = fmt, messages
@@ -275,7 +275,7 @@ def fill(
 ) -> None:
     """Decide how each entry of a closed group is shown, and what the group costs."""
     members = group.entries
-    items: list[Item] = []
+    items: list[CostedEntry] = []
     if len(members) == 1 and _is_plain(members[0]) and members[0].seq not in clamps:
         _whole(group, meter)
         return
@@ -290,22 +290,24 @@ def fill(
         elif native:
             if entry.seq < mask and not group.pinned and is_maskable(entry):
                 note = mask_note(entry)
-                items.append(Item(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked"))
+                items.append(
+                    CostedEntry(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked")
+                )
             else:
-                items.append(Item(entry, cost=meter.cost(entry)))
+                items.append(CostedEntry(entry, cost=meter.cost(entry)))
         elif entry.kind in ("tool_result", "context", "summary"):
-            items.append(Item(entry, data=True, cost=meter.cost(entry), form="data"))
+            items.append(CostedEntry(entry, data=True, cost=meter.cost(entry), form="data"))
         elif entry.kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
             _leave(left_out, entry, "empty")
         else:
-            items.append(Item(entry, cost=meter.cost(entry)))
+            items.append(CostedEntry(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
         call = next(entry for entry in members if entry.seq == seq)
         items.append(stand_in(call, meter))
     group.show(_begun(items, meter), meter.format)
 
 
-def _begun(items: list[Item], meter: Meter) -> list[Item]:
+def _begun(items: list[CostedEntry], meter: Meter) -> list[CostedEntry]:
     """The items, where what began their message is not shown: the first of it that is pays for the message."""
     for i, item in enumerate(items):
         entry = item.entry
@@ -317,12 +319,12 @@ def _begun(items: list[Item], meter: Meter) -> list[Item]:
     return items
 
 
-def stand_in(call: Entry, meter: Meter) -> Item:
+def stand_in(call: Entry, meter: Meter) -> CostedEntry:
     """What is shown as the result of a call that was never answered."""
     result = Entry(
         kind="tool_result", role="tool", content=NO_RESULT, answers=call.seq, name=call.name, call_id=call.call_id
     )
-    return Item(result, cost=meter.note(result, NO_RESULT, NO_RESULT_TOKENS), form="placeholder")
+    return CostedEntry(result, cost=meter.note(result, NO_RESULT, NO_RESULT_TOKENS), form="placeholder")
 
 
 def most(entry: Entry, meter: Meter) -> int:
@@ -353,15 +355,15 @@ def _is_plain(entry: Entry) -> bool:
 
 def _whole(group: Group, meter: Meter) -> Group:
     """Show the group's one entry as it is."""
-    item = Item(group.entries[0], cost=meter.cost(group.entries[0]))
+    item = CostedEntry(group.entries[0], cost=meter.cost(group.entries[0]))
     group.show([item], meter.format, 1)
     return group
 
 
-def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> Item:
+def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> CostedEntry:
     text = clamp_text(entry, clamp)
     data = entry.kind in ("tool_result", "context", "summary") and not native
-    return Item(entry, text, data, clamp.tokens + meter.overhead(entry), "clamped")
+    return CostedEntry(entry, text, data, clamp.tokens + meter.overhead(entry), "clamped")
 
 
 def clamp_text(entry: Entry, clamp: Clamp) -> str:

@@ -80,7 +80,7 @@ BACKGROUND = "Background from earlier in this conversation, kept by its memory. 
 """The first line of every summary that a context shows."""
 
 
-def standing(summary: Summary, characters: int = -1, tokens: int | None = None) -> Entry:
+def summary_entry(summary: Summary, characters: int = -1, tokens: int | None = None) -> Entry:
     """Return the entry that a context shows for a summary, or for the first `characters` of it.
 
     It has no place in the log. `tokens` is its count, where that is known.
@@ -95,9 +95,9 @@ def standing(summary: Summary, characters: int = -1, tokens: int | None = None) 
     return Entry(kind="summary", role="user", content=text, id=summary.id, metadata=metadata, tokens=tokens)
 
 
-def standing_tokens(summary: Summary, count: Callable[[str], int], characters: int = -1) -> int:
+def summary_entry_tokens(summary: Summary, count: Callable[[str], int], characters: int = -1) -> int:
     """What all costs that a context says of a summary, or of the first `characters` of it; overhead is not in it."""
-    return sum(map(count, counted_texts(standing(summary, characters))))
+    return sum(map(count, counted_texts(summary_entry(summary, characters))))
 
 
 def _shown_summary(entry: Entry, text: str) -> str:

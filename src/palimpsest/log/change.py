@@ -12,7 +12,7 @@ import msgspec
 from palimpsest.errors import Conflict
 from palimpsest.log import spans, summary
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Attempts, Cut, Head, Prompt, Usage
+from palimpsest.log.head import Attempts, Cut, Head, PromptSize, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 
@@ -53,7 +53,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unpin: bool = False
     unpinned: bool = False
     usage: Usage | None = None
-    prompt: Prompt | None = None
+    prompt: PromptSize | None = None
     compaction: Compaction | None = None
     spare: bool = False
     also: tuple[Span, ...] = ()

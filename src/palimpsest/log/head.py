@@ -41,7 +41,7 @@ class SessionKey(NamedTuple):
     session: str
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An unanswered call: its place, its id and tool as they came, and its group."""
 
     seq: int
@@ -63,7 +63,7 @@ class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: int
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all).
 
     `tokens` is what that costs by the counter of this name.
@@ -97,7 +97,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gone: tuple[Span, ...] = ()
     compaction: int = 0
     skipped: tuple[Span, ...] = ()
-    summaries: tuple[Standing, ...] = ()
+    summaries: tuple[ShownSummary, ...] = ()
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
     renderer: int = RENDERER
@@ -137,7 +137,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_cached: int = 0
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PromptSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the last context came to, in the provider's tokens, and the revision that it shows."""
 
     tokens: int
@@ -201,13 +201,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tail: int = 0
     reasoning: bool = False
     pauses: bool = False
-    calls: tuple[Call, ...] = ()
+    calls: tuple[OpenCall, ...] = ()
     pinned: tuple[int, ...] = ()
     contexts: dict[str, tuple[int, str]] = {}
     erased: int = 0
     views: dict[str, Cut] = {}
     usage: Usage | None = None
-    prompt: Prompt | None = None
+    prompt: PromptSize | None = None
     turns: int = 0
     rewound: tuple[Span, ...] = ()
     hidden: int = 0

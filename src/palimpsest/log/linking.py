@@ -22,7 +22,7 @@ import msgspec
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Entry, digest, placed_ids
-from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Call, Head
+from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Head, OpenCall
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class _Linker:
         if kind == "tool_call":
             self.group = entry.group
             if not entry.erased:
-                self.calls.append(Call(seq, entry.call_id, entry.name, entry.group))
+                self.calls.append(OpenCall(seq, entry.call_id, entry.name, entry.group))
         elif kind == "tool_result":
             self.close(entry.answers)
         else:
@@ -140,7 +140,7 @@ class _Linker:
         if (entry.pinned or (entry.role == "system" and kind == "message")) and not entry.erased:
             self.pinned = (*self.pinned, seq)
 
-    def answered(self, result: Entry) -> Call | None:
+    def answered(self, result: Entry) -> OpenCall | None:
         """The call that a result answers, or None for an orphan.
 
         One that says which call it answers, by its place here, or, with a place of its own, by that in the log that
@@ -210,7 +210,7 @@ def _refuse_more(head: Head) -> None:
     )
 
 
-def _length(call: Call) -> int:
+def _length(call: OpenCall) -> int:
     return len(call.call_id or "") + len(call.name or "")
 
 

@@ -60,7 +60,7 @@ def newest_of(humans: Sequence[int], left: Sequence[Span]) -> int:
 # --- a log walked again
 
 
-class LeftOut(NamedTuple):
+class Displaced(NamedTuple):
     """What the replacement of a revision left out."""
 
     revision: int
@@ -76,10 +76,10 @@ def standing(records: Sequence[Record]) -> Sequence[Record]:
     return records
 
 
-def left_out(records: Sequence[Record]) -> list[LeftOut]:
+def left_out(records: Sequence[Record]) -> list[Displaced]:
     """Return what the replacements among these records have left out, oldest first; those taken back are not there."""
     return [
-        LeftOut(record.revision, record.compaction.evicted)
+        Displaced(record.revision, record.compaction.evicted)
         for record in standing(records)
         if record.kind == "replace" and record.compaction is not None
     ]
@@ -88,7 +88,7 @@ def left_out(records: Sequence[Record]) -> list[LeftOut]:
 class Walk:
     """Follows the entries of a log that have their links, oldest first, and what was left out in between."""
 
-    def __init__(self, first_seq: int, left: Sequence[LeftOut] = ()) -> None:
+    def __init__(self, first_seq: int, left: Sequence[Displaced] = ()) -> None:
         self.head = Head(first_seq=first_seq, next_seq=first_seq)
         self._due, self._humans = list(left), list[int]()
 

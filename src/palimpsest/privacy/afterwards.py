@@ -1,6 +1,6 @@
 """Redaction after the fact: what of a stretch of a session is private, and what comes in its place. Pure.
 
-`Found` looks at entries, records and the head and remembers only what changes; `Redaction` puts that in place, in a
+`Findings` looks at entries, records and the head and remembers only what changes; `Redaction` puts that in place, in a
 store that rewrites (`palimpsest.stores.rewriting`).
 """
 
@@ -17,7 +17,7 @@ import msgspec
 from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.change import Record, outdated
 from palimpsest.log.entry import Entry, digest
-from palimpsest.log.head import Cut, Head, SessionKey, Standing
+from palimpsest.log.head import Cut, Head, SessionKey, ShownSummary
 from palimpsest.log.summary import Summary
 from palimpsest.privacy.cleaning import Finding
 from palimpsest.privacy.pseudonyms import Pseudonyms
@@ -58,7 +58,7 @@ class Unchecked(NamedTuple):
     why: str
 
 
-class Found:
+class Findings:
     """What was found in a stretch of one session: what is to come in the place of what, and what to tell of it."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Redaction:
 
     keeps_texts = False
 
-    def __init__(self, key: SessionKey, epoch: int, found: Found) -> None:
+    def __init__(self, key: SessionKey, epoch: int, found: Findings) -> None:
         self._key, self._epoch, self._found = key, epoch, found
 
     def head(self, head: Head) -> Head:
@@ -256,7 +256,8 @@ def _fitting(cut: Cut, changed: Collection[int], records: Collection[int]) -> Cu
     """The cut without what was reckoned of texts that are others now: they are clamped, and counted, anew."""
     clamps = tuple(clamp for clamp in cut.clamps if clamp.seq not in changed)
     shown = tuple(
-        Standing(one.revision, one.characters, one.tokens) if one.revision in records else one for one in cut.summaries
+        ShownSummary(one.revision, one.characters, one.tokens) if one.revision in records else one
+        for one in cut.summaries
     )
     return cut if (clamps, shown) == (cut.clamps, cut.summaries) else _replace(cut, clamps=clamps, summaries=shown)
 

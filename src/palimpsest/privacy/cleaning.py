@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True):
     count: int
 
 
-class Failed(Exception):
+class RuleFailed(Exception):
     """A rule could not be applied. Holds nothing of the text."""
 
     def __init__(self, rule: str, kind: Literal["timeout", "error", "unstable"], why: str) -> None:
@@ -164,7 +164,7 @@ class Cleaner:
             if cleaned is text or cleaned == text:
                 return text
             text = cleaned
-        raise Failed("redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match what they leave")
+        raise RuleFailed("redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match what they leave")
 
     def _matched(self, text: str, tally: Tally) -> str:
         for i, (matcher, string) in enumerate(self._patterns):
@@ -176,7 +176,7 @@ class Cleaner:
             except TimeoutError:
                 places = None
             if places is None:  # outside of the block above, so that no traceback leads to the text
-                raise Failed(f"redact_patterns[{i}]", "timeout", "it takes too long for the text that it was given")
+                raise RuleFailed(f"redact_patterns[{i}]", "timeout", "it takes too long for the text that it was given")
             if not matcher.linear:
                 tally.spend(i, self._clock() - start)
             found = self._outside(text, places, tally.numbering) if places else places
@@ -212,7 +212,7 @@ class Cleaner:
         except Exception as error:  # noqa: BLE001 (whatever a recogniser raises: nothing was checked)
             spans, why = [], f"it raised {type(error).__name__}"
         if why is not None:  # outside of the block above, because what was raised may hold the text
-            raise Failed(f"recognisers.{use.name}", "error", why)
+            raise RuleFailed(f"recognisers.{use.name}", "error", why)
         return [span for span in spans if span.start < span.end]
 
     def _stand_in(self, text: str, span: Span, use: Use, tally: Tally) -> str:

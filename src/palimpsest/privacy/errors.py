@@ -6,44 +6,44 @@ from collections.abc import Iterator
 from typing import Any
 
 from palimpsest.errors import PrivacyRefused
-from palimpsest.runtime.logs import Told
+from palimpsest.runtime.logs import Redact
 
 _OUTSIDE = ("msg", "object", "strerror", "filename", "filename2")
 """Fields of errors that are built in, which neither `args` nor `vars` lead to."""
 
 
-def hush(fault: BaseException, told: Told) -> None:
+def redact_error(fault: BaseException, redact: Redact) -> None:
     """Take what is private out of an error, and let go of causes that hold some of it.
 
     Fields that hold some of it become the text that they show, without it. What the frames of a traceback hold stays.
     """
     if not isinstance(fault, PrivacyRefused):  # that one holds nothing of the text, and is to say why nothing is told
-        fault.args = tuple(_plain(one, told) for one in fault.args)
+        fault.args = tuple(_plain(one, redact) for one in fault.args)
         fields = vars(fault)
         for name, value in fields.items():
-            fields[name] = _plain(value, told)
+            fields[name] = _plain(value, redact)
         for name, value in _outside(fault):
-            if (plain := _plain(value, told)) is not value:
+            if (plain := _plain(value, redact)) is not value:
                 setattr(fault, name, plain)
-    if any(_quotes(cause, told) for cause in _causes(fault)):
+    if any(_quotes(cause, redact) for cause in _causes(fault)):
         fault.__cause__ = fault.__context__ = None
 
 
-def _plain(value: Any, told: Told) -> Any:
+def _plain(value: Any, redact: Redact) -> Any:
     """The value itself where nothing was found in what it shows."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        text = told(value)
+        text = redact(value)
         return value if text == value else text
     if isinstance(value, bytes):
         text = value.decode("utf-8", "replace")
-        return value if told(text) == text else b""
+        return value if redact(text) == text else b""
     if type(value) in (list, tuple):
-        items = [_plain(one, told) for one in value]
+        items = [_plain(one, redact) for one in value]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
     shown = repr(value)
-    text = told(shown)
+    text = redact(shown)
     return value if text == shown else text
 
 
@@ -52,10 +52,10 @@ def _outside(fault: BaseException) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if isinstance(value, str | bytes)]
 
 
-def _quotes(fault: BaseException, told: Told) -> bool:
+def _quotes(fault: BaseException, redact: Redact) -> bool:
     """Whether something private is in what an error says or keeps."""
     kept = [str(fault), fault.args, vars(fault), *(value for _, value in _outside(fault))]
-    return any(_plain(one, told) is not one for one in kept)
+    return any(_plain(one, redact) is not one for one in kept)
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:

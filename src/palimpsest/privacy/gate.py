@@ -34,26 +34,26 @@ UNCHECKED = "[withheld: it could not be checked for what is private]"
 """Stands for a text of an error or a log that could not be checked."""
 
 
-class Heads(Protocol):
+class HeadStore(Protocol):
     """What of a store a session's pseudonyms need: its head, and a way to change it."""
 
     async def head(self, key: SessionKey) -> Head | None:
         """Return the session's head, or None for a session that does not exist."""
         ...
 
-    async def compact(self, key: SessionKey, change: Change, *, expect_revision: int | None = None) -> Head:
+    async def commit(self, key: SessionKey, change: Change, *, expect_revision: int | None = None) -> Head:
         """Commit one change and return the new head. Raises Conflict."""
         ...
 
 
-class Slot(NamedTuple):
+class Admitted(NamedTuple):
     """One entry of a batch: what of it is stored (None: nothing), and what this process may use in its place."""
 
     kept: Entry | None
     own: Entry | None = None
 
 
-class Admission:
+class Gate:
     """What a memory admits. Without a redactor it admits everything as it is."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
@@ -61,18 +61,18 @@ class Admission:
         self.outside: Callable[..., Awaitable[Any]] | None = None
         """Runs a function beside the event loop; None where there is no loop."""
 
-    async def entries(self, store: Heads, key: SessionKey, entries: Sequence[Entry]) -> list[Slot]:
+    async def entries(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> list[Admitted]:
         """Return what may be stored of entries that are to be added together, in place.
 
         New pseudonyms are in the session's head when it returns. Raises PrivacyRefused, for all of them.
         """
         redactor = self.redactor
         if redactor is None:
-            return [Slot(entry) for entry in entries]
+            return [Admitted(entry) for entry in entries]
         verdicts = await (self._numbered(store, key, entries) if redactor.numbers else self._verdicts(entries))
-        return [Slot(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
+        return [Admitted(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
 
-    async def _numbered(self, store: Heads, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
+    async def _numbered(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
         """The verdicts on entries, when their pseudonyms are in the session's head."""
         from palimpsest.privacy.pseudonyms import Pseudonyms
 
@@ -86,7 +86,7 @@ class Admission:
             while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
                 change = Change(kind="pseudonyms", reason="pseudonyms", created=head.created, pseudonyms=numbers)
                 try:
-                    await store.compact(key, change, expect_revision=head.revision)
+                    await store.commit(key, change, expect_revision=head.revision)
                     return verdicts
                 except Conflict:
                     head = await store.head(key) or Head()
@@ -118,10 +118,10 @@ class Admission:
         if self.withholds("summary"):  # what they stand for is active again
             made = [record.compaction.summary for record in records if record.compaction is not None]
             gone += [seq for one in made if one is not None for low, high in one.covers for seq in range(low, high + 1)]
-        told = {record.revision: self.record(record) for record in records}
-        told |= {record.revision: record for record in forgotten(told.values(), head, gone)[0]} if gone else {}
+        redact = {record.revision: self.record(record) for record in records}
+        redact |= {record.revision: record for record in forgotten(redact.values(), head, gone)[0]} if gone else {}
         numbers = verdicts[-1].pseudonyms.numbers if verdicts else head.pseudonyms
-        return [kept.get(entry.seq, entry) for entry in entries], list(told.values()), numbers
+        return [kept.get(entry.seq, entry) for entry in entries], list(redact.values()), numbers
 
     def shown(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return stored entries as they may leave this process, in place: they may be older than the policy.
@@ -167,7 +167,7 @@ class Admission:
         """Whether entries of this kind may not be kept."""
         return self.redactor is not None and self.redactor.withholds(kind)
 
-    def told(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text of an error or a log without what is private; never raises."""
         try:
             return self.text(text)
@@ -177,16 +177,16 @@ class Admission:
     def refuse(self, texts: Sequence[str], where: str, hint: str = "") -> None:
         """Raise ConfigError where one of the texts, which are stored as they are, holds what is private."""
         for i, text in enumerate(texts):
-            if self.told(text) != text:
+            if self.redact(text) != text:
                 allowed = "one that names nothing private: it is stored"
                 raise ConfigError(f"{where}[{i}]", "a text with something private in it", f"{allowed}{hint}")
 
-    def hush(self, fault: BaseException) -> None:
+    def redact_error(self, fault: BaseException) -> None:
         """Take what is private out of an error, and let go of causes that hold some of it."""
         if self.redactor is not None:
-            from palimpsest.privacy.errors import hush  # only on the way to an error
+            from palimpsest.privacy.errors import redact_error  # only on the way to an error
 
-            hush(fault, self.told)
+            redact_error(fault, self.redact)
 
 
 def _length(entry: Entry) -> int:
@@ -196,28 +196,28 @@ def _length(entry: Entry) -> int:
     return sum(len(part.text) for part in entry.content if isinstance(part, Text | Reasoning))
 
 
-def admission(given: object) -> Admission:
+def gate_of(given: object) -> Gate:
     """Return the admission for what a memory was opened with: None, a preset's name, a mapping, a policy, a redactor.
 
     Raises ConfigError, as `privacy.policy.load` does.
     """
     if given is None:
-        return Admission()
+        return Gate()
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
 
     if isinstance(given, Redactor):
-        return Admission(given)
+        return Gate(given)
     if isinstance(given, str):
-        return Admission(Redactor(Policy(recognisers=given)))
+        return Gate(Redactor(Policy(recognisers=given)))
     if not isinstance(given, Policy | Mapping):
         allowed = "a Policy, a mapping with its fields, a Redactor, or a preset's name such as 'default'"
         raise ConfigError("privacy", type(given).__name__, allowed)
-    return Admission(Redactor(given))
+    return Gate(Redactor(given))
 
 
-def discreet(cls: type[T]) -> type[T]:
-    """Let no error leave a public verb of this class that quotes what is private. `_admission` is what admits."""
+def guarded(cls: type[T]) -> type[T]:
+    """Let no error leave a public verb of this class that quotes what is private. `_gate` is what admits."""
     for name in dir(cls):
         verb = getattr(cls, name)
         code = getattr(verb, "__code__", None)
@@ -233,11 +233,11 @@ _COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
 def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(verb)
     async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
-        admission = self._admission
+        gate = self._gate
         try:
-            if admission.redactor is None:
+            if gate.redactor is None:
                 return await verb(self, *args, **options)
-            with _Hushed(admission):
+            with _Hushed(gate):
                 return await verb(self, *args, **options)
         except OSError as fault:
             check_descriptors(fault)
@@ -249,9 +249,9 @@ def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:
 def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
     @wraps(verb)
     def discreet_verb(self: Any, *args: Any, **options: Any) -> T:
-        if self._admission.redactor is None:
+        if self._gate.redactor is None:
             return verb(self, *args, **options)
-        with _Hushed(self._admission):
+        with _Hushed(self._gate):
             return verb(self, *args, **options)
 
     return discreet_verb
@@ -260,15 +260,15 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
 class _Hushed:
     """While a verb runs: as a class, for a generator costs every append a microsecond."""
 
-    __slots__ = ("_admission", "_token")
+    __slots__ = ("_gate", "_token")
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
 
     def __enter__(self) -> None:
-        self._token = quoting.set(self._admission.told)
+        self._token = quoting.set(self._gate.redact)
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         quoting.reset(self._token)
         if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
-            self._admission.hush(fault)
+            self._gate.redact_error(fault)

@@ -18,7 +18,7 @@ from palimpsest.log.summary import REBUILD, Summary
 from palimpsest.privacy.records import IDENTIFIERS
 from palimpsest.privacy.surfaces import BASE64, is_data_address
 
-Says = Callable[[str], bool]
+Mentions = Callable[[str], bool]
 """Whether a text is, or holds, what is looked for."""
 
 NESTED = 8
@@ -129,17 +129,17 @@ _PROTOCOL = frozenset(
 """What keys of providers' items are called, and what stands under `type` and `role`."""
 
 
-def finder(text: str) -> Says:
+def finder(text: str) -> Mentions:
     """Return what says whether a text holds this one."""
     plain, folded, is_ascii = text.casefold(), _folded(text), text.isascii()
 
-    def says(given: str) -> bool:
+    def mentions(given: str) -> bool:
         return any(
             plain in each.casefold() or (not (is_ascii and each.isascii()) and folded in _folded(each))
             for each in _unescaped(given)
         )
 
-    return says
+    return mentions
 
 
 def _folded(text: str) -> str:
@@ -169,9 +169,9 @@ def _character(found: re.Match[str]) -> str:
 # --- where texts are
 
 
-def entry_says(entry: Entry, says: Says) -> bool:
+def entry_mentions(entry: Entry, mentions: Mentions) -> bool:
     """Whether an entry holds it: in content or parts, name, call id, arguments, metadata, or what its provider said."""
-    return any(map(says, _texts_of(entry)))
+    return any(map(mentions, _texts_of(entry)))
 
 
 def _texts_of(entry: Entry) -> Iterator[str]:
@@ -240,26 +240,26 @@ def _native(value: Any, under: str = "") -> Iterator[str]:
         yield value
 
 
-def summary_says(summary: Summary, says: Says) -> bool:
+def summary_mentions(summary: Summary, mentions: Mentions) -> bool:
     """Whether a summary holds it: in its text, its items, or why it is not of the configured summarizer."""
     items = (text for item in summary.items for text in (item.text, item.status or ""))
-    return any(map(says, (summary.text, *items, summary.fallback or "")))
+    return any(map(mentions, (summary.text, *items, summary.fallback or "")))
 
 
-def record_says(record: Record, says: Says) -> bool:
+def record_mentions(record: Record, mentions: Mentions) -> bool:
     """Whether a record holds it in what an erasure takes: summary, conditions, details, the reason of an erasure.
 
     Other reasons, keys and figures of details, and all details of a summary that an erasure had made anew are the
     program's own words: who took these for the text would find it again after every erasure.
     """
     made = record.compaction.summary if record.compaction is not None else None
-    if made is not None and summary_says(made, says):
+    if made is not None and summary_mentions(made, mentions):
         return True
-    if record.cut is not None and cut_says(record.cut, says):
+    if record.cut is not None and cut_mentions(record.cut, mentions):
         return True
-    if record.kind == "erase" and says(record.reason):
+    if record.kind == "erase" and mentions(record.reason):
         return True
-    return record.detail.get("strategy") != REBUILD and any(map(says, _words_in(record.detail)))
+    return record.detail.get("strategy") != REBUILD and any(map(mentions, _words_in(record.detail)))
 
 
 def _words_in(detail: Any) -> Iterator[str]:
@@ -274,6 +274,6 @@ def _words_in(detail: Any) -> Iterator[str]:
             yield from _words_in(inner)
 
 
-def cut_says(cut: Cut, says: Says) -> bool:
+def cut_mentions(cut: Cut, mentions: Mentions) -> bool:
     """Whether one of a cut's conditions holds it."""
-    return any(map(says, cut.conditions))
+    return any(map(mentions, cut.conditions))

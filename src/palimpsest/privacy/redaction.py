@@ -17,7 +17,7 @@ import msgspec
 from palimpsest.errors import PrivacyRefused
 from palimpsest.formats.anthropic_blocks import NAME as ANTHROPIC
 from palimpsest.log.entry import Entry
-from palimpsest.privacy.cleaning import Cleaner, Failed, Finding, Tally
+from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import Numbering, Pseudonyms
 from palimpsest.privacy.surfaces import SIGNED, Washer, without_sealed_reasoning
@@ -165,12 +165,12 @@ class Redactor:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         probe = self._breaker.admit()
-        failed: Failed | None = None
+        failed: RuleFailed | None = None
         try:
             for _ in range(ATTEMPTS):
                 try:
                     result = work()
-                except Failed as fault:
+                except RuleFailed as fault:
                     failed = fault
                 else:
                     failed = None

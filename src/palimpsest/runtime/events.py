@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, get_args
 
 from palimpsest.errors import ConfigError, nearest
-from palimpsest.runtime.logs import Told, log_failure
+from palimpsest.runtime.logs import Redact, log_failure
 
 EventName = Literal[
     "entry:added",
@@ -37,10 +37,10 @@ Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
 
 
 class Observers:
-    """The handlers of one memory, by event. Cheap when there are none. `told` cleans what is logged."""
+    """The handlers of one memory, by event. Cheap when there are none. `redact` cleans what is logged."""
 
-    def __init__(self, told: Told | None = None) -> None:
-        self._told = told
+    def __init__(self, redact: Redact | None = None) -> None:
+        self._redact = redact
         self._handlers: dict[str, list[Handler]] = {}
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
@@ -74,7 +74,7 @@ class Observers:
                 if outcome is not None:
                     await run(outcome)
             except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
-                log_failure(self._told, fault, "a handler of %s failed (session %s)", event, session)
+                log_failure(self._redact, fault, "a handler of %s failed (session %s)", event, session)
 
 
 RunAwaitable = Callable[[Awaitable[None]], Awaitable[None]]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Told = Callable[[str], str]
+Redact = Callable[[str], str]
 """Returns a text without what is private; never raises."""
 
 
-def log_failure(told: Told | None, fault: BaseException | None, message: str, *arguments: object) -> None:
-    """Log an error with its traceback, where there is one; with `told` as that leaves it.
+def log_failure(redact: Redact | None, fault: BaseException | None, message: str, *arguments: object) -> None:
+    """Log an error with its traceback, where there is one; with `redact` as that leaves it.
 
     Then handlers of the logger get no exception, only a text: its message, and those of its causes, may quote anything.
     """
     import logging
 
     logger = logging.getLogger("palimpsest")
-    if told is None:
+    if redact is None:
         logger.error(message, *arguments, exc_info=fault)
         return
     import traceback
 
     trace = "".join(traceback.format_exception(fault)) if fault is not None else ""
-    logger.error("%s", told(f"{message % arguments}\n{trace}"))
+    logger.error("%s", redact(f"{message % arguments}\n{trace}"))

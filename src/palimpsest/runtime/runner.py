@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
-from palimpsest.runtime.logs import Told, log_failure
+from palimpsest.runtime.logs import Redact, log_failure
 from palimpsest.runtime.threads import LoopThread, Suspended, apart, outcome, warn
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ GRACE = 1.0
 class Runner(Protocol):
     """Where blocking functions run: inline, or in worker threads.
 
-    `kept` holds what lives as long as the runner and is shared by all who use it, by key. `told` cleans what is logged.
-    `patience` is how many seconds settling and closing wait where they are not told.
+    `kept` holds what lives as long as the runner and is shared by all who use it, by key. `redact` cleans what is
+    logged. `patience` is how many seconds settling and closing wait where they are not told.
     """
 
     kept: dict[Any, Any]
-    told: Told | None
+    redact: Redact | None
     patience: float
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -116,7 +116,7 @@ class Inline:
 
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
-        self.told: Told | None = None
+        self.redact: Redact | None = None
         self.patience = PATIENCE
         self._lock = allocate_lock()
         self._waits: set[Future[Any]] = set()
@@ -175,7 +175,7 @@ class Inline:
                 raise
 
     def _stray(self, fault: BaseException | None, message: str) -> None:
-        log_failure(self.told, fault, "in the event loop: %s", message)
+        log_failure(self.redact, fault, "in the event loop: %s", message)
 
     async def sleep(self, seconds: float) -> None:
         import time
@@ -201,7 +201,7 @@ class Inline:
             try:
                 drive(start())
             except BaseException as fault:  # noqa: BLE001 (the boundary of the thread: the next job is not to blame)
-                log_failure(self.told, fault, "work in the background failed")
+                log_failure(self.redact, fault, "work in the background failed")
 
     async def settle(self, timeout: float | None = None) -> bool:
         with self._lock:

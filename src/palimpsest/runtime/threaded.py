@@ -7,7 +7,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
-from palimpsest.runtime.logs import Told, log_failure
+from palimpsest.runtime.logs import Redact, log_failure
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
 from palimpsest.runtime.threads import apart, warn
 
@@ -34,7 +34,7 @@ class Threaded:
         from threading import local
 
         self.kept: dict[Any, Any] = {}
-        self.told: Told | None = None
+        self.redact: Redact | None = None
         self.patience = PATIENCE
         self._here = local()
         self._writer = ThreadPoolExecutor(1, "palimpsest")
@@ -126,7 +126,7 @@ class Threaded:
 
         if self._closed:
             raise Closed("the memory")
-        task = asyncio.get_running_loop().create_task(_logged(start, self.told))
+        task = asyncio.get_running_loop().create_task(_logged(start, self.redact))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -179,8 +179,8 @@ async def _settled(future: asyncio.Future[Any]) -> None:
         future.exception()  # seen: whoever was cancelled is told of that alone
 
 
-async def _logged(start: Job, told: Told | None) -> None:
+async def _logged(start: Job, redact: Redact | None) -> None:
     try:
         await start()
     except Exception as fault:  # noqa: BLE001 (the boundary of the task: nobody else would hear of it)
-        log_failure(told, fault, "work in the background failed")
+        log_failure(redact, fault, "work in the background failed")

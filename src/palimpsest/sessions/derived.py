@@ -198,7 +198,7 @@ class Unmaking:
                 yield other, shared
 
 
-def unmake(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Unmaking:
+def drop_derived(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Unmaking:
     """`Unmaking` of what a session with these options destroys.
 
     Of an EPHEMERAL session nothing is made: nobody else has seen its entries.

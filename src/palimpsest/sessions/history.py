@@ -33,7 +33,7 @@ class Point(msgspec.Struct, frozen=True):
     next_seq: int
 
 
-class Past:
+class History:
     """One session's past."""
 
     def __init__(self, store: Store, key: SessionKey) -> None:

@@ -155,7 +155,7 @@ class Renewals:
             except Closed:
                 self.drop(lease)
             except PalimpsestError as fault:
-                log_failure(self._runner.told, fault, "%s could not be renewed; it is tried again", lease)
+                log_failure(self._runner.redact, fault, "%s could not be renewed; it is tried again", lease)
 
     def _still(self, lease: Lease) -> bool:
         with self._lock:

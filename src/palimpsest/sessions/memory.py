@@ -12,7 +12,7 @@ from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import check_whole, checked_clock, unfit
 from palimpsest.log.entry import now_us
 from palimpsest.log.head import SessionKey
-from palimpsest.privacy.gate import Admission, admission, discreet
+from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import Handler, Observers
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threaded import Threaded
@@ -59,7 +59,7 @@ def _keys(given: Encryption | None) -> Keys | None:
     return Keys.of(given)
 
 
-@discreet
+@guarded
 class AsyncMemory:
     """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
 
@@ -72,14 +72,14 @@ class AsyncMemory:
         tenant: str,
         clock: Callable[[], int],
         encryption: Encryption | None,
-        privacy: Admission,
+        privacy: Gate,
         options: dict[str, Any],
     ) -> None:
         check_id(tenant, "tenant")
         self.runner, self.tenant, self.clock = runner, tenant, checked_clock(clock)
-        self.privacy = self._admission = privacy
-        self.runner.told = privacy.told if privacy.redactor is not None else None
-        self.observers = Observers(self.runner.told)
+        self.privacy = self._gate = privacy
+        self.runner.redact = privacy.redact if privacy.redactor is not None else None
+        self.observers = Observers(self.runner.redact)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
         self._where, self._store_options = where, options
         self._keys = _keys(encryption)
@@ -109,7 +109,7 @@ class AsyncMemory:
         The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
-        runner, admits = Threaded(), admission(privacy)
+        runner, admits = Threaded(), gate_of(privacy)
         admits.outside = runner.outside
         return cls(where, runner, tenant, clock, encryption, admits, options)
 
@@ -209,7 +209,7 @@ class AsyncMemory:
 
         if on_conflict not in ("error", "replace", "merge"):
             raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
-        found, dump = imported(data, admission=None if on_conflict == "merge" else self.privacy)
+        found, dump = imported(data, gate=None if on_conflict == "merge" else self.privacy)
         key, accesses = SessionKey(self.tenant, session_id or found), accesses_of(data, dump)
         check_id(key.session, "session")
         if on_conflict == "merge" and await self.store.head(key) is not None:
@@ -220,7 +220,7 @@ class AsyncMemory:
             await self.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
         else:
             if on_conflict == "merge":
-                _, dump = imported(data, admission=self.privacy)
+                _, dump = imported(data, gate=self.privacy)
             async with self._unmaking(key) if on_conflict == "replace" else nullcontext():
                 await self.store.load(key, dump, replace=on_conflict == "replace")
             await restore_accesses(self.store, key, accesses)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from palimpsest.context.budget import LOW_WATER, Limits
+from palimpsest.context.budget import LOW_WATER, BudgetLimits
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log.checks import ID_RULE, is_id, unfit
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from palimpsest.compaction import Strategy
     from palimpsest.context.cut import Oversize
-    from palimpsest.context.short_term import MaxTokens, Rule
+    from palimpsest.context.short_term import AppliedCondition, MaxTokens
     from palimpsest.summaries.models import SummarizeCallable, Summarizer, Unbound
     from palimpsest.tokens.models import Model
 
@@ -101,7 +101,7 @@ class Options:
             raise ConfigError("low_water", low_water, "a share of the budget over 0 and under 1")
         self.model_name, self.model = model, _model(model)
         self.counter = _counter(counter, self.model)
-        self.limits = Limits(
+        self.limits = BudgetLimits(
             max_tokens=max_tokens, max_messages=max_messages, max_context_ratio=max_context_ratio, reserve=reserve
         )
         self.limits.check()
@@ -110,9 +110,9 @@ class Options:
         self.exact = False
         self._strategies(short_term, conditions, oversize)
         self.summarizer, self.before_turn, self.archive = summarizer, before_turn, archive
-        self.auto_compact = _choice("auto_compact", auto_compact, ("inline", "background", "off"))
-        self.runs_all = _choice("long_term_run", long_term_run, ("first", "all")) == "all"
-        self.persistence = _choice("persistence", persistence, PERSISTENCE)
+        self.auto_compact = _selection("auto_compact", auto_compact, ("inline", "background", "off"))
+        self.runs_all = _selection("long_term_run", long_term_run, ("first", "all")) == "all"
+        self.persistence = _selection("persistence", persistence, PERSISTENCE)
         self.long_term: tuple[Strategy, ...] = ()
         if long_term:
             self._long_term(long_term)
@@ -164,16 +164,18 @@ class Options:
             raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
 
-    def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[Rule]:
+    def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[AppliedCondition]:
         """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
         return self.parsed(strategy.conditions, failures, strict=strategy.strict)
 
-    def parsed(self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False) -> list[Rule]:
+    def parsed(
+        self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False
+    ) -> list[AppliedCondition]:
         """Conditions ready to apply; as `rules`."""
         from palimpsest.context.conditions import parse
-        from palimpsest.context.short_term import Rule
+        from palimpsest.context.short_term import AppliedCondition
 
-        return [Rule(parse(text), strict, failures) for text in conditions]
+        return [AppliedCondition(parse(text), strict, failures) for text in conditions]
 
     def of(self, session_id: str) -> Options:
         """The same options for another session of the same tenant."""
@@ -200,7 +202,7 @@ class Options:
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
+def _selection(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
     plain = value.lower() if isinstance(value, str) else ""
     if plain not in allowed:

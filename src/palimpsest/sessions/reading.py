@@ -80,7 +80,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent
 
 
-class Reader:
+class LogReader:
     """Reads one session's log from its store."""
 
     def __init__(self, store: Store, options: Options) -> None:

@@ -15,8 +15,8 @@ from palimpsest.log.change import Change
 from palimpsest.log.checks import check_descriptors, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
-from palimpsest.privacy.gate import discreet
-from palimpsest.sessions.adding.appender import Gathered, store_of
+from palimpsest.privacy.gate import guarded
+from palimpsest.sessions.adding.appender import TurnBuffer, store_of
 from palimpsest.sessions.compacting.verbs import Sent
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.lease import Lease
@@ -24,7 +24,7 @@ from palimpsest.sessions.lease import Lease
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.sessions.compacting.result import CompactionResult
-    from palimpsest.sessions.contexts.builder import Assembly
+    from palimpsest.sessions.contexts.builder import ContextBuilder
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.stores import Store
 
@@ -41,7 +41,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
 _PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
 
 
-@discreet
+@guarded
 class AsyncSession(Erasing):
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
@@ -92,7 +92,7 @@ class AsyncSession(Erasing):
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._reader.stats(self._memory.clock(), self._surveyor.costs)
+        return await self._reader.stats(self._memory.clock(), self._snapshots.costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
@@ -124,16 +124,18 @@ class AsyncSession(Erasing):
         Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown where
         nothing tells any more what was given.
         """
-        from palimpsest.sessions.contexts.builder import Assembly
-        from palimpsest.sessions.contexts.request import Call
+        from palimpsest.sessions.contexts.builder import ContextBuilder
+        from palimpsest.sessions.contexts.request import ContextRequest
 
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
         if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
             raise ConfigError("tools", tools, "a list of tools' schemas")
         if isinstance(view, str):
-            self._admission.refuse([view], "view")
-        call = Call(system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run)
+            self._gate.refuse([view], "view")
+        call = ContextRequest(
+            system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run
+        )
         own = at is None and view in (None, self._options.view)
         compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
         if compacts and self._options.before_turn:
@@ -141,34 +143,34 @@ class AsyncSession(Erasing):
         whole, revision = await self._with_withheld() if at is None else (None, 0)
         noted, compacts = compacts, compacts and whole is None
         if at is not None:
-            from palimpsest.sessions.contexts.earlier import Retracing  # few sessions look back
+            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
 
-            assembly: Assembly = Retracing(self._store, self._options, call, self._memory.clock())
+            builder: ContextBuilder = EarlierContext(self._store, self._options, call, self._memory.clock())
         else:
             yields = compacts and self._options.auto_compact == "inline"
-            assembly = Assembly(whole or self._store, self._options, call, self._memory.clock(), yields=yields)
-        context = await self._memory.runner.whole(assembly.context, reads=True)
+            builder = ContextBuilder(whole or self._store, self._options, call, self._memory.clock(), yields=yields)
+        context = await self._memory.runner.whole(builder.context, reads=True)
         if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
             self._room = context.budget.room
-        if assembly.overflow is not None:
-            await self._watch.overflowed(*assembly.overflow)
-            assembly = Assembly(self._store, self._options, call, self._memory.clock())
-            context = await self._memory.runner.whole(assembly.context, reads=True)
+        if builder.overflow is not None:
+            await self._watch.overflowed(*builder.overflow)
+            builder = ContextBuilder(self._store, self._options, call, self._memory.clock())
+            context = await self._memory.runner.whole(builder.context, reads=True)
         if whole is not None:
-            assembly.changed = None
+            builder.changed = None
             context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
-        await self._tell(assembly, context)
+        await self._tell(builder, context)
         if at is None:
             self._last = context if whole is None else Sent.of(context)
         if noted:
             await self._note_prompt(context)
         if compacts and self._options.auto_compact == "background":
-            await self._evicted(assembly, context)
+            await self._evicted(builder, context)
         return context
 
-    async def _evicted(self, assembly: Assembly, context: Context) -> None:
+    async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
         """Have what a cut has evicted summarised."""
-        cut = assembly.changed.detail if assembly.changed is not None else {}
+        cut = builder.changed.detail if builder.changed is not None else {}
         if cut.get("evicted") and context.budget:
             await self._watch.overflowed(cut["tokens_before"], context.budget.room)
 
@@ -183,14 +185,14 @@ class AsyncSession(Erasing):
             self._let_go()
         return whole, head.revision
 
-    async def _tell(self, assembly: Any, context: Context) -> None:
-        observers, wait, told = self._memory.observers, self._memory.runner.wait, self._admission.told
-        for text, failure in assembly.viewer.failures.items():
+    async def _tell(self, builder: Any, context: Context) -> None:
+        observers, wait, told = self._memory.observers, self._memory.runner.wait, self._gate.redact
+        for text, failure in builder.layout_reader.failures.items():
             if self._memory.first_failure(self.id, text):
                 failed = {"condition": told(text), "error": told(failure)}
                 await observers.emit("condition:error", self.id, failed, wait)
-        if assembly.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
-            change = assembly.changed
+        if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
+            change = builder.changed
             facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
             await observers.emit("cut", self.id, facts, wait)
             if change.detail.get("evicted"):
@@ -241,7 +243,7 @@ class AsyncSession(Erasing):
             total_output=before.total_output + output_tokens,
             total_cached=before.total_cached + cached_tokens,
         )
-        await self._store.compact(self._options.key, Change(kind="usage", reason="usage", usage=usage))
+        await self._store.commit(self._options.key, Change(kind="usage", reason="usage", usage=usage))
         await self._memory.observers.emit("usage:recorded", self.id, {"usage": usage}, self._memory.runner.wait)
         return usage
 
@@ -266,7 +268,7 @@ class AsyncSession(Erasing):
                     raise EntryNotFound(self.id, f"{seq}, which was rewound")
             change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
-                await self._store.compact(self._options.key, change)
+                await self._store.commit(self._options.key, change)
                 return
             except Conflict:  # it was deleted; another may be in its place
                 continue
@@ -295,7 +297,7 @@ class AsyncSession(Erasing):
         try:
             self._added, self._in_turn = 0, True
             if atomic:
-                self._buffer = Gathered()
+                self._buffer = TurnBuffer()
             else:
                 renewals, runner = self._memory.renewals, self._memory.runner
                 self._lease = Lease(self._store, runner, self._options.key, "turn", renewals.seconds)

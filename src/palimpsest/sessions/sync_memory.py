@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.entry import now_us
-from palimpsest.privacy.gate import admission
+from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
@@ -62,7 +62,7 @@ class Memory:
         Raises ConfigError for an address or option that is unknown, StoreError where the store cannot be opened, and
         WrongKey where it is encrypted with other keys.
         """
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, admission(privacy), options)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), options)
         drive(core.connect())
         return cls(core)
 

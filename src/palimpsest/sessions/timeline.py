@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from palimpsest.log.entry import Entry
     from palimpsest.log.head import Head
-    from palimpsest.sessions.history import Past, When
+    from palimpsest.sessions.history import History, When
     from palimpsest.stores import Store
     from palimpsest.transfer.writing import Sink
 
@@ -38,10 +38,10 @@ class Timeline(Writer):
     """Forks, rewinds, history and exports."""
 
     @property
-    def _past(self) -> Past:
-        from palimpsest.sessions.history import Past  # few sessions look back
+    def _past(self) -> History:
+        from palimpsest.sessions.history import History  # few sessions look back
 
-        return Past(self._store, self._options.key)
+        return History(self._store, self._options.key)
 
     async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
         """Return what happened to the session, oldest first, one record a revision.
@@ -122,7 +122,7 @@ class Timeline(Writer):
             reason, detail = f"to revision {point.revision}", {"entries": gone}
             change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)
             try:
-                after = await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                after = await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
                 break
             except Conflict:  # somebody has begun an epoch: that may be nothing that was looked at
                 continue
@@ -146,13 +146,13 @@ class Timeline(Writer):
         from palimpsest.transfer.writing import exported
 
         head, entries, records = await self._reader.settled(self._all)
-        shown, accesses = self._admission.head(head), await access_order(self._store, self._options.key)
+        shown, accesses = self._gate.head(head), await access_order(self._store, self._options.key)
         return exported(self._options.key, shown, entries, records, self._memory.clock(), accesses)
 
     async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
         entries = [entry async for entry in self._shown(self._past.entries(head))]
-        return head, entries, [self._admission.record(record) async for record in self._past.records(head)]
+        return head, entries, [self._gate.record(record) async for record in self._past.records(head)]
 
     async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
@@ -192,8 +192,8 @@ class Timeline(Writer):
             spool.seek(0)
             spool.truncate()
             entries = self._shown(self._past.entries(head))
-            records = (self._admission.record(record) async for record in self._past.records(head))
-            shown, now = self._admission.head(head), self._memory.clock()
+            records = (self._gate.record(record) async for record in self._past.records(head))
+            shown, now = self._gate.head(head), self._memory.clock()
             accesses = await access_order(self._store, self._options.key)
             async for piece in written(self._options.key, shown, entries, records, now, accesses):
                 await self._memory.runner.run(spool.write, piece)
@@ -202,22 +202,24 @@ class Timeline(Writer):
 
     async def _listed(self, spool: IO[bytes], format: str) -> None:
         """Write what a model would be sent."""
-        from palimpsest.sessions.contexts.builder import Assembly
-        from palimpsest.sessions.contexts.request import Call
+        from palimpsest.sessions.contexts.builder import ContextBuilder
+        from palimpsest.sessions.contexts.request import ContextRequest
         from palimpsest.transfer.writing import listed
 
         plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
-        assembly = Assembly(await self._shown_store(), plain, Call(view="export", dry_run=True), self._memory.clock())
-        spool.write(listed(await self._memory.runner.whole(assembly.context, reads=True)))
+        builder = ContextBuilder(
+            await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._memory.clock()
+        )
+        spool.write(listed(await self._memory.runner.whole(builder.context, reads=True)))
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""
         async for entry in entries:
-            yield self._admission.shown([entry])[0]
+            yield self._gate.shown([entry])[0]
 
     async def _shown_store(self) -> Store:
         """Where the session is as it may leave this process: the store itself, where there is no policy."""
-        if self._admission.redactor is None:
+        if self._gate.redactor is None:
             return self._store
         from palimpsest.stores import Dump
         from palimpsest.stores.overlay import Overlay

@@ -12,10 +12,10 @@ from palimpsest.log import spans
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
-from palimpsest.log.resuming import LeftOut, left_out
+from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.compacting.snapshot import Surveyor, expired
+from palimpsest.sessions.compacting.snapshot import SnapshotReader, expired
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.stores import Store
@@ -65,11 +65,11 @@ async def verify(store: Store, options: Options, now: int) -> Verification:
 
 
 async def _walked(store: Store, options: Options, head: Head, now: int) -> Verification:
-    surveyor = Surveyor(store, options)
-    state = await surveyor.state(head)
+    snapshots = SnapshotReader(store, options)
+    state = await snapshots.state(head)
     records = await store.records(options.key, before=head.revision + 1)
     problems = [*_of_records(records, head, state), *_of_state(state, head)]
-    evicted = spans.union(state.evicted, await surveyor.evicted(head, state))
+    evicted = spans.union(state.evicted, await snapshots.evicted(head, state))
     counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
@@ -130,7 +130,7 @@ class _Links:
     came after that answers nothing.
     """
 
-    def __init__(self, left: Sequence[LeftOut] = ()) -> None:
+    def __init__(self, left: Sequence[Displaced] = ()) -> None:
         self._problems: list[str] = []
         self._left = list(left)
         self._unanswered: dict[int, Entry] = {}

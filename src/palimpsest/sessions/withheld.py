@@ -15,7 +15,7 @@ import msgspec
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, new_ids
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.privacy.gate import Slot
+from palimpsest.privacy.gate import Admitted
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
 
@@ -47,17 +47,17 @@ class Withheld:
         newest = self._newest
         return newest is not None and (newest.kind, newest.role) == ("message", "assistant") and not self._waiting
 
-    def expecting(self, slots: Sequence[Slot]) -> list[Slot]:
+    def expecting(self, slots: Sequence[Admitted]) -> list[Admitted]:
         """Return the slots of a batch that comes next, with an id for each entry that is stored.
 
         By that whoever sees a stub before the batch is followed knows what was said in its place.
         """
         ids = new_ids(len(slots), self._clock() // 1000)
-        found = [Slot(slot.kept and _with_id(slot.kept, id), slot.own) for slot, id in zip(slots, ids, strict=True)]
+        found = [Admitted(slot.kept and _with_id(slot.kept, id), slot.own) for slot, id in zip(slots, ids, strict=True)]
         self._own |= {slot.kept.id: slot.own for slot in found if slot.kept is not None and slot.own is not None}
         return found
 
-    async def follow(self, slots: Sequence[Slot], stored: Sequence[Entry], revision: int) -> None:
+    async def follow(self, slots: Sequence[Admitted], stored: Sequence[Entry], revision: int) -> None:
         """Take over a batch that was added with this revision: what was stored of it, and what was not.
 
         It never suspends where its store does not, and is called there.
@@ -81,7 +81,7 @@ class Withheld:
                     self._seen = entry.seq
             await self._take(waiting)
 
-    async def replace(self, change: Change, slots: Sequence[Slot], stored: Sequence[Entry], first: int) -> None:
+    async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
         """Take over a replacement that was committed: what was to be added, what of it is stored, from the place
         `first` on.
 
@@ -93,7 +93,7 @@ class Withheld:
             said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
             entries = tuple(_bare(entry) for entry in said if entry is not None)
             self.holds = True
-            head = await self._branch.compact(self._key, msgspec.structs.replace(change, entries=entries))
+            head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
             self._seen = max([self._seen, *(entry.seq for entry in stored)])
             self._newest, self._waiting = entries[-1], bool(head.calls)
 

@@ -148,7 +148,7 @@ class Store(ABC):
         """Return the entries of these seqs and ids in log order; those that do not exist are left out."""
 
     @abstractmethod
-    async def compact(
+    async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         """Commit one change (cut, compaction, erasure, clear, pins, usage, prompt, attempts) and return the new head.

@@ -78,11 +78,11 @@ class BlockingStore(Store):
         self.check()
         return await self._look(self._fetch, key, tuple(seqs), tuple(ids), counter)
 
-    async def compact(
+    async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         self.check()
-        return await self._run(self._compact, key, change, expect_revision, expect_epoch)
+        return await self._run(self._commit, key, change, expect_revision, expect_epoch)
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         self.check()
@@ -198,7 +198,7 @@ class BlockingStore(Store):
         self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None
     ) -> list[Entry]: ...
     @abstractmethod
-    def _compact(
+    def _commit(
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head: ...
     @abstractmethod

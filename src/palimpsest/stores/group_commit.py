@@ -42,7 +42,7 @@ class Append:
         self.since = time.monotonic()
 
 
-class Refused(Exception):
+class AppendRefused(Exception):
     """An append cannot be written, for a reason of its own: its transaction is taken back, and made without it."""
 
     def __init__(self, append: Append, why: BaseException) -> None:
@@ -126,7 +126,7 @@ class GroupCommit:
 
         try:
             self._write(claim, partial(settled.append, True), own.since)
-        except Refused as refused:
+        except AppendRefused as refused:
             refused.append.error = refused.why
             refused.append.settled = [True]
         except PalimpsestError:

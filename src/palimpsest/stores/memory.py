@@ -80,7 +80,7 @@ class MemoryStore(RewritingStore):
             log = self._logs.get(key)
             return log.at([*seqs, *log.seqs(ids)], counter) if log else []
 
-    def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+    def _commit(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         with self._lock:
             log = self._changing(key)
             expected(key, log.head, expect_revision, expect_epoch, change.created)
@@ -225,7 +225,7 @@ class MemoryStore(RewritingStore):
                     swept += 1
             for key in [key for key in self._logs if tenant in (None, key.tenant)]:
                 if due := self._logs[key].due(now):  # unless it went with another branch
-                    self._compact(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
+                    self._commit(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
                     swept += len(due)
             return swept
 

@@ -147,7 +147,7 @@ class Overlay(Store):
                     self._logs[key] = log
                 return done
 
-    async def compact(
+    async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         while True:

@@ -19,7 +19,7 @@ Purpose = Literal["summarise", "densify", "shorten", "repair"]
 """What a prompt asks for: a first text, a denser one, a shorter one, or the same answer in the asked form."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SummarySource(msgspec.Struct, frozen=True, kw_only=True):
     """What a summary is made from: the current summaries that it takes the place of, and the entries that it takes in.
 
     `entries` are whole and oldest first. `pinned` are identifiers that no summary may leave out.

@@ -18,7 +18,7 @@ from palimpsest.summaries import (
     Recipe,
     Rejected,
     Reply,
-    Source,
+    SummarySource,
     prompts,
     replies,
 )
@@ -36,8 +36,8 @@ _T = TypeVar("_T")
 _Asking = Generator[Prompt, Reply, _T]
 
 
-def summarise(source: Source, recipe: Recipe, count: Count) -> Passes:
-    """Yield prompts, take the replies, and return the draft: what `Source` says, as `Recipe` wants it.
+def summarise(source: SummarySource, recipe: Recipe, count: Count) -> Passes:
+    """Yield prompts, take the replies, and return the draft: what `SummarySource` says, as `Recipe` wants it.
 
     With `recipe.loops` 0, or with a template, one plain summary is asked for. Else it is Chain of Density (Adams et al.
     2023, "From Sparse to Dense: GPT-4 Summarization with Chain of Density Prompting"): a first pass in sections, then
@@ -68,13 +68,13 @@ def _is_structured(recipe: Recipe) -> bool:
     return recipe.loops > 0 and recipe.template is None
 
 
-def _known(source: Source) -> tuple[str, ...]:
+def _known(source: SummarySource) -> tuple[str, ...]:
     """What is pinned and occurs in this part: the rest comes with a later one."""
     text = _text_of(source)
     return tuple(identifier for identifier in source.pinned if contains(text, identifier))
 
 
-def _text_of(source: Source) -> str:
+def _text_of(source: SummarySource) -> str:
     return "\n".join((*(made.text for made in source.previous), *map(prompts.written, source.entries)))
 
 
@@ -89,7 +89,7 @@ class _Made(msgspec.Struct, frozen=True):
 class _Run:
     """The passes over one source. Every method that yields asks the summarizer."""
 
-    def __init__(self, source: Source, recipe: Recipe, count: Count) -> None:
+    def __init__(self, source: SummarySource, recipe: Recipe, count: Count) -> None:
         self.recipe, self.count = recipe, count
         self.structured = _is_structured(recipe)
         self.ask = prompts.ask(source, recipe, structured=self.structured)
@@ -298,18 +298,18 @@ class _Run:
         self.notes.append(f"a denser pass was not accepted: {fault}")
         return None
 
-    def version(self, step: replies.Step) -> _Made | None:
+    def version(self, step: replies.Pass) -> _Made | None:
         items = tuple(map(self.placed, step.items))
         text = rendered(items) if items else step.text
         return _Made(text, self.count(text), items) if text else None
 
-    def is_done(self, step: replies.Step, denser: _Made | None, made: _Made) -> bool:
+    def is_done(self, step: replies.Pass, denser: _Made | None, made: _Made) -> bool:
         """Whether nothing is missing any more, or nothing has changed."""
         if step.missing is not None and all(name.casefold() in made.text.casefold() for name in step.missing):
             return True
         return denser is not None and denser.text == made.text
 
-    def fault(self, step: replies.Step, denser: _Made, made: _Made) -> str:
+    def fault(self, step: replies.Pass, denser: _Made, made: _Made) -> str:
         """What is wrong with a denser version of `made`; nothing where it can be accepted."""
         if self.echoes(denser.text):
             return "it repeats what was asked, or the marks around the source."

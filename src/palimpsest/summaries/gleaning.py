@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import ItemKind, Summary, SummaryItem
-from palimpsest.summaries import Source
+from palimpsest.summaries import SummarySource
 from palimpsest.summaries.identifiers import COMMON, Term, mentions
 
 QUOTED = 100
@@ -59,7 +59,7 @@ _TELLS = re.compile(
 _OUTCOMES = re.compile(r"tool(?:: (?:(\d{1,12}) ok)?(?:, )?(?:(\d{1,12}) failed)?)?")
 
 
-class Found:
+class Gleaned:
     """What was found: counts, and items by their words, in the order in which they were first met."""
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ class Found:
         return not (counts or self.mentioned or self.unsure or self.notes or self.sentences)
 
 
-def glean(source: Source) -> Found:
+def glean(source: SummarySource) -> Gleaned:
     """Return what previous summaries without a model knew, and what the entries add."""
-    found = Found()
+    found = Gleaned()
     for summary in source.previous:
         if not summary.withdrawn:
             _carry_over(found, summary)
@@ -125,7 +125,7 @@ def quoted(text: str) -> str:
 # --- from summaries
 
 
-def _carry_over(found: Found, summary: Summary) -> None:
+def _carry_over(found: Gleaned, summary: Summary) -> None:
     if summary.method != "heuristic" or not any(item.status for item in summary.items):
         found.earlier.append(summary.text)
         return
@@ -151,7 +151,7 @@ def _carry_over(found: Found, summary: Summary) -> None:
             _carry_words(found, item)
 
 
-def _carry_words(found: Found, item: SummaryItem) -> None:
+def _carry_words(found: Gleaned, item: SummaryItem) -> None:
     if item.kind == "error":
         _note(found.failures, item)
     elif item.kind == "decision":
@@ -186,7 +186,7 @@ def _note(known: dict[str, SummaryItem], item: SummaryItem) -> None:
 # --- from entries
 
 
-def _count(found: Found, entry: Entry) -> None:
+def _count(found: Gleaned, entry: Entry) -> None:
     """Take in what the documented lines tell: messages of the user, tools, errors."""
     if entry.is_human:
         found.users += 1
@@ -202,7 +202,7 @@ def _count(found: Found, entry: Entry) -> None:
         found.errors += 1
 
 
-def _read(found: Found, entry: Entry, lower: set[str]) -> None:
+def _read(found: Gleaned, entry: Entry, lower: set[str]) -> None:
     """Take in what the entry says; `lower` gains the words that people said."""
     text = "" if entry.is_reasoning else entry.text
     if not text:
@@ -233,7 +233,7 @@ def _read(found: Found, entry: Entry, lower: set[str]) -> None:
             _note(found.unsure, _item("fact", term.text, entry.seq, UNSURE))
 
 
-def _read_context(found: Found, entry: Entry) -> None:
+def _read_context(found: Gleaned, entry: Entry) -> None:
     """Of a context its source remains, and its newest version's entry: by a hash its text could be tried out."""
     source = " ".join((entry.name or "context").split())
     found.contexts[source] = _item("artifact", f"{source} (entry {entry.seq})", entry.seq, CONTEXT)
@@ -243,7 +243,7 @@ def _source_of(context: str) -> str:
     return context.rpartition(" (entry ")[0] or context
 
 
-def _read_sentences(found: Found, entry: Entry, text: str, terms: Sequence[Term]) -> None:
+def _read_sentences(found: Gleaned, entry: Entry, text: str, terms: Sequence[Term]) -> None:
     """Take in what decides something, what the user tells of himself, and what mentions something."""
     decides = _DECIDES.search(text) is not None
     tells = entry.is_human and _TELLS.search(text) is not None
@@ -286,7 +286,7 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
         yield first, text[first:]
 
 
-def _quote_last(found: Found, entries: Sequence[Entry]) -> None:
+def _quote_last(found: Gleaned, entries: Sequence[Entry]) -> None:
     """Take in the end of what was said, where there is nothing else to tell."""
     for entry in reversed(entries):
         if line := quoted(entry.text):

@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from palimpsest.log.summary import SummaryItem
-from palimpsest.summaries import Count, Rejected, Source
+from palimpsest.summaries import Count, Rejected, SummarySource
 from palimpsest.summaries.identifiers import COMMON, contains, identifiers, missing
 
 SLACK = 1.25
@@ -74,7 +74,7 @@ class Protected(msgspec.Struct, frozen=True):
         return missing(text, self.pinned) + (others if len(others) > (1 - KEPT) * len(self.others) else ())
 
 
-def pinned_of(source: Source) -> tuple[str, ...]:
+def pinned_of(source: SummarySource) -> tuple[str, ...]:
     """Return the identifiers that no summary of this source may leave out."""
     before = (item.text for summary in source.previous for item in summary.items if item.pinned)
     return tuple(dict.fromkeys(text for text in (*source.pinned, *before) if text.strip()))

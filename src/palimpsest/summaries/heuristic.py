@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 
 from palimpsest.log.summary import SummaryItem
-from palimpsest.summaries import Count, Draft, Recipe, Rejected, Source
+from palimpsest.summaries import Count, Draft, Recipe, Rejected, SummarySource
 from palimpsest.summaries.gleaning import (
     CONTEXT,
     EARLIER,
@@ -23,7 +23,7 @@ from palimpsest.summaries.gleaning import (
     TOLD,
     TOOL,
     USERS,
-    Found,
+    Gleaned,
     glean,
     outcome,
     weight,
@@ -81,7 +81,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*blocks, *sections))
 
 
-def heuristic(source: Source, recipe: Recipe, count: Count) -> Draft:
+def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     """Return a summary that no model was asked for: `recipe.target` tokens if there is so much to tell.
 
     It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Raises Rejected:
@@ -105,7 +105,7 @@ def heuristic(source: Source, recipe: Recipe, count: Count) -> Draft:
 # --- choosing
 
 
-def _least(found: Found, pinned: tuple[str, ...], most: int, count: Count) -> _Parts:
+def _least(found: Gleaned, pinned: tuple[str, ...], most: int, count: Count) -> _Parts:
     """Return what is pinned, and the documented lines that there is room for beside it."""
     head = _head(found)
     fewer = (_Parts(head=tuple(line for rank, line in head if rank < worst), pinned=pinned) for worst in _RANKS)
@@ -116,7 +116,7 @@ def _least(found: Found, pinned: tuple[str, ...], most: int, count: Count) -> _P
     raise Rejected("no_gain", f"what may not be left out takes more than {max(most, 0)} tokens")
 
 
-def _after_earlier(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
+def _after_earlier(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Parts:
     """Return the parts with the texts of a model's summaries, or as much of them as there is room for."""
     earlier = "\n\n".join(text.strip() for text in found.earlier if text.strip())
     if not earlier:
@@ -127,7 +127,7 @@ def _after_earlier(parts: _Parts, found: Found, aim: int, count: Count) -> _Part
     return msgspec.structs.replace(parts, earlier=cut(earlier, room, count))
 
 
-def _filled(parts: _Parts, found: Found, aim: int, count: Count) -> _Parts:
+def _filled(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Parts:
     """Return the parts with as much as there is room for: some notes, mentions, more notes, sentences."""
     lines, telling = "\n".join(parts.head), _telling(found)
     quoted = tuple(item for item in (*found.notes, *telling) if item.text in lines)
@@ -180,7 +180,7 @@ def _longest(parts: _Parts, field: str, items: Sequence[SummaryItem], room: int,
     return low
 
 
-def _by_weight(found: Found, parts: _Parts) -> list[SummaryItem]:
+def _by_weight(found: Gleaned, parts: _Parts) -> list[SummaryItem]:
     """Return what was mentioned, what matters most first; of an earlier text that was cut, too."""
     for text in found.earlier:
         if text.strip() not in parts.earlier:
@@ -194,7 +194,7 @@ def _rank(item: SummaryItem) -> tuple[float, int]:
     return -weight(item), -max(item.sources, default=0)
 
 
-def _telling(found: Found) -> list[SummaryItem]:
+def _telling(found: Gleaned) -> list[SummaryItem]:
     """Return sentences by what they mention: what few others mention counts most, and shortness.
 
     Those that mention only what everything mentions are left out: greetings, for the most part.
@@ -212,7 +212,7 @@ def _telling(found: Found) -> list[SummaryItem]:
 # --- wording
 
 
-def _head(found: Found) -> list[tuple[int, str]]:
+def _head(found: Gleaned) -> list[tuple[int, str]]:
     """Return the documented lines that have something to say, each with how soon it is left out: the highest first."""
     lines = []
     if found.users:
@@ -265,7 +265,7 @@ def _listed(above: str, mentions: Sequence[SummaryItem], pinned: Sequence[str]) 
     return "; ".join(", ".join(names) for names in groups.values())
 
 
-def _items(found: Found, parts: _Parts) -> tuple[SummaryItem, ...]:
+def _items(found: Gleaned, parts: _Parts) -> tuple[SummaryItem, ...]:
     """What the next summary goes on from: the counts, and the items that are told."""
     made = [SummaryItem(kind="fact", text=identifier, pinned=True) for identifier in parts.pinned]
     if parts.earlier:

@@ -10,7 +10,7 @@ import msgspec
 
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Summary
-from palimpsest.summaries import Count, Recipe, Source
+from palimpsest.summaries import Count, Recipe, SummarySource
 from palimpsest.summaries.prompts import text_of, written
 
 SHARE = 0.6
@@ -31,7 +31,7 @@ class _Block(NamedTuple):
     tokens: int
 
 
-def parts_of(source: Source, recipe: Recipe, count: Count) -> list[Source]:
+def parts_of(source: SummarySource, recipe: Recipe, count: Count) -> list[SummarySource]:
     """Return the source in parts that the summarizer can read, in order; whole where it can read all of it.
 
     Room is left for the summary of the parts before. Together the parts hold every summary, and every character of
@@ -45,7 +45,7 @@ def parts_of(source: Source, recipe: Recipe, count: Count) -> list[Source]:
     if sum(block.tokens for block in before) + sum(sizes.values()) <= whole:
         return [source]
     room = max(whole - recipe.target, int(_LEAST * recipe.window), 1)
-    parts: list[Source] = []
+    parts: list[SummarySource] = []
     for blocks in _filled((*before, *_blocks(source.entries, sizes, room, count)), room):
         previous = tuple(summary for block in blocks for summary in block.summaries)
         entries = tuple(entry for block in blocks for entry in block.entries)

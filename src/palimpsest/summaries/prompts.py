@@ -17,7 +17,7 @@ from palimpsest.formats.fences import fence
 from palimpsest.formats.wording import stand_in
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.summary import SummaryItem
-from palimpsest.summaries import Prompt, Purpose, Recipe, Source
+from palimpsest.summaries import Prompt, Purpose, Recipe, SummarySource
 from palimpsest.summaries.sections import TITLES
 
 PROMPT_VERSION = "1"
@@ -89,7 +89,7 @@ def attainable(recipe: Recipe, *, structured: bool) -> Recipe:
     return msgspec.structs.replace(recipe, target=target)
 
 
-def ask(source: Source, recipe: Recipe, *, structured: bool) -> Ask:
+def ask(source: SummarySource, recipe: Recipe, *, structured: bool) -> Ask:
     """Return how the prompts of one span begin. Raises ConfigError for a template without a place for the source."""
     mark = mark_of(source, recipe)
     span = _span(source, mark)
@@ -114,7 +114,7 @@ def _opening(mark: str) -> str:
     )
 
 
-def mark_of(source: Source, recipe: Recipe) -> str:
+def mark_of(source: SummarySource, recipe: Recipe) -> str:
     """Return the nonce of the fences: the recipe's, or one that follows from the whole source."""
     if given := re.sub(r"[^A-Za-z0-9]", "", recipe.nonce):
         return given
@@ -143,7 +143,7 @@ def written(entry: Entry) -> str:
     return f"[{' | '.join(words)}]\n{_HEADER.sub('&#91;', text_of(entry))}"
 
 
-def _span(source: Source, mark: str) -> str:
+def _span(source: SummarySource, mark: str) -> str:
     """The earlier summaries and the entries, each between their marks."""
     texts = [("earlier-summary", summary.text) for summary in source.previous if summary.text]
     texts.append(("source", "\n\n".join(map(written, source.entries))))

@@ -27,7 +27,7 @@ _STARTS = 20
 """Places in an answer where its JSON is looked for."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class Pass(msgspec.Struct, frozen=True):
     """One pass as it was answered: items, or a text without any, and what the pass before lacked (None: not said)."""
 
     items: tuple[SummaryItem, ...] = ()
@@ -35,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] | None = None
 
 
-def parse(reply: Reply) -> Step | None:
+def parse(reply: Reply) -> Pass | None:
     """Return the pass that a reply is, or None where it cannot be read as one.
 
     It may be an object or a list that a provider made, or JSON in the text, bare or fenced: an object, a list of steps
@@ -89,7 +89,7 @@ def _values(text: str) -> Iterator[Any]:
         at += 1
 
 
-def _salvaged(text: str) -> Step | None:
+def _salvaged(text: str) -> Pass | None:
     """The items of an answer that broke off, as far as they are whole."""
     items: list[SummaryItem] = []
     for match in _OBJECT.finditer(text):
@@ -99,10 +99,10 @@ def _salvaged(text: str) -> Step | None:
             continue
         if isinstance(value, dict) and "kind" in value:
             items += _items([value])
-    return Step(tuple(items)) if items else None
+    return Pass(tuple(items)) if items else None
 
 
-def _step(value: Any) -> Step | None:
+def _step(value: Any) -> Pass | None:
     if isinstance(value, list):
         return _last_step(value)
     if not isinstance(value, Mapping) or _is_item(value):  # an item by itself is a piece of what broke off
@@ -117,11 +117,11 @@ def _step(value: Any) -> Step | None:
     items = items or tuple(_sections(value))
     text = summary.strip() if isinstance(summary, str) else ""
     if items or text or missing is not None:
-        return Step(items, "" if items else text, missing)
+        return Pass(items, "" if items else text, missing)
     return None
 
 
-def _last_step(value: list[Any]) -> Step | None:
+def _last_step(value: list[Any]) -> Pass | None:
     """A list of steps, of which the last is the densest; else a list of items."""
     steps = [inner for inner in value if isinstance(inner, Mapping) and not _is_item(inner)]
     for inner in reversed(steps):
@@ -129,7 +129,7 @@ def _last_step(value: list[Any]) -> Step | None:
         if step is not None and (step.items or step.text):
             return step
     items = tuple(_items(value))
-    return Step(items) if items else None
+    return Pass(items) if items else None
 
 
 def _is_item(value: Mapping[Any, Any]) -> bool:

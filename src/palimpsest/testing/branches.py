@@ -9,7 +9,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Text, moment
 from palimpsest.log.head import Cut, Head, SessionKey
 from palimpsest.stores import Dump, Store
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 BRANCH = OTHER
 
@@ -29,7 +29,7 @@ class BranchConformance(Contract):
     # --- forking
 
     @rule
-    async def test_a_branch_has_what_was_there(self, on: Opened) -> None:
+    async def test_a_branch_has_what_was_there(self, on: OpenedStore) -> None:
         """Entries before the point come with ids, links and counts, the head as it was given."""
         done = await on.store.append(KEY, said("a", "b", "c"))
         await on.store.count(KEY, "words", {1: 10, 2: 20, 3: 30})
@@ -43,22 +43,22 @@ class BranchConformance(Contract):
         assert [one.session for one in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
 
     @rule
-    async def test_a_branch_has_the_records_up_to_its_revision(self, on: Opened) -> None:
+    async def test_a_branch_has_the_records_up_to_its_revision(self, on: OpenedStore) -> None:
         """Records later than the head that is given stay where they are."""
         await on.store.append(KEY, said("a"))
         for i in range(3):
-            await on.store.compact(KEY, Change(kind="cut", reason=str(i), view="main", cut=Cut(start=1)))
+            await on.store.commit(KEY, Change(kind="cut", reason=str(i), view="main", cut=Cut(start=1)))
         head = await on.store.head(KEY) or Head()
 
         await on.store.fork(KEY, BRANCH.session, replace(head, revision=3), expect_epoch=head.epoch)
 
         assert [record.reason for record in await on.store.records(BRANCH)] == ["0", "1"]
-        await on.store.compact(BRANCH, Change(kind="pin", reason="mine", seqs=()))
+        await on.store.commit(BRANCH, Change(kind="pin", reason="mine", seqs=()))
         assert [record.reason for record in await on.store.records(BRANCH)] == ["0", "1", "mine"]
         assert [record.reason for record in await on.store.records(KEY)] == ["0", "1", "2"]
 
     @rule
-    async def test_branches_go_their_own_way(self, on: Opened) -> None:
+    async def test_branches_go_their_own_way(self, on: OpenedStore) -> None:
         """What is added to one is in no other, by place or by id; places go on from the point in each."""
         await on.store.append(KEY, said("a", "b"))
         await fork(on.store, KEY, BRANCH)
@@ -80,7 +80,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH, counter="words", uncounted=True)) == ["a", "too"]
 
     @rule
-    async def test_a_branch_of_a_branch_has_all_before_it(self, on: Opened) -> None:
+    async def test_a_branch_of_a_branch_has_all_before_it(self, on: OpenedStore) -> None:
         """Branches of branches reach back through all of them, wherever each begins."""
         third, fourth = (KEY._replace(session=name) for name in ("third", "fourth"))
         await on.store.append(KEY, said("a", "b", "c"))
@@ -97,7 +97,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.fetch(third, [1, 3, 4, 5])) == ["a", "d", "f"]
 
     @rule
-    async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: Opened) -> None:
+    async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: OpenedStore) -> None:
         """An id that is taken and another epoch than expected are conflicts, and change nothing."""
         await on.store.append(KEY, said("a"))
         await on.store.append(BRANCH, said("b"))
@@ -114,7 +114,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(KEY._replace(session="new"))) == ["a"]
 
     @rule
-    async def test_a_fork_is_of_the_session_that_was_looked_at(self, on: Opened) -> None:
+    async def test_a_fork_is_of_the_session_that_was_looked_at(self, on: OpenedStore) -> None:
         """One that was deleted since, with or without another in its place, is a conflict, and nothing is made."""
         await on.store.append(KEY, said("a", "b"))
         head = await on.store.head(KEY) or Head()
@@ -129,7 +129,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["another"]
 
     @rule
-    async def test_ids_that_branches_share_are_known_in_each(self, on: Opened) -> None:
+    async def test_ids_that_branches_share_are_known_in_each(self, on: OpenedStore) -> None:
         """A batch from before the point adds nothing to a branch; one from after it does."""
         before, after = said("a"), said("b")
         await on.store.append(KEY, before, check_ids=True)
@@ -143,7 +143,7 @@ class BranchConformance(Contract):
     # --- what happens to one and to the others
 
     @rule
-    async def test_erasing_reaches_every_branch(self, on: Opened) -> None:
+    async def test_erasing_reaches_every_branch(self, on: OpenedStore) -> None:
         """An entry that branches share is erased in all, each with an epoch and a record; other entries stay."""
         last = KEY._replace(session="last")
         await on.store.append(KEY, said("a", "b"))
@@ -152,7 +152,7 @@ class BranchConformance(Contract):
         await on.store.append(KEY, said("theirs"))
         await on.store.append(BRANCH, said("mine"))
 
-        await on.store.compact(BRANCH, Change(kind="erase", reason="r", seqs=(2, 3)))
+        await on.store.commit(BRANCH, Change(kind="erase", reason="r", seqs=(2, 3)))
 
         assert [(e.erased, e.text) for e in await on.store.read(KEY)] == [(False, "a"), (True, ""), (False, "theirs")]
         assert [(e.erased, e.text) for e in await on.store.read(BRANCH)] == [(False, "a"), (True, ""), (True, "")]
@@ -163,7 +163,7 @@ class BranchConformance(Contract):
             assert [(r.kind, r.seqs) for r in await on.store.records(key)] == [("erase", seqs)][:moved]
 
     @rule
-    async def test_what_expires_goes_in_every_branch(self, on: Opened) -> None:
+    async def test_what_expires_goes_in_every_branch(self, on: OpenedStore) -> None:
         """A sweep makes tombstones of expired entries in each branch that has them."""
         (due,) = said("due " * 20_000, expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b")])
@@ -178,7 +178,7 @@ class BranchConformance(Contract):
         assert await on.store.sweep(on.clock.now) == 0
 
     @rule
-    async def test_clearing_or_deleting_one_leaves_the_others_whole(self, on: Opened) -> None:
+    async def test_clearing_or_deleting_one_leaves_the_others_whole(self, on: OpenedStore) -> None:
         """Whoever goes first, the others keep what they share; a new session of the same id begins empty."""
         last = KEY._replace(session="last")
         await on.store.append(KEY, said("a", "b"))
@@ -191,32 +191,32 @@ class BranchConformance(Contract):
         assert await on.store.read(KEY) == []
         await on.store.append(KEY, said("new"))
         assert texts(await on.store.read(KEY)) == ["new"]
-        await on.store.compact(BRANCH, Change(kind="clear", reason="r"))
+        await on.store.commit(BRANCH, Change(kind="clear", reason="r"))
         assert await on.store.read(BRANCH) == []
         assert texts(await on.store.read(last)) == ["a"]
         await on.store.append(BRANCH, said("d"))
         assert texts(await on.store.read(BRANCH)) == ["d"]
-        await on.store.compact(last, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(last, Change(kind="erase", reason="r", seqs=(1,)))
         assert [entry.erased for entry in await on.store.read(last)] == [True]
         assert texts(await on.store.read(KEY)) == ["new"]
         assert await on.store.delete(last) is True
         assert texts(await on.store.read(BRANCH)) == ["d"]
 
     @rule
-    async def test_what_was_cleared_is_read_by_branches_alone(self, on: Opened) -> None:
+    async def test_what_was_cleared_is_read_by_branches_alone(self, on: OpenedStore) -> None:
         """What a branch keeps of a session that was cleared is there by no verb of that session; nor does an erasure
         in the branch reach it, and an id that it had is new to it."""
         await on.store.append(KEY, said("a", "b"))
         ids = [entry.id for entry in await on.store.read(KEY)]
         await on.store.count(KEY, "words", {1: 1, 2: 1})
         await fork(on.store, KEY, BRANCH)
-        await on.store.compact(KEY, Change(kind="clear", reason="r"))
+        await on.store.commit(KEY, Change(kind="clear", reason="r"))
 
         assert await on.store.read(KEY) == []
         assert await on.store.fetch(KEY, [1, 2], ids) == []
         assert await on.store.tally(KEY, "words") == (0, 0)
         assert texts(await on.store.fetch(BRANCH, [1], ids)) == ["a", "b"]
-        await on.store.compact(BRANCH, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(BRANCH, Change(kind="erase", reason="r", seqs=(1,)))
         assert (await on.store.head(KEY) or Head()).erased == 0
         again = await on.store.append(KEY, [replace(said("c")[0], id=ids[1])], check_ids=True)
         assert (again.added, texts(await on.store.read(KEY))) == (1, ["c"])
@@ -224,11 +224,11 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["", "b"]
 
     @rule
-    async def test_what_was_cleared_is_no_more_there_for_that_branches_have_it(self, on: Opened) -> None:
+    async def test_what_was_cleared_is_no_more_there_for_that_branches_have_it(self, on: OpenedStore) -> None:
         """Nothing finds in a session what it has cleared, by place or id, and counts nothing of it; a branch does."""
         given = (await on.store.append(KEY, said("a", "b"))).entries
         await fork(on.store, KEY, BRANCH)
-        await on.store.compact(KEY, Change(kind="clear", reason="r"))
+        await on.store.commit(KEY, Change(kind="clear", reason="r"))
         await on.store.append(KEY, said("new"))
         await on.store.count(KEY, "c", {1: 5, 3: 7})
 
@@ -239,7 +239,7 @@ class BranchConformance(Contract):
         assert await on.store.tally(BRANCH, "c") == (0, 0)
 
     @rule
-    async def test_replacing_one_leaves_the_others_whole(self, on: Opened) -> None:
+    async def test_replacing_one_leaves_the_others_whole(self, on: OpenedStore) -> None:
         """An import in the place of a session does not reach its branches."""
         await on.store.append(KEY, said("a"))
         await fork(on.store, KEY, BRANCH)
@@ -250,19 +250,19 @@ class BranchConformance(Contract):
 
         assert texts(await on.store.read(KEY)) == ["x", "y"]
         assert texts(await on.store.read(BRANCH)) == ["a"]
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
         assert texts(await on.store.read(BRANCH)) == ["a"]
 
     # --- rewinding
 
     @rule
-    async def test_a_rewind_is_kept_in_head_and_record(self, on: Opened) -> None:
+    async def test_a_rewind_is_kept_in_head_and_record(self, on: OpenedStore) -> None:
         """What is hidden is still read; the log goes on behind it from what was open before."""
         first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
         await on.store.append(KEY, [*said("b", "c")])
         back = replace(first.head, next_seq=5, rewound=((3, 4),), hidden=2)
 
-        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=back))
+        head = await on.store.commit(KEY, Change(kind="rewind", reason="r", back=back))
         after = await on.store.append(KEY, [Entry(kind="tool_result", role="tool", name="f", content="x")])
 
         assert (head.rewound, head.hidden, head.epoch, head.entries) == (((3, 4),), 2, 1, 2)
@@ -273,7 +273,7 @@ class BranchConformance(Contract):
     # --- large content
 
     @rule
-    async def test_a_rewind_hides_what_came_since_it_was_made(self, on: Opened) -> None:
+    async def test_a_rewind_hides_what_came_since_it_was_made(self, on: OpenedStore) -> None:
         """What is added before it is committed is hidden by it, too, and counted."""
         first = await on.store.append(KEY, said("a"))
         await on.store.append(KEY, said("b"))
@@ -281,14 +281,14 @@ class BranchConformance(Contract):
         await on.store.append(KEY, said("c", "d"))
 
         change = Change(kind="rewind", reason="r", back=back, detail={"entries": 1})
-        head = await on.store.compact(KEY, change)
+        head = await on.store.commit(KEY, change)
 
         assert (head.rewound, head.hidden, head.next_seq, head.entries) == (((2, 4),), 3, 5, 1)
         record = (await on.store.records(KEY))[-1]
         assert (record.rewound, record.detail) == (((2, 4),), {"entries": 3})
 
     @rule
-    async def test_large_content_comes_back_equal(self, on: Opened) -> None:
+    async def test_large_content_comes_back_equal(self, on: OpenedStore) -> None:
         """Texts, arguments and media of any size come back as they were, by every way of reading, in each branch."""
         picture = "data:image/png;base64," + "QUJD" * 20_000
         batch = [
@@ -310,13 +310,13 @@ class BranchConformance(Contract):
         assert (await on.store.append(KEY, batch, check_ids=True)).added == 0
 
     @rule
-    async def test_large_content_outlives_one_of_two_entries(self, on: Opened) -> None:
+    async def test_large_content_outlives_one_of_two_entries(self, on: OpenedStore) -> None:
         """Erasing an entry takes its content only where no other entry says the same."""
         big = "all the same " * 5_000
         await on.store.append(KEY, said(big, big))
         await on.store.append(FOREIGN, said(big))
 
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert texts(await on.store.read(KEY)) == ["", big]
         await on.store.delete(KEY)

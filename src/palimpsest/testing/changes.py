@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Cut, Head, Prompt, Usage
+from palimpsest.log.head import Cut, Head, PromptSize, Usage
 from palimpsest.stores import Dump
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
 class ChangeConformance(Contract):
@@ -18,13 +18,13 @@ class ChangeConformance(Contract):
     # --- changes
 
     @rule
-    async def test_a_cut_begins_an_epoch_and_is_recorded(self, on: Opened) -> None:
+    async def test_a_cut_begins_an_epoch_and_is_recorded(self, on: OpenedStore) -> None:
         """The head keeps the newest cut of each view, with the epoch and revision that it made."""
         await on.store.append(KEY, said("a", "b"))
         on.clock.advance(3)
         change = Change(kind="cut", reason="high water", view="main", cut=Cut(start=2), detail={"n": 1})
-        head = await on.store.compact(KEY, change)
-        await on.store.compact(KEY, replace(change, view="small", cut=Cut(start=1)))
+        head = await on.store.commit(KEY, change)
+        await on.store.commit(KEY, replace(change, view="small", cut=Cut(start=1)))
 
         assert (head.revision, head.epoch, head.updated) == (2, 1, on.clock.now)
         cut = Cut(start=2, epoch=1, revision=2)
@@ -37,12 +37,12 @@ class ChangeConformance(Contract):
         assert (first.revision, first.at, first.detail, second.revision) == (2, on.clock.now, {"n": 1}, 3)
 
     @rule
-    async def test_erasing_leaves_tombstones(self, on: Opened) -> None:
+    async def test_erasing_leaves_tombstones(self, on: OpenedStore) -> None:
         """Content, name, metadata and count of what is erased are gone; its place, id, kind and links stay."""
         entry = Entry(id="x", content="secret", name="n", metadata={"a": 1}, status="error", call_id="c")
         before = (await on.store.append(KEY, [*said("a"), entry])).entries[1]
         await on.store.count(KEY, "words", {1: 1, 2: 5})
-        head = await on.store.compact(KEY, Change(kind="erase", reason="asked", seqs=(2,)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="asked", seqs=(2,)))
 
         (_, grave) = await on.store.read(KEY, counter="words")
         assert (grave.erased, grave.content, grave.name, grave.metadata, grave.tokens) == (True, "", None, None, None)
@@ -52,31 +52,31 @@ class ChangeConformance(Contract):
         assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "asked", (2,))]
 
     @rule
-    async def test_a_tombstone_tells_nothing_of_its_text(self, on: Opened) -> None:
+    async def test_a_tombstone_tells_nothing_of_its_text(self, on: OpenedStore) -> None:
         """Not even that the text that is gone held lone surrogates."""
         await on.store.append(KEY, said("broken \ud800", "kept \ud800"))
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert [entry.lone for entry in await on.store.read(KEY)] == [False, True]
 
     @rule
-    async def test_an_erased_id_may_be_added_again_without_effect(self, on: Opened) -> None:
+    async def test_an_erased_id_may_be_added_again_without_effect(self, on: OpenedStore) -> None:
         """Repeating a batch after it was erased neither conflicts nor brings it back."""
         batch = said("a")
         await on.store.append(KEY, batch, check_ids=True)
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert (await on.store.append(KEY, batch, check_ids=True)).added == 0
         assert texts(await on.store.read(KEY)) == [""]
 
     @rule
-    async def test_clearing_removes_everything_and_goes_on_counting(self, on: Opened) -> None:
+    async def test_clearing_removes_everything_and_goes_on_counting(self, on: OpenedStore) -> None:
         """After a clear the session is there and empty; seqs and revisions go on, ids are free again."""
         batch = said("a", "b")
         await on.store.append(KEY, batch)
         await on.store.count(KEY, "words", {1: 1})
-        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
-        head = await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        await on.store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
+        head = await on.store.commit(KEY, Change(kind="clear", reason="cleared"))
 
         assert await on.store.read(KEY) == []
         assert await on.store.tally(KEY, "words") == (0, 0)
@@ -86,66 +86,66 @@ class ChangeConformance(Contract):
         assert [entry.seq for entry in again.entries] == [3, 4]
 
     @rule
-    async def test_pins_and_usage_keep_the_epoch(self, on: Opened) -> None:
+    async def test_pins_and_usage_keep_the_epoch(self, on: OpenedStore) -> None:
         """Pinning and unpinning move the revision and leave a record, usage leaves none; neither begins an epoch."""
         await on.store.append(KEY, said("a", "b", "c"))
-        await on.store.compact(KEY, Change(kind="pin", reason="pinned", seqs=(3, 1)))
-        await on.store.compact(KEY, Change(kind="pin", reason="unpinned", seqs=(3,), unpin=True))
-        head = await on.store.compact(KEY, Change(kind="usage", reason="usage", usage=Usage(input_tokens=7)))
+        await on.store.commit(KEY, Change(kind="pin", reason="pinned", seqs=(3, 1)))
+        await on.store.commit(KEY, Change(kind="pin", reason="unpinned", seqs=(3,), unpin=True))
+        head = await on.store.commit(KEY, Change(kind="usage", reason="usage", usage=Usage(input_tokens=7)))
 
         assert (head.pinned, head.epoch, head.revision) == ((1,), 0, 4)
         assert head.usage == Usage(input_tokens=7)
         assert [record.reason for record in await on.store.records(KEY)] == ["pinned", "unpinned"]
 
     @rule
-    async def test_what_the_last_context_came_to_is_kept_until_a_compaction(self, on: Opened) -> None:
+    async def test_what_the_last_context_came_to_is_kept_until_a_compaction(self, on: OpenedStore) -> None:
         """The count of the newest context is kept; it leaves no record, and what changes texts takes it along."""
         await on.store.append(KEY, said("a", "b", "c"))
         for revision, tokens in ((1, 7), (2, 9), (1, 8)):
-            prompt = Prompt(tokens=tokens, revision=revision)
-            head = await on.store.compact(KEY, Change(kind="prompt", reason="prompt", prompt=prompt))
+            prompt = PromptSize(tokens=tokens, revision=revision)
+            head = await on.store.commit(KEY, Change(kind="prompt", reason="prompt", prompt=prompt))
 
-        assert (head.prompt, head.epoch, head.revision) == (Prompt(tokens=9, revision=2), 0, 4)
+        assert (head.prompt, head.epoch, head.revision) == (PromptSize(tokens=9, revision=2), 0, 4)
         assert await on.store.head(KEY) == head
         assert await on.store.records(KEY) == []
         for change in (Change(kind="erase", reason="r", seqs=(1,)), Change(kind="clear", reason="r")):
-            await on.store.compact(KEY, Change(kind="prompt", reason="prompt", prompt=Prompt(tokens=1, revision=99)))
-            assert (await on.store.compact(KEY, change)).prompt is None
+            await on.store.commit(KEY, Change(kind="prompt", reason="prompt", prompt=PromptSize(tokens=1, revision=99)))
+            assert (await on.store.commit(KEY, change)).prompt is None
 
     @rule
-    async def test_a_change_happens_only_where_it_is_expected(self, on: Opened) -> None:
+    async def test_a_change_happens_only_where_it_is_expected(self, on: OpenedStore) -> None:
         """With an expected revision or epoch a change that comes late raises Conflict and changes nothing."""
         await on.store.append(KEY, said("a"))
         cut = Change(kind="cut", reason="r", view="main", cut=Cut())
-        await refused(Conflict, on.store.compact(KEY, cut, expect_revision=0))
-        await refused(Conflict, on.store.compact(KEY, cut, expect_epoch=1))
-        await on.store.compact(KEY, cut, expect_revision=1, expect_epoch=0)
+        await refused(Conflict, on.store.commit(KEY, cut, expect_revision=0))
+        await refused(Conflict, on.store.commit(KEY, cut, expect_epoch=1))
+        await on.store.commit(KEY, cut, expect_revision=1, expect_epoch=0)
         await on.store.append(KEY, said("b"))
         before = await on.store.head(KEY)
-        await refused(Conflict, on.store.compact(KEY, Change(kind="clear", reason="r"), expect_epoch=0))
-        await refused(Conflict, on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)), expect_revision=2))
+        await refused(Conflict, on.store.commit(KEY, Change(kind="clear", reason="r"), expect_epoch=0))
+        await refused(Conflict, on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)), expect_revision=2))
 
         assert await on.store.head(KEY) == before
         assert texts(await on.store.read(KEY)) == ["a", "b"]
         assert len(await on.store.records(KEY)) == 1
 
     @rule
-    async def test_a_cut_of_another_log_is_refused(self, on: Opened) -> None:
+    async def test_a_cut_of_another_log_is_refused(self, on: OpenedStore) -> None:
         """A cut that begins behind the end of the log, or names a compaction that is not there, raises Conflict."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
 
         for cut in (Cut(start=9), Cut(compaction=9)):
-            await refused(Conflict, on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=cut)))
+            await refused(Conflict, on.store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=cut)))
 
         assert await on.store.head(KEY) == before
 
     @rule
-    async def test_records_come_by_revision(self, on: Opened) -> None:
+    async def test_records_come_by_revision(self, on: OpenedStore) -> None:
         """`after` and `before` are exclusive revisions; records come oldest first."""
         await on.store.append(KEY, said("a"))
         for i in range(3):
-            await on.store.compact(KEY, Change(kind="pin", reason=str(i), seqs=()))
+            await on.store.commit(KEY, Change(kind="pin", reason=str(i), seqs=()))
 
         assert [record.reason for record in await on.store.records(KEY)] == ["0", "1", "2"]
         assert [record.revision for record in await on.store.records(KEY, after=2, before=4)] == [3]
@@ -153,10 +153,10 @@ class ChangeConformance(Contract):
     # --- whole sessions
 
     @rule
-    async def test_load_writes_a_whole_session(self, on: Opened) -> None:
+    async def test_load_writes_a_whole_session(self, on: OpenedStore) -> None:
         """A dump is read back as it was; where the session exists it is refused, or takes its place."""
         await on.store.append(KEY, said("a", "b"))
-        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2)))
+        await on.store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2)))
         head = await on.store.head(KEY) or Head()
         entries, records = tuple(await on.store.read(KEY)), tuple(await on.store.records(KEY))
         await on.store.append(OTHER, said("gone"))
@@ -179,12 +179,12 @@ class ChangeConformance(Contract):
             assert (await on.store.append(key, said("c"))).entries[0].seq == 3
 
     @rule
-    async def test_delete_leaves_nothing_of_the_session(self, on: Opened) -> None:
+    async def test_delete_leaves_nothing_of_the_session(self, on: OpenedStore) -> None:
         """After a delete the session is unknown, others are as before, and the same id starts anew."""
         for key in (KEY, OTHER):
             await on.store.append(key, said("a"))
             await on.store.count(key, "words", {1: 1})
-            await on.store.compact(key, Change(kind="pin", reason="r", seqs=(1,)))
+            await on.store.commit(key, Change(kind="pin", reason="r", seqs=(1,)))
 
         assert await on.store.delete(KEY) is True
         assert await on.store.delete(KEY) is False
@@ -197,7 +197,7 @@ class ChangeConformance(Contract):
         assert await on.store.tally(KEY, "words") == (0, 0)
 
     @rule
-    async def test_sessions_are_listed_by_id_for_their_tenant_alone(self, on: Opened) -> None:
+    async def test_sessions_are_listed_by_id_for_their_tenant_alone(self, on: OpenedStore) -> None:
         """Ids sort by code point; `after` and `limit` page through them; a tenant sees its own."""
         names = ["a", "B", "ä", "\U0001f600", "\uffee", "b" * 256, "a b", "%", "_"]
         for name in names:
@@ -214,12 +214,12 @@ class ChangeConformance(Contract):
         assert await on.store.sessions("nobody") == []
 
     @rule
-    async def test_a_listing_tells_what_the_head_knows(self, on: Opened) -> None:
+    async def test_a_listing_tells_what_the_head_knows(self, on: OpenedStore) -> None:
         """Entries without tombstones, revision, epoch, and when the session was made and changed."""
         await on.store.append(KEY, said("a", "b", "c"))
         begun = on.clock.now
         on.clock.advance(1)
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,)))
 
         (one,) = await on.store.sessions(KEY.tenant)
 

@@ -14,7 +14,7 @@ from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent, Summary, SummaryItem, faults
 from palimpsest.stores import Dump, Store
-from palimpsest.testing.contract import KEY, OTHER, Contract, Opened, refused, rule, said
+from palimpsest.testing.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said
 
 BRANCH = OTHER
 AWKWARD = 'quoted "\\", ☂, \x00, half a pair \ud800'
@@ -49,7 +49,7 @@ async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summ
     """Commit a compaction and return its summary as it was stored."""
     head = await store.head(key) or Head()
     change = Change(kind="compact", reason="compaction", compaction=compaction)
-    after = await store.compact(key, change, expect_epoch=head.epoch)
+    after = await store.commit(key, change, expect_epoch=head.epoch)
     return (await summaries(store, key))[after.compaction]
 
 
@@ -70,7 +70,7 @@ class CompactionConformance(Contract):
     """Compactions, their summaries, and what erasing leaves of them."""
 
     @rule
-    async def test_a_compaction_is_one_record_with_its_summary(self, on: Opened) -> None:
+    async def test_a_compaction_is_one_record_with_its_summary(self, on: OpenedStore) -> None:
         """Summary and state come back as they were given; both know the revision that they were made by."""
         await on.store.append(KEY, said("a", "b", "c"))
         on.clock.advance(3)
@@ -88,7 +88,7 @@ class CompactionConformance(Contract):
         attempts = Attempts(cursors={"buffer": 4}, spent=Spent(calls=3))
         change = Change(kind="compact", reason="why", compaction=state, attempts=attempts, detail={"n": 1})
 
-        head = await on.store.compact(KEY, change, expect_epoch=0)
+        head = await on.store.commit(KEY, change, expect_epoch=0)
 
         assert (head.revision, head.compaction, head.attempts, head.next_seq) == (2, 2, attempts, 4)
         assert (head.epoch, head.epoch_reason, head.updated) == (1, "why", on.clock.now)
@@ -100,39 +100,39 @@ class CompactionConformance(Contract):
         assert [entry.text for entry in await on.store.read(KEY)] == ["a", "b", "c"]
 
     @rule
-    async def test_an_attempt_is_remembered_and_leaves_no_record(self, on: Opened) -> None:
+    async def test_an_attempt_is_remembered_and_leaves_no_record(self, on: OpenedStore) -> None:
         """It replaces what was remembered and moves the revision, and neither epoch nor compaction."""
         await on.store.append(KEY, said("a"))
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
         attempts = Attempts(failures=2, paused_until=9, fingerprint="f")
 
-        head = await on.store.compact(KEY, Change(kind="attempt", reason="failed", attempts=attempts))
+        head = await on.store.commit(KEY, Change(kind="attempt", reason="failed", attempts=attempts))
 
         assert (head.attempts, head.revision, head.epoch, head.compaction) == (attempts, 3, 1, made.revision)
         assert [record.kind for record in await on.store.records(KEY)] == ["compact"]
-        head = await on.store.compact(KEY, Change(kind="attempt", reason="failed", attempts=Attempts(failures=3)))
+        head = await on.store.commit(KEY, Change(kind="attempt", reason="failed", attempts=Attempts(failures=3)))
         assert head.attempts == Attempts(failures=3)
 
     @rule
-    async def test_only_another_epoch_stands_in_a_compactions_way(self, on: Opened) -> None:
+    async def test_only_another_epoch_stands_in_a_compactions_way(self, on: OpenedStore) -> None:
         """What is appended meanwhile does not conflict; after a cut or another compaction nothing is written."""
         await on.store.append(KEY, said("a", "b"))
         change = Change(kind="compact", reason="compaction", compaction=covering(Compaction(), "short", (1, 1)))
         await on.store.append(KEY, said("meanwhile"))
 
-        head = await on.store.compact(KEY, change, expect_epoch=0)
+        head = await on.store.commit(KEY, change, expect_epoch=0)
 
         assert (head.compaction, head.entries) == (3, 3)
-        await refused(Conflict, on.store.compact(KEY, change, expect_epoch=0))
-        await on.store.compact(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
-        await refused(Conflict, on.store.compact(KEY, change, expect_epoch=1))
+        await refused(Conflict, on.store.commit(KEY, change, expect_epoch=0))
+        await on.store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut()))
+        await refused(Conflict, on.store.commit(KEY, change, expect_epoch=1))
         assert (await on.store.head(KEY) or Head()).compaction == 3
         assert [record.kind for record in await on.store.records(KEY)] == ["compact", "cut"]
 
     # --- erasing what summaries stand for
 
     @rule
-    async def test_erasing_takes_the_words_of_every_version(self, on: Opened) -> None:
+    async def test_erasing_takes_the_words_of_every_version(self, on: OpenedStore) -> None:
         """Whatever stands for an erased entry loses its words, what stands for others keeps them, nothing is lost."""
         await on.store.append(KEY, said("a", "b", "c", "d", "e", "f"))
         first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 2)))
@@ -140,7 +140,7 @@ class CompactionConformance(Contract):
         second = await compact(on.store, KEY, replace(state, evicted=((6, 6),)))
         other = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "other", (5, 5)))
 
-        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert head.compaction == head.revision
         erasure = (await on.store.records(KEY))[-1]
@@ -156,15 +156,15 @@ class CompactionConformance(Contract):
         assert await sound(on.store, KEY)
 
     @rule
-    async def test_erasing_what_no_summary_stands_for_changes_none(self, on: Opened) -> None:
+    async def test_erasing_what_no_summary_stands_for_changes_none(self, on: OpenedStore) -> None:
         """The state stays where it is; what is erased is not in the archive any longer."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         state = covering(Compaction(), "short", (1, 1))
         made = await compact(on.store, KEY, replace(state, evicted=((2, 3),)))
 
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(4,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(4,)))
         assert (await state_of(on.store, KEY)).evicted == ((2, 3),)
-        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,)))
 
         assert head.compaction == made.revision
         assert await summaries(on.store, KEY) == {made.revision: made}
@@ -174,7 +174,7 @@ class CompactionConformance(Contract):
         assert await sound(on.store, KEY)
 
     @rule
-    async def test_an_erasure_may_spare_the_current_summaries(self, on: Opened) -> None:
+    async def test_an_erasure_may_spare_the_current_summaries(self, on: OpenedStore) -> None:
         """With `spare` they stay what contexts show, in each branch its own; older versions lose their words."""
         await on.store.append(KEY, said("a", "b", "c"))
         old = await compact(on.store, KEY, covering(Compaction(), "old", (1, 1)))
@@ -182,29 +182,29 @@ class CompactionConformance(Contract):
         await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
         new = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "new", (2, 2), fold=[old]))
 
-        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,), spare=True))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,), spare=True))
 
         assert head.compaction == new.revision
         assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", "new"]
         state = await state_of(on.store, KEY)
         assert (state.current, state.covered, state.evicted) == ((new.revision,), ((2, 2),), ())
         assert [made.text for made in (await summaries(on.store, BRANCH)).values()] == ["old"]
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(2,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,)))
         assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", ""]
 
     @rule
-    async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: Opened) -> None:
+    async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: OpenedStore) -> None:
         """A compaction that was taken back loses its words, too, so that going forth to it finds a state that holds."""
         await on.store.append(KEY, said("a", "b", "c"))
         before = await on.store.head(KEY) or Head()
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 2)))
         then = await on.store.head(KEY) or Head()
-        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=before))
+        head = await on.store.commit(KEY, Change(kind="rewind", reason="r", back=before))
         assert (head.compaction, await state_of(on.store, KEY)) == (0, Compaction())
 
-        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
         assert head.compaction == 0
-        head = await on.store.compact(KEY, Change(kind="rewind", reason="r", back=then))
+        head = await on.store.commit(KEY, Change(kind="rewind", reason="r", back=then))
 
         assert head.compaction == made.revision
         state = await state_of(on.store, KEY)
@@ -213,7 +213,7 @@ class CompactionConformance(Contract):
         assert await sound(on.store, KEY)
 
     @rule
-    async def test_erasing_reaches_the_summaries_of_every_branch(self, on: Opened) -> None:
+    async def test_erasing_reaches_the_summaries_of_every_branch(self, on: OpenedStore) -> None:
         """Each branch has its own over what they share: all that stand for what is erased lose their words."""
         await on.store.append(KEY, said("a", "b", "c"))
         await compact(on.store, KEY, covering(Compaction(), "shared", (1, 1)))
@@ -226,7 +226,7 @@ class CompactionConformance(Contract):
         own = await compact(on.store, BRANCH, covering(await state_of(on.store, BRANCH), "own", (3, 4)))
         attempts = Attempts(failures=1)
 
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1, 2), attempts=attempts))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 2), attempts=attempts))
 
         left = await summaries(on.store, BRANCH)
         assert [made.text for made in left.values()] == ["", "", "own"]
@@ -238,7 +238,7 @@ class CompactionConformance(Contract):
             assert await sound(on.store, key)
 
     @rule
-    async def test_what_expires_takes_its_summaries_along(self, on: Opened) -> None:
+    async def test_what_expires_takes_its_summaries_along(self, on: OpenedStore) -> None:
         """A sweep does what an erasure does: no words of what has expired stay, in no branch."""
         (due,) = said("due", expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b", "c")])
@@ -259,7 +259,7 @@ class CompactionConformance(Contract):
     # --- whole sessions
 
     @rule
-    async def test_a_branch_has_the_compactions_of_its_time(self, on: Opened) -> None:
+    async def test_a_branch_has_the_compactions_of_its_time(self, on: OpenedStore) -> None:
         """Of several compactions a branch has those up to its revision, and goes on from there."""
         await on.store.append(KEY, said("a", "b", "c"))
         first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 1)))
@@ -275,21 +275,21 @@ class CompactionConformance(Contract):
         assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["first", "second"]
 
     @rule
-    async def test_a_clear_leaves_no_summary(self, on: Opened) -> None:
+    async def test_a_clear_leaves_no_summary(self, on: OpenedStore) -> None:
         """With its entries a session's compactions go, and what was remembered of them; a branch keeps its own."""
         await on.store.append(KEY, said("a"))
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
-        head = await on.store.compact(KEY, Change(kind="attempt", reason="r", attempts=Attempts(failures=1)))
+        head = await on.store.commit(KEY, Change(kind="attempt", reason="r", attempts=Attempts(failures=1)))
         await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
 
-        head = await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        head = await on.store.commit(KEY, Change(kind="clear", reason="cleared"))
 
         assert (head.compaction, head.attempts) == (0, None)
         assert await summaries(on.store, KEY) == {}
         assert await summaries(on.store, BRANCH) == {made.revision: made}
 
     @rule
-    async def test_a_dump_holds_compactions(self, on: Opened) -> None:
+    async def test_a_dump_holds_compactions(self, on: OpenedStore) -> None:
         """Loaded into another session they are as they were, and an erasure reaches them there."""
         await on.store.append(KEY, said("a", "b"))
         await compact(on.store, KEY, covering(Compaction(), AWKWARD, (1, 1)))
@@ -299,7 +299,7 @@ class CompactionConformance(Contract):
         await on.store.load(OTHER, dump)
 
         assert (await on.store.head(OTHER), await on.store.records(OTHER)) == (head, records)
-        await on.store.compact(OTHER, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(OTHER, Change(kind="erase", reason="r", seqs=(1,)))
         assert [made.text for made in (await summaries(on.store, OTHER)).values()] == [""]
         assert [made.text for made in (await summaries(on.store, KEY)).values()] == [AWKWARD]
         assert await sound(on.store, OTHER)

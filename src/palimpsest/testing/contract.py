@@ -21,7 +21,7 @@ OTHER = SessionKey("tenant", "another session")
 FOREIGN = SessionKey("another tenant", "session")
 
 
-class Opened(NamedTuple):
+class OpenedStore(NamedTuple):
     """An open, empty store and its clock."""
 
     store: Store
@@ -36,10 +36,10 @@ class Contract:
         return drive(coroutine)
 
 
-def rule(body: Callable[[Any, Opened], Awaitable[None]]) -> Callable[[Contract, StoreFactory], None]:
+def rule(body: Callable[[Any, OpenedStore], Awaitable[None]]) -> Callable[[Contract, StoreFactory], None]:
     """Make a test method of a coroutine method over an open store."""
 
-    async def whole(contract: Contract, opened: Opened) -> None:
+    async def whole(contract: Contract, opened: OpenedStore) -> None:
         try:
             await body(contract, opened)
         finally:
@@ -47,7 +47,7 @@ def rule(body: Callable[[Any, Opened], Awaitable[None]]) -> Callable[[Contract, 
 
     def test(self: Contract, store: StoreFactory) -> None:
         clock = FakeClock()
-        self.run(whole(self, Opened(store(clock), clock)))
+        self.run(whole(self, OpenedStore(store(clock), clock)))
 
     test.__name__, test.__qualname__, test.__doc__ = body.__name__, body.__qualname__, body.__doc__
     return test

@@ -10,7 +10,7 @@ from palimpsest.log.entry import moment
 from palimpsest.log.head import Cut, Head
 from palimpsest.testing.branches import fork
 from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 THIRD = KEY._replace(session="a third")
 
@@ -19,7 +19,7 @@ class ErasureConformance(Contract):
     """Who shares what, what is due, records that lose their words, and items by the tenant."""
 
     @rule
-    async def test_branches_are_those_that_share_entries(self, on: Opened) -> None:
+    async def test_branches_are_those_that_share_entries(self, on: OpenedStore) -> None:
         """Whoever has entries of the same addition, tombstones too, whichever branched off which; nobody else."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.append(FOREIGN, said("a"))
@@ -31,9 +31,9 @@ class ErasureConformance(Contract):
         names = sorted([KEY.session, OTHER.session, THIRD.session])
         for key in (KEY, OTHER, THIRD):
             assert await on.store.branches(key) == [name for name in names if name != key.session]
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1, 2)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 2)))
         assert len(await on.store.branches(KEY)) == 2
-        await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        await on.store.commit(KEY, Change(kind="clear", reason="cleared"))
         await on.store.append(KEY, said("d"))
         assert await on.store.branches(KEY) == []
         assert await on.store.branches(OTHER) == [THIRD.session]
@@ -43,12 +43,12 @@ class ErasureConformance(Contract):
         assert await on.store.branches(FOREIGN) == []
 
     @rule
-    async def test_what_is_due_is_what_a_sweep_would_erase(self, on: Opened) -> None:
+    async def test_what_is_due_is_what_a_sweep_would_erase(self, on: OpenedStore) -> None:
         """By session, in each that shares it; what is erased or swept is due no more."""
         soon = moment(on.clock.now + 1_000_000)
         await on.store.append(KEY, [*said("a"), *said("b", "c", expires_at=soon)])
         await fork(on.store, KEY, OTHER)
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(3,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(3,)))
 
         assert await on.store.due(on.clock.now) == []
         later = on.clock.now + 1_000_000
@@ -57,16 +57,16 @@ class ErasureConformance(Contract):
         assert await on.store.due(later) == []
 
     @rule
-    async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: Opened) -> None:
+    async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: OpenedStore) -> None:
         """Tombstones, free places, other ids and, where asked for, pins are left out; the record says what went."""
         done = await on.store.append(KEY, said("a", "b", "c", "d"))
         await fork(on.store, KEY, OTHER)
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
-        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(4,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(4,)))
         ids = (*(entry.id for entry in done.entries[:2]), "another", done.entries[3].id, "nowhere")
 
         change = Change(kind="erase", reason="r", seqs=(1, 2, 3, 4, 9), ids=ids, unpinned=True)
-        head = await on.store.compact(KEY, change)
+        head = await on.store.commit(KEY, change)
 
         assert [record.seqs for record in await on.store.records(KEY) if record.kind == "erase"] == [(1,), (2,)]
         assert (head.erased, head.entries, head.pinned) == (2, 2, (4,))
@@ -76,46 +76,46 @@ class ErasureConformance(Contract):
         assert there.erased == 2
 
     @rule
-    async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: Opened) -> None:
+    async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: OpenedStore) -> None:
         """A branch keeps what its origin has cleared, also when that is asked to erase it by number and id."""
         done = await on.store.append(KEY, said("a"))
         await fork(on.store, KEY, OTHER)
-        await on.store.compact(KEY, Change(kind="clear", reason="cleared"))
+        await on.store.commit(KEY, Change(kind="clear", reason="cleared"))
         await on.store.append(KEY, said("b"))
 
-        head = await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,), ids=(done.entries[0].id,)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,), ids=(done.entries[0].id,)))
 
         assert (head.erased, head.entries) == (0, 1)
         assert texts(await on.store.read(OTHER)) == ["a"]
 
     @rule
-    async def test_a_change_is_for_one_session(self, on: Opened) -> None:
+    async def test_a_change_is_for_one_session(self, on: OpenedStore) -> None:
         """Where it says when that began, one that is gone, or that began at another time, is a conflict."""
         done = await on.store.append(KEY, said("a"))
         erase = Change(kind="erase", reason="r", created=done.head.created, seqs=(1,))
         await on.store.delete(KEY)
 
-        await refused(Conflict, on.store.compact(KEY, erase))
+        await refused(Conflict, on.store.commit(KEY, erase))
         assert await on.store.head(KEY) is None
         on.clock.advance(1)
         await on.store.append(KEY, said("b"))
-        await refused(Conflict, on.store.compact(KEY, erase))
+        await refused(Conflict, on.store.commit(KEY, erase))
         assert texts(await on.store.read(KEY)) == ["b"]
 
     @rule
-    async def test_a_clear_counts_what_it_takes(self, on: Opened) -> None:
+    async def test_a_clear_counts_what_it_takes(self, on: OpenedStore) -> None:
         """Also what came after it was asked for: its figure is that of the step itself."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="clear", reason="cleared", detail={"entries": 1})
         await on.store.append(KEY, said("b"))
 
-        await on.store.compact(KEY, change)
+        await on.store.commit(KEY, change)
 
         (record,) = await on.store.records(KEY)
         assert record.detail == {"entries": 2}
 
     @rule
-    async def test_a_delete_happens_only_where_it_is_expected(self, on: Opened) -> None:
+    async def test_a_delete_happens_only_where_it_is_expected(self, on: OpenedStore) -> None:
         """With an expected revision a session to which somebody has added meanwhile stays."""
         await on.store.append(KEY, said("a"))
         await on.store.append(KEY, said("b"))
@@ -128,7 +128,7 @@ class ErasureConformance(Contract):
         assert await on.store.head(KEY) is None
 
     @rule
-    async def test_items_of_a_tenant_go_together(self, on: Opened) -> None:
+    async def test_items_of_a_tenant_go_together(self, on: OpenedStore) -> None:
         """All namespaces, expired items too, are counted and go; another tenant's stay; its leases end."""
         await on.store.put_item("t", "one", "a", b"1")
         await on.store.put_item("t", "one", "b", b"2", expires=on.clock.now + 1)
@@ -146,16 +146,16 @@ class ErasureConformance(Contract):
         assert await on.store.lease("t", "name", "you", 60) is not None
 
     @rule
-    async def test_silent_records_say_nothing(self, on: Opened) -> None:
+    async def test_silent_records_say_nothing(self, on: OpenedStore) -> None:
         """An erasure takes reason, details and conditions of the records that it names, the head's too; no others."""
         await on.store.append(KEY, said("a", "b", "c"))
         cut = Cut(start=2, conditions=("a secret",))
-        await on.store.compact(KEY, Change(kind="cut", reason="r", view="v", cut=cut, detail={"a": "secret"}))
-        await on.store.compact(KEY, Change(kind="erase", reason="secret", seqs=(1,), detail={"a": 1}))
-        await on.store.compact(KEY, Change(kind="pin", reason="pinned", seqs=(2,), detail={"kept": 1}))
+        await on.store.commit(KEY, Change(kind="cut", reason="r", view="v", cut=cut, detail={"a": "secret"}))
+        await on.store.commit(KEY, Change(kind="erase", reason="secret", seqs=(1,), detail={"a": 1}))
+        await on.store.commit(KEY, Change(kind="pin", reason="pinned", seqs=(2,), detail={"kept": 1}))
         await fork(on.store, KEY, OTHER)
 
-        head = await on.store.compact(KEY, Change(kind="erase", reason="again", silence=(2, 3)))
+        head = await on.store.commit(KEY, Change(kind="erase", reason="again", silence=(2, 3)))
 
         first, second, third, last = await on.store.records(KEY)
         assert (first.detail, first.reason, first.cut) == ({}, "r", replace(cut, conditions=(), epoch=1, revision=2))
@@ -168,7 +168,7 @@ class ErasureConformance(Contract):
         assert ((await on.store.head(OTHER)) or Head()).views["v"].conditions == ("a secret",)
 
     @rule
-    async def test_a_silent_summary_covers_nothing(self, on: Opened) -> None:
+    async def test_a_silent_summary_covers_nothing(self, on: OpenedStore) -> None:
         """A summary that is named loses its words though no entry of it is erased: what it covered is uncovered."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         first = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "a secret", (1, 1)))
@@ -176,7 +176,7 @@ class ErasureConformance(Contract):
         state = await state_of(on.store, KEY)
         await compact(on.store, KEY, covering(state, "a secret, too", (2, 2), fold=[first]))
 
-        await on.store.compact(KEY, Change(kind="erase", reason="r", silence=(first.revision,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", silence=(first.revision,)))
 
         found = await summaries(on.store, KEY)
         assert found[first.revision].withdrawn
@@ -184,17 +184,17 @@ class ErasureConformance(Contract):
         assert found[other.revision].text == "others"
         assert await sound(on.store, KEY)
         newest = max(found)
-        await on.store.compact(KEY, Change(kind="erase", reason="r", silence=(newest,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", silence=(newest,)))
         after = await state_of(on.store, KEY)
         assert (after.current, after.covered, after.evicted) == ((other.revision,), ((3, 3),), ((1, 2),))
         assert await sound(on.store, KEY)
         assert texts(await on.store.read(KEY)) == ["a", "b", "c", "d"]
 
     @rule
-    async def test_nothing_remains_where_nobody_is_in_the_way(self, on: Opened) -> None:
+    async def test_nothing_remains_where_nobody_is_in_the_way(self, on: OpenedStore) -> None:
         """Scrubbing tells of nothing that could not be done, however often it is asked."""
         await on.store.append(KEY, said("a", "b"))
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert await on.store.scrub(whole=False) == ()
         assert await on.store.scrub() == ()

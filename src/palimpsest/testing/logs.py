@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Native, Text
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
 class LogConformance(Contract):
@@ -16,7 +16,7 @@ class LogConformance(Contract):
     # --- sessions that do not exist
 
     @rule
-    async def test_a_session_nobody_has_written_to_is_empty(self, on: Opened) -> None:
+    async def test_a_session_nobody_has_written_to_is_empty(self, on: OpenedStore) -> None:
         """Every reading verb answers for an unknown session with nothing, and makes none by that."""
         assert await on.store.head(KEY) is None
         assert await on.store.read(KEY) == []
@@ -30,7 +30,7 @@ class LogConformance(Contract):
     # --- append
 
     @rule
-    async def test_append_gives_places_and_links_in_order(self, on: Opened) -> None:
+    async def test_append_gives_places_and_links_in_order(self, on: OpenedStore) -> None:
         """Entries get seqs from 1 on, one revision a batch, and the links of `palimpsest.log.linking.link`."""
         one = await on.store.append(KEY, said("a", "b"))
         two = await on.store.append(KEY, [Entry(id="c", kind="tool_call", role="assistant", name="f", call_id="1")])
@@ -45,7 +45,7 @@ class LogConformance(Contract):
         assert await on.store.read(KEY) == [*one.entries, *two.entries, *three.entries]
 
     @rule
-    async def test_append_stamps_the_time_of_the_clock(self, on: Opened) -> None:
+    async def test_append_stamps_the_time_of_the_clock(self, on: OpenedStore) -> None:
         """An entry without a time of its own gets the store's; head times say when it was made and changed."""
         await on.store.append(KEY, said("a"))
         begun = on.clock.now
@@ -56,7 +56,7 @@ class LogConformance(Contract):
         assert (done.head.created, done.head.updated) == (begun, on.clock.now)
 
     @rule
-    async def test_every_field_comes_back(self, on: Opened) -> None:
+    async def test_every_field_comes_back(self, on: OpenedStore) -> None:
         """An entry is read as it was appended, whatever its fields and characters."""
         native = Native(format="openai", keep={"x": [1, None]}, absent=("content",), call={"id": "1"})
         entry = Entry(
@@ -77,7 +77,7 @@ class LogConformance(Contract):
         assert (found.content, found.metadata, found.native) == (entry.content, entry.metadata, native)
 
     @rule
-    async def test_a_known_id_with_the_same_content_is_left_out(self, on: Opened) -> None:
+    async def test_a_known_id_with_the_same_content_is_left_out(self, on: OpenedStore) -> None:
         """Repeating a batch adds nothing and answers with the entries that are there; part of it adds the rest."""
         batch = said("a", "b")
         first = await on.store.append(KEY, batch, check_ids=True)
@@ -91,7 +91,7 @@ class LogConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["a", "b", "c"]
 
     @rule
-    async def test_a_known_id_with_other_content_is_a_conflict(self, on: Opened) -> None:
+    async def test_a_known_id_with_other_content_is_a_conflict(self, on: OpenedStore) -> None:
         """An id that says something else raises Conflict, and nothing of its batch is stored."""
         (entry,) = said("a")
         await on.store.append(KEY, [entry], check_ids=True)
@@ -103,14 +103,14 @@ class LogConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["a"]
 
     @rule
-    async def test_an_id_of_another_session_is_unknown(self, on: Opened) -> None:
+    async def test_an_id_of_another_session_is_unknown(self, on: OpenedStore) -> None:
         """Ids are of one session: the same batch in another one, or of another tenant, is new there."""
         batch = said("a")
         for key in (KEY, OTHER, FOREIGN):
             assert (await on.store.append(key, batch, check_ids=True)).added == 1
 
     @rule
-    async def test_an_expected_revision_guards_an_append(self, on: Opened) -> None:
+    async def test_an_expected_revision_guards_an_append(self, on: OpenedStore) -> None:
         """With `expect` an append happens only at that revision; a session that is not there is at 0."""
         await refused(Conflict, on.store.append(KEY, said("a"), expect=1))
         await on.store.append(KEY, said("a"), expect=0)
@@ -120,7 +120,7 @@ class LogConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["a", "c"]
 
     @rule
-    async def test_what_comes_out_is_not_what_is_kept(self, on: Opened) -> None:
+    async def test_what_comes_out_is_not_what_is_kept(self, on: OpenedStore) -> None:
         """Changing what went in or came out changes nothing that is stored."""
         metadata = {"tags": ["kept"]}
         given = said("a", metadata=metadata)
@@ -135,7 +135,7 @@ class LogConformance(Contract):
     # --- read and fetch
 
     @rule
-    async def test_read_takes_what_lies_between(self, on: Opened) -> None:
+    async def test_read_takes_what_lies_between(self, on: OpenedStore) -> None:
         """`after` and `before` are exclusive, `limit` counts from the side where reading begins."""
         await on.store.append(KEY, said(*"abcdef"))
 
@@ -149,7 +149,7 @@ class LogConformance(Contract):
         assert await on.store.read(KEY, before=1) == []
 
     @rule
-    async def test_read_keeps_to_its_session(self, on: Opened) -> None:
+    async def test_read_keeps_to_its_session(self, on: OpenedStore) -> None:
         """Whatever range is asked for, no entry of another session or tenant comes back."""
         for key in (OTHER, KEY, FOREIGN):
             await on.store.append(key, said(key.session + key.tenant))
@@ -167,7 +167,7 @@ class LogConformance(Contract):
             assert await on.store.tally(key, "words", after=-1) == tally
 
     @rule
-    async def test_fetch_finds_by_seq_and_id(self, on: Opened) -> None:
+    async def test_fetch_finds_by_seq_and_id(self, on: OpenedStore) -> None:
         """Each entry named by seq, id or both comes once, in log order; what does not exist is left out."""
         done = await on.store.append(KEY, said(*"abcd"))
         first, *_, last = done.entries
@@ -178,7 +178,7 @@ class LogConformance(Contract):
     # --- counts
 
     @rule
-    async def test_counts_come_with_the_entries_of_their_counter(self, on: Opened) -> None:
+    async def test_counts_come_with_the_entries_of_their_counter(self, on: OpenedStore) -> None:
         """`tokens` is the stored count of the counter asked for, None where there is none; a new count replaces."""
         await on.store.append(KEY, said(*"abc"))
         await on.store.count(KEY, "words", {1: 10, 2: 20})
@@ -195,17 +195,17 @@ class LogConformance(Contract):
         assert await on.store.tally(KEY, "unknown") == (0, 0)
 
     @rule
-    async def test_counts_of_what_does_not_exist_are_left_out(self, on: Opened) -> None:
+    async def test_counts_of_what_does_not_exist_are_left_out(self, on: OpenedStore) -> None:
         """Neither an unknown seq nor an erased entry gets a count, so a late count brings nothing back."""
         await on.store.append(KEY, said(*"ab", metadata={"erased": True}))
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         await on.store.count(KEY, "words", {1: 5, 2: 6, 3: 7})
 
         assert await on.store.tally(KEY, "words") == (1, 6)
 
     @rule
-    async def test_a_count_is_no_write_of_the_session(self, on: Opened) -> None:
+    async def test_a_count_is_no_write_of_the_session(self, on: OpenedStore) -> None:
         """Counting moves neither revision nor epoch nor times."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)

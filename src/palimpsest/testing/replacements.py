@@ -10,14 +10,14 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.log.summary import Compaction
 from palimpsest.testing.compactions import AWKWARD, sound
-from palimpsest.testing.contract import KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
 class ReplacementConformance(Contract):
     """Replacements: all of one is there, or nothing."""
 
     @rule
-    async def test_a_replacement_adds_and_archives_in_one_commit(self, on: Opened) -> None:
+    async def test_a_replacement_adds_and_archives_in_one_commit(self, on: OpenedStore) -> None:
         """One revision has the record and the entries, which are linked as if what is left out had never been."""
         await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="find", call_id="c")])
         await on.store.append(KEY, said("b", pinned=True))
@@ -27,7 +27,7 @@ class ReplacementConformance(Contract):
         state = Compaction(evicted=((2, 3),))
         change = Change(kind="replace", reason="replace", turn=1, entries=new, compaction=state, detail={"archived": 2})
 
-        head = await on.store.compact(KEY, change, expect_epoch=0)
+        head = await on.store.commit(KEY, change, expect_epoch=0)
 
         assert await on.store.head(KEY) == head
         assert (head.revision, head.epoch, head.compaction, head.next_seq) == (3, 1, 3, 7)
@@ -47,28 +47,28 @@ class ReplacementConformance(Contract):
         assert (after.entries[0].seq, after.entries[0].answers, after.head.revision) == (7, 0, 4)
 
     @rule
-    async def test_a_replacement_that_is_too_late_changes_nothing(self, on: Opened) -> None:
+    async def test_a_replacement_that_is_too_late_changes_nothing(self, on: OpenedStore) -> None:
         """With another epoch than expected there is neither the record nor an entry; appends alone do not matter."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="replace", reason="r", entries=tuple(said("b")), compaction=Compaction(evicted=((1, 1),)))
         await on.store.append(KEY, said("meanwhile"))
         before = await on.store.head(KEY)
 
-        await refused(Conflict, on.store.compact(KEY, change, expect_revision=1))
-        await refused(Conflict, on.store.compact(KEY, change, expect_epoch=7))
+        await refused(Conflict, on.store.commit(KEY, change, expect_revision=1))
+        await refused(Conflict, on.store.commit(KEY, change, expect_epoch=7))
 
         assert await on.store.head(KEY) == before
         assert (texts(await on.store.read(KEY)), await on.store.records(KEY)) == (["a", "meanwhile"], [])
-        head = await on.store.compact(KEY, change, expect_epoch=0)
+        head = await on.store.commit(KEY, change, expect_epoch=0)
         assert (texts(await on.store.read(KEY)), head.turn) == (["a", "meanwhile", "b"], 3)
 
     @rule
-    async def test_what_a_replacement_added_is_branched_and_erased_like_any_entry(self, on: Opened) -> None:
+    async def test_what_a_replacement_added_is_branched_and_erased_like_any_entry(self, on: OpenedStore) -> None:
         """A branch from before it has none of it, one from behind all; an erasure leaves its record in place."""
         await on.store.append(KEY, said("a"))
         then = await on.store.head(KEY) or Head()
         entries, left = tuple(said("b", "c")), Compaction(evicted=((1, 1),))
-        now = await on.store.compact(KEY, Change(kind="replace", reason="r", entries=entries, compaction=left))
+        now = await on.store.commit(KEY, Change(kind="replace", reason="r", entries=entries, compaction=left))
         early = KEY._replace(session="early")
 
         await on.store.fork(KEY, early.session, then, expect_epoch=now.epoch)
@@ -76,7 +76,7 @@ class ReplacementConformance(Contract):
 
         assert [texts(await on.store.read(key)) for key in (early, OTHER)] == [["a"], ["a", "b", "c"]]
         assert [len(await on.store.records(key)) for key in (early, OTHER)] == [0, 1]
-        await on.store.compact(KEY, Change(kind="erase", reason="why", seqs=(1, 2)))
+        await on.store.commit(KEY, Change(kind="erase", reason="why", seqs=(1, 2)))
         assert texts(await on.store.read(KEY)) == ["", "", "c"]
         assert [record.kind for record in await on.store.records(KEY)] == ["replace", "erase"]
         assert await sound(on.store, KEY)

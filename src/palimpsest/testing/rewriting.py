@@ -11,7 +11,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item
 from palimpsest.stores.rewriting import Rewritable
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 LARGE = "large " * 20_000
 
@@ -83,7 +83,7 @@ class Failing(Saying):
         return super().entry(entry)
 
 
-def rewritable(on: Opened) -> Rewritable:
+def rewritable(on: OpenedStore) -> Rewritable:
     """The store as one that rewrites."""
     assert isinstance(on.store, Rewritable), "a store that rewrites is Rewritable"
     return on.store
@@ -96,10 +96,10 @@ class RewritingConformance(Contract):
     """
 
     @rule
-    async def test_what_is_rewritten_says_something_else_in_its_place(self, on: Opened) -> None:
+    async def test_what_is_rewritten_says_something_else_in_its_place(self, on: OpenedStore) -> None:
         """Entries, records and head are those that were given; ids, places, links, times and all others stay."""
         done = await on.store.append(KEY, said("old one", "keep", "the old"))
-        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         await on.store.append(OTHER, said("old"))
         head = await on.store.head(KEY) or Head()
 
@@ -115,7 +115,7 @@ class RewritingConformance(Contract):
         assert texts(list((await on.store.append(KEY, said("more"))).entries)) == ["more"]
 
     @rule
-    async def test_what_says_something_else_is_counted_anew(self, on: Opened) -> None:
+    async def test_what_says_something_else_is_counted_anew(self, on: OpenedStore) -> None:
         """Counts of rewritten entries go, by whatever counter; those of the others stay."""
         await on.store.append(KEY, said("old", "keep"))
         for counter in ("words", "letters"):
@@ -130,7 +130,7 @@ class RewritingConformance(Contract):
         assert await on.store.tally(KEY, "words") == (2, 7)
 
     @rule
-    async def test_counts_stay_where_texts_do(self, on: Opened) -> None:
+    async def test_counts_stay_where_texts_do(self, on: OpenedStore) -> None:
         """A rewrite that keeps texts keeps their counts."""
         await on.store.append(KEY, said("old", "keep"))
         await on.store.count(KEY, "words", {1: 1, 2: 2})
@@ -140,7 +140,7 @@ class RewritingConformance(Contract):
         assert [entry.tokens for entry in await on.store.read(KEY, counter="words")] == [1, 2]
 
     @rule
-    async def test_what_stays_is_not_written(self, on: Opened) -> None:
+    async def test_what_stays_is_not_written(self, on: OpenedStore) -> None:
         """Where everything is to stay, nothing counts as rewritten, no head moves; and no session is made."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
@@ -151,7 +151,7 @@ class RewritingConformance(Contract):
         assert await on.store.head(OTHER) is None
 
     @rule
-    async def test_a_long_session_is_rewritten_stretch_by_stretch(self, on: Opened) -> None:
+    async def test_a_long_session_is_rewritten_stretch_by_stretch(self, on: OpenedStore) -> None:
         """Whoever goes on after the seq that is returned reaches the end; head and records are rewritten once."""
         await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
         how = Saying("old", "new")
@@ -169,10 +169,10 @@ class RewritingConformance(Contract):
         assert head.revision == 2 + len(found) - 600
 
     @rule
-    async def test_what_is_named_is_rewritten_in_one_step(self, on: Opened) -> None:
+    async def test_what_is_named_is_rewritten_in_one_step(self, on: OpenedStore) -> None:
         """Entries that are named by their seqs are rewritten together, with head and records, however many they are."""
         await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
-        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = await on.store.head(KEY) or Head()
 
         done = await rewritable(on).rewrite(KEY, Saying("old", "new"), seqs=range(1, 601))
@@ -184,10 +184,10 @@ class RewritingConformance(Contract):
         assert await on.store.scrub() == ()
 
     @rule
-    async def test_only_what_comes_after_a_place_is_rewritten(self, on: Opened) -> None:
+    async def test_only_what_comes_after_a_place_is_rewritten(self, on: OpenedStore) -> None:
         """With `after` earlier entries, records and head stay."""
         await on.store.append(KEY, said("old", "old"))
-        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = await on.store.head(KEY)
 
         assert await rewritable(on).rewrite(KEY, Saying("old", "new"), after=1) == (1, None)
@@ -197,10 +197,10 @@ class RewritingConformance(Contract):
         assert await on.store.head(KEY) == before
 
     @rule
-    async def test_what_the_rewrite_raises_undoes_the_step(self, on: Opened) -> None:
+    async def test_what_the_rewrite_raises_undoes_the_step(self, on: OpenedStore) -> None:
         """Neither the entries before the one that it failed at, nor records, head or counts are others."""
         await on.store.append(KEY, said("old", "old"))
-        await on.store.compact(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
+        await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)]
 
         await refused(KeyError, rewritable(on).rewrite(KEY, Failing(2)))
@@ -208,7 +208,7 @@ class RewritingConformance(Contract):
         assert [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)] == before
 
     @rule
-    async def test_large_content_is_rewritten(self, on: Opened) -> None:
+    async def test_large_content_is_rewritten(self, on: OpenedStore) -> None:
         """A large text may become another, or a small one, and back; who else holds the same keeps it."""
         await on.store.append(KEY, said(LARGE, "small"))
         await on.store.append(OTHER, said(LARGE))
@@ -220,7 +220,7 @@ class RewritingConformance(Contract):
         assert texts(await on.store.read(OTHER)) == [LARGE]
 
     @rule
-    async def test_what_branches_share_is_rewritten_in_all_of_them(self, on: Opened) -> None:
+    async def test_what_branches_share_is_rewritten_in_all_of_them(self, on: OpenedStore) -> None:
         """Where texts become others they do so in every branch that has them; what one has added alone is its own."""
         await on.store.append(KEY, said("old"))
         await on.store.count(KEY, "words", {1: 1})
@@ -236,11 +236,11 @@ class RewritingConformance(Contract):
             assert await on.store.tally(key, "words") == (0, 0)
         await rewritable(on).rewrite(OTHER, Saying("old", "new"))
         assert texts(await on.store.read(OTHER)) == ["new", "new, too", LARGE]
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
         assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False, False]
 
     @rule
-    async def test_no_branch_says_something_else_under_the_same_head(self, on: Opened) -> None:
+    async def test_no_branch_says_something_else_under_the_same_head(self, on: OpenedStore) -> None:
         """The head of a branch moves in the step in which what it shares is rewritten, and in no other."""
         await on.store.append(KEY, said("old", "keep"))
         head = await on.store.head(KEY) or Head()
@@ -258,7 +258,7 @@ class RewritingConformance(Contract):
             assert now.revision == head.revision + 1 + moved
 
     @rule
-    async def test_a_branch_that_objects_undoes_it(self, on: Opened) -> None:
+    async def test_a_branch_that_objects_undoes_it(self, on: OpenedStore) -> None:
         """What is raised for the head of a branch leaves the session itself as it was, and that branch."""
         await on.store.append(KEY, said("old"))
         head = await on.store.head(KEY) or Head()
@@ -271,7 +271,7 @@ class RewritingConformance(Contract):
         assert await on.store.head(KEY) == head
 
     @rule
-    async def test_tenants_are_those_that_have_something(self, on: Opened) -> None:
+    async def test_tenants_are_those_that_have_something(self, on: OpenedStore) -> None:
         """A tenant with a session or an item is listed, by its id, as long as it has one."""
         assert await rewritable(on).tenants() == []
         await on.store.append(FOREIGN, said("a"))
@@ -283,7 +283,7 @@ class RewritingConformance(Contract):
         assert await rewritable(on).tenants() == []
 
     @rule
-    async def test_items_are_rewritten(self, on: Opened) -> None:
+    async def test_items_are_rewritten(self, on: OpenedStore) -> None:
         """Their values are others; keys, versions, order and expiry stay, and other tenants' items."""
         tenant, end = KEY.tenant, on.clock.now + 1_000_000
         for key, value in (("b", b"x"), ("b", b"old"), ("a", b"keep")):

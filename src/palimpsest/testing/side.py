@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from palimpsest.errors import Closed, Conflict
 from palimpsest.log.change import Change
 from palimpsest.stores import Item
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, Opened, refused, rule, said, texts
+from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 TENANT = KEY.tenant
 
@@ -18,7 +18,7 @@ class SideConformance(Contract):
     # --- items
 
     @rule
-    async def test_an_item_has_a_version_that_each_put_raises(self, on: Opened) -> None:
+    async def test_an_item_has_a_version_that_each_put_raises(self, on: OpenedStore) -> None:
         """A put stores the value whole and returns it with its version, from 1 on for each key."""
         value = bytes(range(256))
         assert await on.store.get_item(TENANT, "n", "k") is None
@@ -29,7 +29,7 @@ class SideConformance(Contract):
         assert await on.store.get_item(TENANT, "n", "k") == Item(key="k", value=value, version=2)
 
     @rule
-    async def test_an_expected_version_guards_a_put(self, on: Opened) -> None:
+    async def test_an_expected_version_guards_a_put(self, on: OpenedStore) -> None:
         """`expect` is the present version, 0 for none; otherwise Conflict, and the value stays."""
         await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"x", expect=1))
         await on.store.put_item(TENANT, "n", "k", b"a", expect=0)
@@ -39,7 +39,7 @@ class SideConformance(Contract):
         assert await on.store.get_item(TENANT, "n", "k") == Item(key="k", value=b"b", version=2)
 
     @rule
-    async def test_items_are_of_one_tenant_and_namespace(self, on: Opened) -> None:
+    async def test_items_are_of_one_tenant_and_namespace(self, on: OpenedStore) -> None:
         """The same key in another namespace or of another tenant is another item."""
         for tenant, namespace in ((TENANT, "n"), (TENANT, "m"), ("t", "n"), ("", "")):
             await on.store.put_item(tenant, namespace, "k", f"{tenant}/{namespace}".encode())
@@ -51,7 +51,7 @@ class SideConformance(Contract):
         assert [item.value for item in await on.store.list_items(TENANT, "n")] == [f"{TENANT}/n".encode()]
 
     @rule
-    async def test_items_are_listed_in_the_order_in_which_they_came(self, on: Opened) -> None:
+    async def test_items_are_listed_in_the_order_in_which_they_came(self, on: OpenedStore) -> None:
         """Replacing a value keeps its place; deleting it and putting it again gives a new place and version 1."""
         for key in ("b", "a", "c"):
             await on.store.put_item(TENANT, "n", key, b"")
@@ -65,7 +65,7 @@ class SideConformance(Contract):
         assert again.version == 1
 
     @rule
-    async def test_an_expired_item_is_not_there(self, on: Opened) -> None:
+    async def test_an_expired_item_is_not_there(self, on: OpenedStore) -> None:
         """From its expiry on an item is in no answer, and a put of its key makes a new item at the end."""
         end = on.clock.now + 1_000_000
         await on.store.put_item(TENANT, "n", "k", b"a", expires=end)
@@ -82,7 +82,7 @@ class SideConformance(Contract):
         assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["stays", "k"]
 
     @rule
-    async def test_deleting_an_item_says_whether_there_was_one(self, on: Opened) -> None:
+    async def test_deleting_an_item_says_whether_there_was_one(self, on: OpenedStore) -> None:
         """The first delete returns True, the next False."""
         await on.store.put_item(TENANT, "n", "k", b"a")
 
@@ -93,7 +93,7 @@ class SideConformance(Contract):
     # --- leases
 
     @rule
-    async def test_one_holder_has_a_lease(self, on: Opened) -> None:
+    async def test_one_holder_has_a_lease(self, on: OpenedStore) -> None:
         """While one holds it others get None; leases of other names and tenants are free."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
 
@@ -103,7 +103,7 @@ class SideConformance(Contract):
         assert await on.store.lease("t", "l", "two", 10) is not None
 
     @rule
-    async def test_a_lease_ends_by_itself_and_the_next_fence_is_greater(self, on: Opened) -> None:
+    async def test_a_lease_ends_by_itself_and_the_next_fence_is_greater(self, on: OpenedStore) -> None:
         """After its time another may take it, with a fence above every one given out before, of whatever name."""
         first = await on.store.lease(TENANT, "l", "one", 10)
         other = await on.store.lease(TENANT, "m", "one", 100)
@@ -118,7 +118,7 @@ class SideConformance(Contract):
         assert second > max(first, other)
 
     @rule
-    async def test_renewing_keeps_the_fence_and_counts_from_now(self, on: Opened) -> None:
+    async def test_renewing_keeps_the_fence_and_counts_from_now(self, on: OpenedStore) -> None:
         """The holder with its fence gets the time again; a wrong holder, fence or an ended lease gets None."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         assert fence is not None
@@ -133,7 +133,7 @@ class SideConformance(Contract):
         assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
 
     @rule
-    async def test_who_takes_his_own_lease_renews_it(self, on: Opened) -> None:
+    async def test_who_takes_his_own_lease_renews_it(self, on: OpenedStore) -> None:
         """The holder gets the same fence and the time again, and may give back without naming the fence; nobody else
         may."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
@@ -147,7 +147,7 @@ class SideConformance(Contract):
         assert (await on.store.lease(TENANT, "l", "two", 10) or 0) > (fence or 0)
 
     @rule
-    async def test_giving_a_lease_back_frees_it_at_once(self, on: Opened) -> None:
+    async def test_giving_a_lease_back_frees_it_at_once(self, on: OpenedStore) -> None:
         """Renewing for 0 seconds ends the lease; the next holder need not wait."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         assert fence is not None
@@ -158,7 +158,7 @@ class SideConformance(Contract):
     # --- expiry
 
     @rule
-    async def test_sweep_erases_what_has_expired(self, on: Opened) -> None:
+    async def test_sweep_erases_what_has_expired(self, on: OpenedStore) -> None:
         """Expired entries of all tenants become tombstones, with a record; expired items go; both are counted."""
         now = on.clock.now
         soon, later = (datetime.fromtimestamp(now / 1_000_000 + seconds, UTC) for seconds in (10, 20))
@@ -182,18 +182,18 @@ class SideConformance(Contract):
         assert await on.store.records(OTHER) == []
 
     @rule
-    async def test_a_swept_lease_or_erased_entry_is_not_swept_again(self, on: Opened) -> None:
+    async def test_a_swept_lease_or_erased_entry_is_not_swept_again(self, on: OpenedStore) -> None:
         """What was erased before its expiry is no longer counted by a sweep."""
         soon = datetime.fromtimestamp(on.clock.now / 1_000_000 + 10, UTC)
         await on.store.append(KEY, said("a", expires_at=soon))
-        await on.store.compact(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
         assert await on.store.sweep(on.clock.now + 60_000_000) == 0
 
     # --- closing
 
     @rule
-    async def test_a_closed_store_says_so(self, on: Opened) -> None:
+    async def test_a_closed_store_says_so(self, on: OpenedStore) -> None:
         """After `close` every verb raises Closed; closing twice is fine."""
         await on.store.close()
         await on.store.close()
@@ -203,7 +203,7 @@ class SideConformance(Contract):
         await refused(Closed, store.append(KEY, said("a")))
         await refused(Closed, store.read(KEY))
         await refused(Closed, store.fetch(KEY, [1]))
-        await refused(Closed, store.compact(KEY, Change(kind="clear", reason="r")))
+        await refused(Closed, store.commit(KEY, Change(kind="clear", reason="r")))
         await refused(Closed, store.records(KEY))
         await refused(Closed, store.count(KEY, "words", {1: 1}))
         await refused(Closed, store.tally(KEY, "words"))

@@ -19,7 +19,7 @@ from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
 from palimpsest.log.withdrawal import tombstone
-from palimpsest.privacy.gate import Admission
+from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Dump
 from palimpsest.transfer.relinking import head_of, relinked
 from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
@@ -36,10 +36,10 @@ UNREADABLE = (msgspec.ValidationError, UnicodeEncodeError, RecursionError)
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
 
-def imported(data: object, where: str = "data", admission: Admission | None = None) -> tuple[str, Dump]:
+def imported(data: object, where: str = "data", gate: Gate | None = None) -> tuple[str, Dump]:
     """Return the session id and what a store is to hold, every reference and every link checked.
 
-    With `admission` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
+    With `gate` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
     together, and PrivacyRefused where something could not be checked.
     """
     data, session, outline = _envelope(data, where)
@@ -54,10 +54,10 @@ def imported(data: object, where: str = "data", admission: Admission | None = No
     given = _given_head(outline, entries, records, where)
     left = left_out(records)
     entries = relinked(entries, given.first_seq, given.rewound, where, left)
-    if admission is not None:
+    if gate is not None:
         before = entries, records
-        entries, records, pseudonyms = admission.session(entries, records, given)
-        given = msgspec.structs.replace(admission.head(given), pseudonyms=pseudonyms)
+        entries, records, pseudonyms = gate.session(entries, records, given)
+        given = msgspec.structs.replace(gate.head(given), pseudonyms=pseudonyms)
         if (entries, records) != before:  # views were reckoned of other texts, and begin anew
             given = msgspec.structs.replace(given, views={})
     linked = head_of(entries, given.first_seq, given.rewound, left)

@@ -16,7 +16,7 @@ from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.log.linking import link
-from palimpsest.log.resuming import LeftOut, Walk
+from palimpsest.log.resuming import Displaced, Walk
 from palimpsest.log.spans import Span
 
 JOINS = ("tool_call", "tool_result")
@@ -24,7 +24,7 @@ JOINS = ("tool_call", "tool_result")
 
 
 def relinked(
-    entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str, left: Sequence[LeftOut] = ()
+    entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str, left: Sequence[Displaced] = ()
 ) -> list[Entry]:
     """Return the entries, which have their places from `first` on, with links; `left` is what was left out in between.
 
@@ -37,7 +37,7 @@ def relinked(
     return list(log.entries.values())
 
 
-def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], left: Sequence[LeftOut] = ()) -> Head:
+def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], left: Sequence[Displaced] = ()) -> Head:
     """Return the head after entries that have their links: what is open, which names are known."""
     walk = Walk(first, left)
     walk.follow([entry for entry in entries if not spans.within(rewound, entry.seq)])
@@ -71,7 +71,7 @@ def joining(entries: Sequence[Entry], rewound: Sequence[Span], there: Mapping[st
 class _Log:
     """A log as far as its entries were looked at."""
 
-    def __init__(self, first: int, where: str, left: Sequence[LeftOut]) -> None:
+    def __init__(self, first: int, where: str, left: Sequence[Displaced]) -> None:
         self.entries: dict[int, Entry] = {}
         self._where, self._walk = where, Walk(first, left)
         self._calls: set[int] = set()

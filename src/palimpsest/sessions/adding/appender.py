@@ -10,14 +10,14 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
-from palimpsest.privacy.gate import Slot
+from palimpsest.privacy.gate import Admitted
 
 if TYPE_CHECKING:
     from palimpsest.log.head import SessionKey
     from palimpsest.sessions.lease import Lease
     from palimpsest.sessions.memory import AsyncMemory
     from palimpsest.sessions.options import Options
-    from palimpsest.sessions.reading import Reader
+    from palimpsest.sessions.reading import LogReader
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended, Store
 
@@ -26,18 +26,18 @@ class Appender:
     """What every verb that adds ends in. A part of `AsyncSession`."""
 
     def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
-        self._memory, self._options, self._admission = memory, options, memory.privacy
+        self._memory, self._options, self._gate = memory, options, memory.privacy
         self._store = store or store_of(memory, options)
-        self._buffer: Gathered | None = None
+        self._buffer: TurnBuffer | None = None
         self._lease: Lease | None = None
         self._in_turn = False
         self._added = 0
 
     @property
-    def _reader(self) -> Reader:
-        from palimpsest.sessions.reading import Reader  # not every session reads its log
+    def _reader(self) -> LogReader:
+        from palimpsest.sessions.reading import LogReader  # not every session reads its log
 
-        return Reader(self._store, self._options)
+        return LogReader(self._store, self._options)
 
     @property
     def id(self) -> str:
@@ -65,7 +65,7 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self._buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), self._memory.clock() // 1000), own=True)
-        if self._admission.redactor is None and self._buffer is None:
+        if self._gate.redactor is None and self._buffer is None:
             return await self._stored(entries, given_ids=given_ids)
         slots = await self._admitted(entries)
         if self._buffer is None:
@@ -80,16 +80,16 @@ class Appender:
         await self._follow_up(done)
         return done.entries
 
-    async def _admitted(self, entries: Sequence[Entry]) -> Sequence[Slot]:
+    async def _admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
         try:
-            return await self._admission.entries(self._store, self._options.key, entries)
+            return await self._gate.entries(self._store, self._options.key, entries)
         except PrivacyRefused as fault:
             facts = {"rule": fault.rule, "kind": fault.kind, "why": fault.why}
             await self._memory.observers.emit("privacy:refused", self.id, facts, self._memory.runner.wait)
             raise
 
-    async def _commit(self, slots: Sequence[Slot], *, given_ids: bool) -> tuple[Entry, ...]:
+    async def _commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store what may be stored of a batch, and hold the rest back."""
         withholds = any(map(_is_withheld, slots))
         held = self._memory.withheld.get(self._place)
@@ -163,11 +163,11 @@ def store_of(memory: AsyncMemory, options: Options) -> Store:
     return Overlay(memory.store, memory.clock)
 
 
-class Gathered:
+class TurnBuffer:
     """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
 
     def __init__(self) -> None:
-        self.slots: list[Slot] = []
+        self.slots: list[Admitted] = []
         self.given_ids = False
 
 
@@ -177,5 +177,5 @@ def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = Fal
     return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in given]
 
 
-def _is_withheld(slot: Slot) -> bool:
+def _is_withheld(slot: Admitted) -> bool:
     return slot.own is not None

@@ -23,7 +23,7 @@ from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.logs import log_failure
-from palimpsest.sessions.compacting.snapshot import Survey, is_complete
+from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
 from palimpsest.sessions.options import Options
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Due:
         self.since, self.then = self.since or since, self.then or then
 
 
-class Watch:
+class AutoCompaction:
     """Watches one session, as one session object sees it, from whatever thread or task that is used."""
 
     def __init__(
@@ -170,8 +170,10 @@ class Watch:
             try:
                 found.extend(await work())
             except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
-                log_failure(self._memory.runner.told, fault, "compacting session %s failed", self._options.key.session)
-                facts = {"strategy": None, "reason": "failed", "why": self._memory.privacy.told(str(fault))}
+                log_failure(
+                    self._memory.runner.redact, fault, "compacting session %s failed", self._options.key.session
+                )
+                facts = {"strategy": None, "reason": "failed", "why": self._memory.privacy.redact(str(fault))}
                 await self._emit("compaction:failed", facts)
 
         if self._options.auto_compact == "background":
@@ -187,34 +189,34 @@ class Watch:
         if completed:
             self._new_results = False
         for strategy in self._options.long_term:
-            survey = await self._compactor().survey(strategy)
-            if not completed and _overtaken(survey, since):
+            loaded = await self._compactor().load(strategy)
+            if not completed and _overtaken(loaded, since):
                 completed, self._new_results = True, False
-            decision = await self.decision(strategy, survey, completed=completed, since=since)
+            decision = await self.decision(strategy, loaded, completed=completed, since=since)
             if decision.fired:
-                results.append(await self._run(strategy, decision, survey))
+                results.append(await self._run(strategy, decision, loaded))
                 if results[-1].done and not self._options.runs_all:
                     break
             else:
-                margins[strategy.name] = margin(strategy.triggers, survey.snapshot)
-                head = survey.head
+                margins[strategy.name] = margin(strategy.triggers, loaded.snapshot)
+                head = loaded.head
         self._new_results |= any(not result.done for result in results)  # what fired in vain is looked at again
         whole = len(margins) == len(self._options.long_term)
         self._known = _Known(head.revision, head.updated, margins) if whole else None
         return results
 
     async def _run(
-        self, strategy: Strategy, decision: TriggerDecision, survey: Survey | None = None
+        self, strategy: Strategy, decision: TriggerDecision, loaded: Loaded | None = None
     ) -> CompactionResult:
         compactor = self._compactor()
-        result = await compactor.run(strategy, decision, survey=survey, automatic=True)
+        result = await compactor.run(strategy, decision, loaded=loaded, automatic=True)
         await self.tell(compactor, result)
         return result
 
     async def decision(
         self,
         strategy: Strategy,
-        survey: Survey,
+        loaded: Loaded,
         *,
         threshold: float | None = None,
         completed: bool = True,
@@ -224,8 +226,8 @@ class Watch:
 
         Time since the last activity is counted up to now, or up to the append at `since` (a `seq`).
         """
-        head, failures = survey.head, dict[str, str]()
-        snapshot, triggers = survey.snapshot, strategy.triggers
+        head, failures = loaded.head, dict[str, str]()
+        snapshot, triggers = loaded.snapshot, strategy.triggers
         if threshold is not None:
             tokens, messages = triggers.max_tokens, triggers.max_messages
             triggers = Triggers(threshold=threshold, max_tokens=tokens, max_messages=messages)
@@ -239,13 +241,13 @@ class Watch:
             entries=head.entries,
             turns=head.turns,
             input_tokens=self._input_tokens(head),
-            idle=_idle(survey, since) if since else max(self._memory.clock() - head.updated, 0) / 1e6,
+            idle=_idle(loaded, since) if since else max(self._memory.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
         found = decide(triggers, activity, failures)
         for text, failure in failures.items():
             if self._memory.first_failure(self._options.key.session, text):
-                told = self._memory.privacy.told
+                told = self._memory.privacy.redact
                 await self._emit("condition:error", {"condition": told(text), "error": told(failure)})
         return found
 
@@ -275,12 +277,12 @@ class Watch:
         job = compactor.committed
         facts |= {"tokens_saved": result.tokens_saved}
         if result.summary is not None:
-            covered = [entry.id for entry in job.survey.within(job.plan.cover)]
+            covered = [entry.id for entry in job.loaded.within(job.plan.cover)]
             made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
             if result.summary.fallback is not None:
                 await self._emit("summarizer:failed", {**facts, **made, "why": result.summary.fallback})
             await self._emit("compressed", {**facts, **made, "method": result.summary.method})
-        evicted = tuple(entry.seq for entry in job.survey.within(job.plan.evict))
+        evicted = tuple(entry.seq for entry in job.loaded.within(job.plan.evict))
         for event, seqs in (("evicted", evicted), ("erased", job.doomed)):
             if seqs:
                 await self._emit(event, {**facts, "seqs": seqs, "reason": result.strategy})
@@ -295,15 +297,15 @@ def completes(head: Head, entries: Sequence[Entry]) -> bool:
     return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
 
 
-def _overtaken(survey: Survey, since: int) -> bool:
+def _overtaken(loaded: Loaded, since: int) -> bool:
     """Whether a human message at or after `since` (a `seq`; 0: none) has completed an interaction without an answer."""
     if not since:
         return False
-    told = [interaction for interaction in uncovered(survey.snapshot) if interaction.turn]
+    told = [interaction for interaction in uncovered(loaded.snapshot) if interaction.turn]
     return any(later.turn >= since and not is_complete(one.groups) for one, later in pairwise(told))
 
 
-def _idle(survey: Survey, since: int) -> float:
+def _idle(loaded: Loaded, since: int) -> float:
     """Seconds that went by before the append at `since`, as far as what was read goes back."""
-    first, before = survey.entries.get(since), [seq for seq in survey.entries if seq < since]
-    return max(first.at - survey.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0
+    first, before = loaded.entries.get(since), [seq for seq in loaded.entries if seq < since]
+    return max(first.at - loaded.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0

@@ -20,9 +20,16 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.runtime.runner import Runner
-from palimpsest.sessions.compacting.result import CompactionResult, Job, detail_of, fingerprint, nothing, result_of
-from palimpsest.sessions.compacting.snapshot import Survey, Surveyor
-from palimpsest.sessions.compacting.summarise import Folder
+from palimpsest.sessions.compacting.result import (
+    CompactionResult,
+    PlannedCompaction,
+    detail_of,
+    fingerprint,
+    nothing,
+    result_of,
+)
+from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader
+from palimpsest.sessions.compacting.summarise import SummaryMaker
 from palimpsest.sessions.history import kinds_since
 from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.options import Options
@@ -51,22 +58,22 @@ class Compactor:
         runner: Runner,
         options: Options,
         clock: Callable[[], int],
-        surveyor: Surveyor,
-        folder: Folder,
+        snapshots: SnapshotReader,
+        maker: SummaryMaker,
         unmaking: Callable[[Sequence[int]], AbstractAsyncContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
         self._store, self._runner, self._options, self._clock = store, runner, options, clock
-        self._surveyor, self._folder, self._unmaking = surveyor, folder, unmaking
+        self._snapshots, self._maker, self._unmaking = snapshots, maker, unmaking
         self._lease = Lease(store, runner, options.key, "compaction", LEASE_SECONDS)
-        self.committed: Job | None = None
+        self.committed: PlannedCompaction | None = None
         """What was committed."""
 
-    async def survey(self, strategy: Strategy, *, dry_run: bool = False) -> Survey:
+    async def load(self, strategy: Strategy, *, dry_run: bool = False) -> Loaded:
         """Return the session as the strategy is to see it. A `dry_run` stores not even counts."""
         head = await self._store.head(self._options.key) or Head()
         archive, passed = strategy.summarizes or strategy.erases, strategy.triggers.counts_interactions
         stores = not dry_run and not self._options.readonly
-        return await self._surveyor.survey(
+        return await self._snapshots.load(
             head, self._clock(), archive=archive, passed=passed, strategy=strategy.name, stores=stores
         )
 
@@ -75,7 +82,7 @@ class Compactor:
         strategy: Strategy,
         decision: TriggerDecision | None = None,
         *,
-        survey: Survey | None = None,
+        loaded: Loaded | None = None,
         dry_run: bool = False,
         automatic: bool = False,
     ) -> CompactionResult:
@@ -84,17 +91,19 @@ class Compactor:
         One that is `automatic` keeps quiet while the session is paused, and where the same has brought nothing before.
         Raises ConfigError for a strategy that plans what may not be done; an `automatic` one takes that for a failure.
         """
-        survey = survey or await self.survey(strategy, dry_run=dry_run)
+        loaded = loaded or await self.load(strategy, dry_run=dry_run)
         try:
             for _ in range(REPLANS):
-                if automatic and (why := self._paused(survey)):
-                    return nothing(Job(strategy, survey, decision, Plan()), "paused", why)
+                if automatic and (why := self._paused(loaded)):
+                    return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "paused", why)
                 try:
-                    job = await self._job(strategy, survey, decision)
+                    job = await self._job(strategy, loaded, decision)
                 except ConfigError as fault:
                     if not automatic:
                         raise
-                    return await self._failed(Job(strategy, survey, decision, Plan()), "failed", str(fault))
+                    return await self._failed(
+                        PlannedCompaction(strategy, loaded, decision, Plan()), "failed", str(fault)
+                    )
                 if dry_run or job.plan.does_nothing:
                     if automatic and decision is not None and decision.rule in TOOL_RULES:
                         await self._ran(job)
@@ -102,31 +111,31 @@ class Compactor:
                 done = await self._once(job, automatic=automatic)
                 if done is not None:
                     return done
-                survey = await self.survey(strategy)
+                loaded = await self.load(strategy)
             why = f"other writers were first {REPLANS} times"
-            return nothing(Job(strategy, survey, decision, Plan()), "conflict", why)
+            return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "conflict", why)
         finally:
             await self._lease.give_back()
 
-    async def _job(self, strategy: Strategy, survey: Survey, decision: TriggerDecision | None) -> Job:
-        plan = planned(strategy, survey.snapshot)
-        doomed = await self._doomed(survey, plan) if plan.erase else ()
-        job = Job(strategy, survey, decision, plan, doomed)
+    async def _job(self, strategy: Strategy, loaded: Loaded, decision: TriggerDecision | None) -> PlannedCompaction:
+        plan = planned(strategy, loaded.snapshot)
+        doomed = await self._doomed(loaded, plan) if plan.erase else ()
+        job = PlannedCompaction(strategy, loaded, decision, plan, doomed)
         if plan.erase and not (doomed or job.folded):
-            return Job(strategy, survey, decision, Plan(reason="nothing_to_compact"))
+            return PlannedCompaction(strategy, loaded, decision, Plan(reason="nothing_to_compact"))
         return job
 
-    def _paused(self, survey: Survey) -> str | None:
+    def _paused(self, loaded: Loaded) -> str | None:
         """Why nothing is to be tried by itself now."""
-        attempts = survey.head.attempts
+        attempts = loaded.head.attempts
         left = (attempts.paused_until - self._clock()) / 1e6 if attempts is not None else 0
         if attempts is None or left <= 0:
             return None
         return f"{attempts.failures} failures in a row; the next try is in {left:.0f} seconds"
 
-    async def _once(self, job: Job, *, automatic: bool) -> CompactionResult | None:
+    async def _once(self, job: PlannedCompaction, *, automatic: bool) -> CompactionResult | None:
         """Carry out a plan; None where the session has changed so that it must be made anew."""
-        attempts, summary = job.survey.head.attempts, None
+        attempts, summary = job.loaded.head.attempts, None
         if automatic and attempts is not None and attempts.fingerprint == fingerprint(job):
             return nothing(job, "paused", "the same has brought nothing before")
         if job.plan.cover or job.plan.fold:
@@ -148,21 +157,21 @@ class Compactor:
             )
         return result
 
-    async def _summarised(self, job: Job) -> Summary | CompactionResult | None:
+    async def _summarised(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
         """Return the summary that the plan asks for, or why there is none; None where the plan must be made anew."""
-        if self._folder.pays and not (await self._lease.renew() or await self._lease.try_to_take()):
+        if self._maker.pays and not (await self._lease.renew() or await self._lease.try_to_take()):
             return nothing(job, "pending", "another compaction of this session is under way")
         try:
-            summary = await self._folder.fold(job.strategy, job.survey, job.plan, self._lease.renew)
+            summary = await self._maker.fold(job.strategy, job.loaded, job.plan, self._lease.renew)
         except Rejected as fault:
-            return await self._failed(job, fault.reason, self._folder.admission.told(fault.why))
+            return await self._failed(job, fault.reason, self._maker.gate.redact(fault.why))
         except (SummarizerFailed, PrivacyRefused) as fault:
-            return await self._failed(job, "failed", self._folder.admission.told(str(fault)))
-        if self._folder.pays and not await self._lease.renew():
+            return await self._failed(job, "failed", self._maker.gate.redact(str(fault)))
+        if self._maker.pays and not await self._lease.renew():
             return None  # it ran out: whoever has it now may have done the same
         return summary
 
-    async def _commit(self, job: Job, summary: Summary | None, result: CompactionResult) -> Head | None:
+    async def _commit(self, job: PlannedCompaction, summary: Summary | None, result: CompactionResult) -> Head | None:
         """Commit by compare-and-set of the epoch; None where the session is not any more what was planned for.
 
         An append changes nothing about the plan, nor does a cut: after that it is tried again at once. A pin that comes
@@ -174,7 +183,7 @@ class Compactor:
             if head is None or not await self._still_holds(job, head):
                 return None
             before = head.attempts or Attempts()
-            cursors = {**before.cursors, job.strategy.name: job.survey.head.next_seq}
+            cursors = {**before.cursors, job.strategy.name: job.loaded.head.next_seq}
             attempts = Attempts(cursors=cursors, spent=before.spent + result.spent)
             if job.plan.erase:
                 change = Change(kind="erase", reason=job.strategy.name, seqs=job.doomed, also=job.plan.erase)
@@ -184,29 +193,29 @@ class Compactor:
                 change, created=head.created, unpinned=True, attempts=attempts, detail=detail_of(result)
             )
             try:
-                return await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                return await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:
                 continue
 
-    async def _still_holds(self, job: Job, now: Head) -> bool:
+    async def _still_holds(self, job: PlannedCompaction, now: Head) -> bool:
         """Whether a plan of then may be committed now: the same session and state, and nothing but cuts and pins since.
 
         A pin saves an entry from being erased, not from being covered: contexts show it beside the summary.
         """
-        before = job.survey.head
+        before = job.loaded.head
         if now.compaction != before.compaction:
             return False
         kinds = await kinds_since(self._store, self._options.key, before, now)
         return kinds is not None and kinds <= ({"cut"} if job.plan.erase else {"cut", "pin"})
 
-    async def _after(self, job: Job, head: Head, summary: Summary | None) -> Compaction:
+    async def _after(self, job: PlannedCompaction, head: Head, summary: Summary | None) -> Compaction:
         """The state that a plan leads to, from the head as it is now."""
-        state, plan = job.survey.state, job.plan
+        state, plan = job.loaded.state, job.plan
         current = [revision for revision in state.current if revision not in plan.fold]
         if summary is not None:
             place = state.current.index(plan.fold[0]) if plan.fold and not plan.cover else len(current)
             current.insert(place, 0)
-        archived = await self._surveyor.evicted(head, state)
+        archived = await self._snapshots.evicted(head, state)
         return Compaction(
             summary=summary,
             current=tuple(current),
@@ -215,17 +224,17 @@ class Compactor:
             mask=max(state.mask, plan.mask),
         )
 
-    async def _doomed(self, survey: Survey, plan: Plan) -> tuple[int, ...]:
+    async def _doomed(self, loaded: Loaded, plan: Plan) -> tuple[int, ...]:
         """The entries that an erasing plan destroys: with what it names all that is older, the archive included."""
-        head, last = survey.head, plan.erase[-1][1]
-        staying = [group for group in survey.snapshot.groups if not spans.within(plan.erase, group.entries[0].seq)]
+        head, last = loaded.head, plan.erase[-1][1]
+        staying = [group for group in loaded.snapshot.groups if not spans.within(plan.erase, group.entries[0].seq)]
         kept = [entry.seq for group in staying for entry in group.entries]
         older = spans.minus([(head.first_seq, last)], spans.of([*kept, *head.pinned]))
-        return tuple(entry.seq for entry in await self._surveyor.read(older) if not entry.erased)
+        return tuple(entry.seq for entry in await self._snapshots.read(older) if not entry.erased)
 
-    async def _ran(self, job: Job) -> None:
+    async def _ran(self, job: PlannedCompaction) -> None:
         """Remember that a strategy ran, though it found nothing to do: the results that it ran for are not new now."""
-        cursor = {job.strategy.name: job.survey.head.next_seq}
+        cursor = {job.strategy.name: job.loaded.head.next_seq}
 
         def after(_: Head, before: Attempts) -> Attempts:
             return msgspec.structs.replace(before, cursors={**before.cursors, **cursor})
@@ -238,14 +247,14 @@ class Compactor:
             attempts = after(head, head.attempts or Attempts())
             change = Change(kind="attempt", reason=reason, created=head.created, attempts=attempts)
             try:
-                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
                 return
             except Conflict:
                 continue
 
-    async def _failed(self, job: Job, reason: Reason, why: str) -> CompactionResult:
+    async def _failed(self, job: PlannedCompaction, reason: Reason, why: str) -> CompactionResult:
         """Remember a failure: the same is not tried again before something is new, nor often in a row."""
-        spent = self._folder.spent
+        spent = self._maker.spent
 
         def after(head: Head, before: Attempts) -> Attempts:
             failures = before.failures + 1

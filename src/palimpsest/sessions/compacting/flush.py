@@ -18,7 +18,7 @@ from palimpsest.log.head import Head
 from palimpsest.log.resuming import standing
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
-from palimpsest.privacy.gate import Slot
+from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.adding.verbs import checked_key
 from palimpsest.sessions.compacting.snapshot import expired
 from palimpsest.sessions.compacting.verbs import Compacting
@@ -43,7 +43,7 @@ class _Plan(NamedTuple):
     """A replacement: the entries that stay, what is to be added, and the change (None: all is as it is to be)."""
 
     kept: list[Entry]
-    fresh: list[Slot]
+    fresh: list[Admitted]
     change: Change | None
 
 
@@ -97,15 +97,15 @@ class Flushing(Compacting):
             except Conflict:  # somebody was first: what is there is looked at anew
                 tries += 1
 
-    async def _planned(self, head: Head, slots: Sequence[Slot], seen: int, mark: int) -> _Plan:
+    async def _planned(self, head: Head, slots: Sequence[Admitted], seen: int, mark: int) -> _Plan:
         """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
         from palimpsest.log.replacing import replacement, staying
 
-        surveyor, now = self._surveyor, self._memory.clock()
-        state = await surveyor.state(head)
-        hidden = spans.union(state.inactive, await surveyor.evicted(head, state))
+        snapshots, now = self._snapshots, self._memory.clock()
+        state = await snapshots.state(head)
+        hidden = spans.union(state.inactive, await snapshots.evicted(head, state))
         hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
-        there = await surveyor.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
+        there = await snapshots.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
         sure = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
         given = [slot.kept for slot in slots if slot.kept is not None]
         kept, fresh = replacement(head, [entry for entry in there if not expired(entry, now)], given, sure)
@@ -113,7 +113,7 @@ class Flushing(Compacting):
         stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in kept)), head.rewound)
         left = [entry for entry in there if not (entry.erased or spans.within(stay, entry.seq))]
         new = iter(fresh)
-        rest = [Slot(slot.kept and next(new), slot.own) for slot in slots[len(kept) :]]
+        rest = [Admitted(slot.kept and next(new), slot.own) for slot in slots[len(kept) :]]
         if not (rest or left or state.current or state.mask) and not (mark and head.revision):
             return _Plan(kept, rest, None)
         detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(left)}
@@ -144,7 +144,7 @@ class Flushing(Compacting):
             held = await Withheld.begin(*self._place, self._memory.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
-        after = await self._store.compact(
+        after = await self._store.commit(
             self._options.key,
             change,
             expect_epoch=head.epoch,
@@ -165,7 +165,7 @@ class Flushing(Compacting):
         await self._memory.observers.emit("session:replaced", self.id, facts, self._memory.runner.wait)
         return (*plan.kept, *_in_place(fresh, stored))
 
-    async def _done_before(self, head: Head, mark: int, slots: Sequence[Slot]) -> tuple[Entry, ...] | None:
+    async def _done_before(self, head: Head, mark: int, slots: Sequence[Admitted]) -> tuple[Entry, ...] | None:
         """Return the entries of the replacement that was made under a key; None where there is none that stands."""
         from palimpsest.log.replacing import says_the_same
 
@@ -182,20 +182,20 @@ class Flushing(Compacting):
 
     async def _flush(self) -> None:
         """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
-        from palimpsest.sessions.derived import unmake
+        from palimpsest.sessions.derived import drop_derived
 
         while True:
             head: Head = await self._reader.head()
-            state = await self._surveyor.state(head)
+            state = await self._snapshots.state(head)
             replaced = spans.minus(state.inactive, head.rewound)
-            entries = await self._surveyor.read(replaced)
+            entries = await self._snapshots.read(replaced)
             seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
             if not seqs:
                 return
             change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
             try:
-                async with unmake(self._memory, self._options, self._store, seqs):
-                    await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                async with drop_derived(self._memory, self._options, self._store, seqs):
+                    await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:
                 continue
             await self._store.scrub(whole=False)
@@ -207,7 +207,7 @@ def _is_open(head: Head) -> bool:
     return bool(head.group or head.reasoning or head.pauses)
 
 
-def _in_place(slots: Sequence[Slot], stored: Sequence[Entry]) -> tuple[Entry, ...]:
+def _in_place(slots: Sequence[Admitted], stored: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries of slots: those stored, and what is withheld as it was given."""
     rest = iter(stored)
     return tuple(next(rest, slot.kept) if slot.kept is not None else slot.own or Entry() for slot in slots)

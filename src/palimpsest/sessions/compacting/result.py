@@ -11,7 +11,7 @@ from palimpsest.compaction.mask import masked
 from palimpsest.log import spans
 from palimpsest.log.entry import digest
 from palimpsest.log.summary import Spent, Summary
-from palimpsest.sessions.compacting.snapshot import Survey
+from palimpsest.sessions.compacting.snapshot import Loaded
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +51,11 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens_before - self.tokens_after
 
 
-class Job(msgspec.Struct, frozen=True):
+class PlannedCompaction(msgspec.Struct, frozen=True):
     """A plan with what it was made from. `doomed` are the entries that it destroys, with all that is older."""
 
     strategy: Strategy
-    survey: Survey
+    loaded: Loaded
     decision: TriggerDecision | None
     plan: Plan
     doomed: tuple[int, ...] = ()
@@ -64,30 +64,30 @@ class Job(msgspec.Struct, frozen=True):
     def folded(self) -> list[Summary]:
         """The current summaries that it supersedes or takes along."""
         plan = self.plan
-        current = self.survey.snapshot.summaries
+        current = self.loaded.snapshot.summaries
         return [made for made in current if made.revision in plan.fold or spans.common(made.covers, plan.erase)]
 
 
-def below_threshold(strategy: Strategy, survey: Survey, decision: TriggerDecision) -> CompactionResult:
+def below_threshold(strategy: Strategy, loaded: Loaded, decision: TriggerDecision) -> CompactionResult:
     """What a compaction comes to whose trigger does not hold."""
     why = f"{decision.rule or 'no trigger'}: {decision.observed:g}, not {decision.op} {decision.threshold:g}"
-    return nothing(Job(strategy, survey, decision, Plan()), "below_threshold", why)
+    return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "below_threshold", why)
 
 
-def fingerprint(job: Job) -> str:
+def fingerprint(job: PlannedCompaction) -> str:
     """Names what a plan is about, so that what has failed once is known again."""
     return digest(f"{job.strategy.name} {job.plan.cover} {job.plan.fold}")
 
 
-def nothing(job: Job, reason: Reason, why: str, spent: Spent = Spent()) -> CompactionResult:  # noqa: B008
+def nothing(job: PlannedCompaction, reason: Reason, why: str, spent: Spent = Spent()) -> CompactionResult:  # noqa: B008
     """What a job comes to that does nothing, and why."""
-    idle = Job(job.strategy, job.survey, job.decision, Plan(reason=reason))
+    idle = PlannedCompaction(job.strategy, job.loaded, job.decision, Plan(reason=reason))
     return msgspec.structs.replace(result_of(idle), why=why, spent=spent)
 
 
-def result_of(job: Job, *, summary: Summary | None = None, dry_run: bool = False) -> CompactionResult:
+def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run: bool = False) -> CompactionResult:
     """What the plan comes to. Without a summary that is there, one of its greatest length is reckoned with."""
-    snapshot, plan, survey = job.survey.snapshot, job.plan, job.survey
+    snapshot, plan, loaded = job.loaded.snapshot, job.plan, job.loaded
     gone = spans.union(plan.cover, plan.evict, plan.erase)
     groups = [group for group in snapshot.groups if spans.within(gone, group.entries[0].seq)]
     made = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
@@ -101,8 +101,8 @@ def result_of(job: Job, *, summary: Summary | None = None, dry_run: bool = False
         reason=plan.reason or "nothing_to_compact" if plan.does_nothing else None,
         decision=job.decision,
         summary=summary,
-        covered=len(survey.within(plan.cover)),
-        evicted=len(survey.within(plan.evict)),
+        covered=len(loaded.within(plan.cover)),
+        evicted=len(loaded.within(plan.evict)),
         erased=len(job.doomed),
         masked_before=plan.mask,
         tokens_before=snapshot.tokens,

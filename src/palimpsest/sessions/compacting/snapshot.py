@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from palimpsest.compaction import Interaction, Snapshot
+from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.context.window import Group, Meter, by_group, fill, without
 from palimpsest.formats import find_format
-from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, standing, standing_tokens
+from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
@@ -25,7 +25,7 @@ BATCH = 512
 """Entries read at once."""
 
 
-class Survey(msgspec.Struct, frozen=True):
+class Loaded(msgspec.Struct, frozen=True):
     """A session at one revision: its head, what was compacted before, the snapshot made of it, its entries by `seq`.
 
     `archived` is what cuts of the session's view have evicted and no compaction knows of yet.
@@ -42,7 +42,7 @@ class Survey(msgspec.Struct, frozen=True):
         return [self.entries[seq] for seq in spans.members(where) if seq in self.entries]
 
 
-class Surveyor:
+class SnapshotReader:
     """Reads one session. `room` is what its budget leaves for the log, in counted tokens, where that is known."""
 
     def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
@@ -74,9 +74,9 @@ class Surveyor:
                 shown.update(other.seq for other in group)
         return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 
-    async def survey(
+    async def load(
         self, head: Head, now: int, *, archive: bool, passed: bool = False, strategy: str = "", stores: bool = True
-    ) -> Survey:
+    ) -> Loaded:
         """Return the session as it is; `archive` says that what is evicted is read, too, `passed` that what cuts have
         evicted since the last compaction is.
 
@@ -88,7 +88,7 @@ class Surveyor:
         meter.exact = True
 
         def weigh(summary: Summary) -> int:
-            return meter.cost(standing(summary, tokens=summary.shown_tokens))
+            return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
         cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
         hidden = [*state.inactive, *head.rewound, *archived]
@@ -120,11 +120,11 @@ class Surveyor:
         if stores and meter.counted and self._store.writable:
             await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
-        return Survey(head, state, snapshot, archived, entries)
+        return Loaded(head, state, snapshot, archived, entries)
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
         """Return what the active set costs, in tokens, and what of that the current summaries do."""
-        snapshot = (await self.survey(head, now, archive=False, stores=not self._options.readonly)).snapshot
+        snapshot = (await self.load(head, now, archive=False, stores=not self._options.readonly)).snapshot
         return snapshot.tokens, snapshot.standing(snapshot.summaries)
 
     def _limit(self) -> int | None:
@@ -166,12 +166,12 @@ class Surveyor:
         counter = self._options.counter
         if summary.counter == counter.name:
             return summary
-        tokens, shown = counter.count(summary.text), standing_tokens(summary, counter.count)
+        tokens, shown = counter.count(summary.text), summary_entry_tokens(summary, counter.count)
         return msgspec.structs.replace(summary, tokens=tokens, shown_tokens=shown, counter=counter.name)
 
     def _interactions(
         self, entries: Sequence[Entry], head: Head, mask: int, meter: Meter, now: int, cut: Cut | None = None
-    ) -> tuple[Interaction, ...]:
+    ) -> tuple[InteractionGroups, ...]:
         """The entries by interaction; active ones cost what they do under the `cut` that shows them."""
         groups = by_group(entries)
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
@@ -188,7 +188,7 @@ class Surveyor:
             found[-1][1].append(group)
         newest = 0 if cut is None else head.turn
         return tuple(
-            Interaction(turn, tuple(members), 0 < turn == newest and not is_complete(members))
+            InteractionGroups(turn, tuple(members), 0 < turn == newest and not is_complete(members))
             for turn, members in found
         )
 
@@ -219,7 +219,7 @@ class Surveyor:
 def fence(shell: Summary, counter: TokenCounter, weigh: Callable[[Summary], int]) -> int:
     """What a context adds to the text of a summary, about: of one that is this one but for its text."""
     sample = msgspec.structs.replace(shell, text=_SAMPLE)
-    shown = standing_tokens(sample, counter.count)
+    shown = summary_entry_tokens(sample, counter.count)
     return weigh(msgspec.structs.replace(sample, shown_tokens=shown)) - counter.count(_SAMPLE)
 
 

@@ -8,15 +8,15 @@ import msgspec
 
 from palimpsest.compaction import Plan, Strategy
 from palimpsest.errors import SummarizerFailed
-from palimpsest.formats.wording import sendable, standing_tokens
+from palimpsest.formats.wording import sendable, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, new_ids
 from palimpsest.log.summary import Spent, Summary, SummaryItem
-from palimpsest.privacy.gate import Admission
-from palimpsest.privacy.mentions import Says, summary_says
-from palimpsest.sessions.compacting.snapshot import Survey, Surveyor, expired, fence
+from palimpsest.privacy.gate import Gate
+from palimpsest.privacy.mentions import Mentions, summary_mentions
+from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader, expired, fence
 from palimpsest.sessions.options import Options
-from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, Source
+from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, SummarySource
 from palimpsest.summaries.models import Summarizer
 
 IMPORTANT = 0.8
@@ -26,25 +26,25 @@ REBUILD_TOKENS = 64_000
 """How much is read again at most when a summary is made anew from the entries, against drift."""
 
 
-class Folder:
+class SummaryMaker:
     """Makes summaries for one session. `pays` says that a model or a callable is asked, and not only the heuristic."""
 
     def __init__(
         self,
-        surveyor: Surveyor,
+        snapshots: SnapshotReader,
         options: Options,
         clock: Callable[[], int],
         summarizer: Summarizer | None,
-        admission: Admission,
+        gate: Gate,
     ) -> None:
-        self._surveyor, self._options, self._clock = surveyor, options, clock
-        self._summarizer, self.admission = summarizer, admission
+        self._snapshots, self._options, self._clock = snapshots, options, clock
+        self._summarizer, self.gate = summarizer, gate
         self.pays = summarizer is not None
         self.spent = Spent()
         """What the last summary has cost so far, accepted or not."""
 
     async def fold(
-        self, strategy: Strategy, survey: Survey, plan: Plan, renew: Callable[[], Awaitable[object]]
+        self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
         """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
 
@@ -52,35 +52,35 @@ class Folder:
         where none is acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
         """
         self.spent = Spent()
-        if self.admission.withholds("summary"):
+        if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
-        folded = [made for made in survey.snapshot.summaries if made.revision in plan.fold]
-        taken, id = _cost(survey, plan.cover), new_ids(1, self._clock() // 1000)[0]
-        source_tokens = taken + survey.snapshot.standing(folded)
-        around = self._fence(survey, plan, folded, id)
+        folded = [made for made in loaded.snapshot.summaries if made.revision in plan.fold]
+        taken, id = _cost(loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
+        source_tokens = taken + loaded.snapshot.standing(folded)
+        around = self._fence(loaded, plan, folded, id)
         if source_tokens - around < 2:
             raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
-        entries, previous = survey.within(plan.cover), folded
-        rebuilt = await self._rebuilt(strategy, survey, plan, folded) if folded else None
+        entries, previous = loaded.within(plan.cover), folded
+        rebuilt = await self._rebuilt(strategy, loaded, plan, folded) if folded else None
         if rebuilt is not None:
             entries, previous = rebuilt
-        shown = [one for one in self.admission.shown(entries) if not one.erased]
-        told = [self.admission.summary(made) for made in previous]
-        pinned = [self.admission.text(one) for one in _pinned(folded, shown)]
-        source = Source(entries=shown, previous=told, pinned=pinned)
+        shown = [one for one in self.gate.shown(entries) if not one.erased]
+        told = [self.gate.summary(made) for made in previous]
+        pinned = [self.gate.text(one) for one in _pinned(folded, shown)]
+        source = SummarySource(entries=shown, previous=told, pinned=pinned)
         recipe = self._recipe(strategy, plan, source_tokens - around)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous
-        summary = self._summary(survey, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
-        cost = survey.snapshot.standing([summary])
+        summary = self._summary(loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
+        cost = loaded.snapshot.standing([summary])
         if cost >= source_tokens:
             raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
         return summary
 
-    def _fence(self, survey: Survey, plan: Plan, folded: list[Summary], id: str) -> int:
+    def _fence(self, loaded: Loaded, plan: Plan, folded: list[Summary], id: str) -> int:
         """What a context adds to the text of the summary that is to be made."""
         covers = spans.union(plan.cover, *(made.covers for made in folded))
-        return fence(Summary(id=id, text="", covers=covers), self._options.counter, survey.snapshot.weigh)
+        return fence(Summary(id=id, text="", covers=covers), self._options.counter, loaded.snapshot.weigh)
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
         style, asked = strategy.style, self._summarizer
@@ -99,7 +99,7 @@ class Folder:
         )
 
     async def _draft(
-        self, strategy: Strategy, source: Source, recipe: Recipe, renew: Callable[[], Awaitable[object]]
+        self, strategy: Strategy, source: SummarySource, recipe: Recipe, renew: Callable[[], Awaitable[object]]
     ) -> tuple[Draft, str | None]:
         """Return the text, and why it is not of the configured summarizer."""
         from palimpsest.summaries.heuristic import heuristic
@@ -114,7 +114,7 @@ class Folder:
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
-            return heuristic(source, recipe, count), self.admission.told(str(fault))
+            return heuristic(source, recipe, count), self.gate.redact(str(fault))
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
         """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
@@ -135,16 +135,16 @@ class Folder:
 
     def _clean_prompt(self, prompt: Prompt) -> Prompt:
         """The prompt without what is private in what a user configured, or in what an answer hid in escapes."""
-        text = self.admission.text(prompt.text)
+        text = self.gate.text(prompt.text)
         return prompt if text == prompt.text else msgspec.structs.replace(prompt, text=text, stable=0)
 
     def _clean_reply(self, reply: Reply) -> Reply:
         """The answer without what is private: the guards measure, and the next prompt quotes, what may be kept."""
-        text, data = self.admission.text(reply.text), self.admission.value(reply.data)
+        text, data = self.gate.text(reply.text), self.gate.value(reply.data)
         return msgspec.structs.replace(reply, text=text, data=data)
 
     async def _rebuilt(
-        self, strategy: Strategy, survey: Survey, plan: Plan, folded: list[Summary]
+        self, strategy: Strategy, loaded: Loaded, plan: Plan, folded: list[Summary]
     ) -> tuple[list[Entry], list[Summary]] | None:
         """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
 
@@ -157,17 +157,17 @@ class Folder:
             return None
         base: list[Summary] = []
         if made.source_tokens > REBUILD_TOKENS:
-            base = await self._surveyor.ancestors(made, every)
+            base = await self._snapshots.ancestors(made, every)
             if not base or made.source_tokens - base[0].source_tokens > REBUILD_TOKENS:
                 return None
         covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
         now = self._clock()
-        entries = [one for one in await self._surveyor.read(covered) if not one.erased and not expired(one, now)]
+        entries = [one for one in await self._snapshots.read(covered) if not one.erased and not expired(one, now)]
         return entries, base
 
     def _summary(
         self,
-        survey: Survey,
+        loaded: Loaded,
         plan: Plan,
         folded: list[Summary],
         id: str,
@@ -179,15 +179,14 @@ class Folder:
         fresh: bool,
     ) -> Summary:
         """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
-        text = sendable(self.admission.text(draft.text))
+        text = sendable(self.gate.text(draft.text))
         known = {item.text for item in draft.items if item.pinned}
         kept = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in known]
         items = tuple(
-            msgspec.structs.replace(item, text=sendable(self.admission.text(item.text)))
-            for item in (*draft.items, *kept)
+            msgspec.structs.replace(item, text=sendable(self.gate.text(item.text))) for item in (*draft.items, *kept)
         )
         counter = self._options.counter
-        entries = survey.within(plan.cover)
+        entries = loaded.within(plan.cover)
         times = [entry.at for entry in entries]
         asked = self._summarizer if draft.method != "heuristic" else None
         summary = Summary(
@@ -201,7 +200,7 @@ class Folder:
             folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
             items=items,
             method=draft.method,
-            model=self.admission.told(asked.name) if asked is not None else None,
+            model=self.gate.redact(asked.name) if asked is not None else None,
             prompt=draft.prompt,
             passes=draft.passes,
             fallback=fallback,
@@ -213,7 +212,7 @@ class Folder:
             at=self._clock(),
             spent=self.spent,
         )
-        return msgspec.structs.replace(summary, shown_tokens=standing_tokens(summary, counter.count))
+        return msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:
@@ -222,10 +221,10 @@ def _level(plan: Plan, folded: list[Summary]) -> int:
     return highest + 1 if folded and not plan.cover else highest
 
 
-def _cost(survey: Survey, where: Iterable[spans.Span]) -> int:
+def _cost(loaded: Loaded, where: Iterable[spans.Span]) -> int:
     """What the entries there cost in a context."""
     wanted = list(where)
-    everything = [*survey.snapshot.archived, *survey.snapshot.interactions]
+    everything = [*loaded.snapshot.archived, *loaded.snapshot.interactions]
     groups = [group for interaction in everything for group in interaction.groups]
     return sum(group.cost for group in groups if spans.within(wanted, group.entries[0].seq))
 
@@ -240,33 +239,33 @@ def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
     return list(dict.fromkeys(kept))
 
 
-class Unsaying(Folder):
+class SummaryMakerWithout(SummaryMaker):
     """Makes summaries without a text: where the summarizer says it, the heuristic answers in its place."""
 
     def __init__(
         self,
-        surveyor: Surveyor,
+        snapshots: SnapshotReader,
         options: Options,
         clock: Callable[[], int],
         summarizer: Summarizer | None,
-        admission: Admission,
-        unsaid: Says,
+        gate: Gate,
+        unsaid: Mentions,
     ) -> None:
-        super().__init__(surveyor, options, clock, summarizer, admission)
+        super().__init__(snapshots, options, clock, summarizer, gate)
         self._unsaid = unsaid
 
     async def fold(
-        self, strategy: Strategy, survey: Survey, plan: Plan, renew: Callable[[], Awaitable[object]]
+        self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
         """Return the summary that the plan asks for. Raises Rejected where even the heuristic would say the text."""
-        made = await super().fold(strategy, survey, plan, renew)
-        if not summary_says(made, self._unsaid):
+        made = await super().fold(strategy, loaded, plan, renew)
+        if not summary_mentions(made, self._unsaid):
             return made
         spent, summarizer, self._summarizer = self.spent, self._summarizer, None
         try:
-            made = await super().fold(strategy, survey, plan, renew)
+            made = await super().fold(strategy, loaded, plan, renew)
         finally:
             self.spent, self._summarizer = spent, summarizer
-        if summary_says(made, self._unsaid):
+        if summary_mentions(made, self._unsaid):
             raise Rejected("failed", "it would say what was erased")
         return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")

@@ -12,7 +12,7 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound, StoreUnavail
 from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Attempts, Prompt
+from palimpsest.log.head import Attempts, PromptSize
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.timeline import Timeline
@@ -20,10 +20,10 @@ from palimpsest.sessions.timeline import Timeline
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
     from palimpsest.context.result import Context
-    from palimpsest.sessions.compacting.auto import Watch
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.compacting.compactor import Compactor
     from palimpsest.sessions.compacting.result import CompactionResult
-    from palimpsest.sessions.compacting.snapshot import Surveyor
+    from palimpsest.sessions.compacting.snapshot import SnapshotReader
     from palimpsest.sessions.memory import AsyncMemory
     from palimpsest.sessions.verifying import Verification
     from palimpsest.stores import Appended, Store
@@ -48,7 +48,7 @@ class Compacting(Timeline):
         super().__init__(memory, options, store)
         self._last: Context | Sent | None = None
         self._room: int | None = None
-        self._watched: Watch | None = None
+        self._watched: AutoCompaction | None = None
 
     # --- by hand
 
@@ -78,42 +78,42 @@ class Compacting(Timeline):
         if not dry_run:
             self._may_write()
         chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
-        self._admission.refuse([chosen.name], "strategy.name")
-        survey = await compactor.survey(chosen, dry_run=dry_run)
+        self._gate.refuse([chosen.name], "strategy.name")
+        loaded = await compactor.load(chosen, dry_run=dry_run)
         if threshold is not None or not force:
-            decision = await self._watch.decision(chosen, survey, threshold=threshold)
+            decision = await self._watch.decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
-                return below_threshold(chosen, survey, decision)
-        result = await compactor.run(chosen, decision, survey=survey, dry_run=dry_run)
+                return below_threshold(chosen, loaded, decision)
+        result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
             await self._watch.tell(compactor, result)
         return result
 
     @property
-    def _surveyor(self) -> Surveyor:
-        from palimpsest.sessions.compacting.snapshot import Surveyor
+    def _snapshots(self) -> SnapshotReader:
+        from palimpsest.sessions.compacting.snapshot import SnapshotReader
 
-        return Surveyor(self._store, self._options, room=self._room)
+        return SnapshotReader(self._store, self._options, room=self._room)
 
     def _compactor(self) -> Compactor:
         from palimpsest.sessions.compacting.compactor import Compactor
-        from palimpsest.sessions.compacting.summarise import Folder
-        from palimpsest.sessions.derived import unmake
+        from palimpsest.sessions.compacting.summarise import SummaryMaker
+        from palimpsest.sessions.derived import drop_derived
 
-        memory, surveyor, options = self._memory, self._surveyor, self._options
+        memory, snapshots, options = self._memory, self._snapshots, self._options
         summarizer = memory.summarizer(options.summarizer)
-        folder = Folder(surveyor, options, memory.clock, summarizer, memory.privacy)
-        unmaking = partial(unmake, memory, options, self._store)
-        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder, unmaking)
+        maker = SummaryMaker(snapshots, options, memory.clock, summarizer, memory.privacy)
+        unmaking = partial(drop_derived, memory, options, self._store)
+        return Compactor(self._store, memory.runner, options, memory.clock, snapshots, maker, unmaking)
 
     # --- by trigger
 
     @property
-    def _watch(self) -> Watch:
+    def _watch(self) -> AutoCompaction:
         if self._watched is None:
-            from palimpsest.sessions.compacting.auto import Watch
+            from palimpsest.sessions.compacting.auto import AutoCompaction
 
-            self._watched = Watch(self._memory, self._options, self._compactor)
+            self._watched = AutoCompaction(self._memory, self._options, self._compactor)
         return self._watched
 
     async def _note_prompt(self, context: Context) -> None:
@@ -121,10 +121,10 @@ class Compacting(Timeline):
         another object, or another process."""
         if not (self._store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
             return
-        prompt = Prompt(tokens=context.tokens, revision=context.revision)
+        prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            self._watch.knows(await self._store.compact(self._options.key, change, expect_epoch=context.epoch))
+            self._watch.knows(await self._store.commit(self._options.key, change, expect_epoch=context.epoch))
         except Conflict:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
         except StoreUnavailable as fault:  # what can be read can be sent
@@ -144,8 +144,8 @@ class Compacting(Timeline):
         if not isinstance(history, bool):
             raise ConfigError("history", history, "True or False")
         if not history:
-            surveyor = self._surveyor
-            return await surveyor.summaries(await surveyor.state(await self._reader.head()))
+            snapshots = self._snapshots
+            return await snapshots.summaries(await snapshots.state(await self._reader.head()))
         records = await self._store.records(self._options.key)
         return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
 
@@ -154,7 +154,7 @@ class Compacting(Timeline):
 
         What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
         """
-        return await self._surveyor.read((await self._find(summary)).covers)
+        return await self._snapshots.read((await self._find(summary)).covers)
 
     async def restore(self, summary: Summary | str | None = None) -> int:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
@@ -166,7 +166,7 @@ class Compacting(Timeline):
         made = await self._find(summary)
         while True:
             head = await self._reader.head()
-            state = await self._surveyor.state(head)
+            state = await self._snapshots.state(head)
             if made.revision not in state.current:
                 raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
             back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
@@ -183,7 +183,7 @@ class Compacting(Timeline):
             change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
             change = msgspec.structs.replace(change, created=head.created)
             try:
-                await self._store.compact(self._options.key, change, expect_epoch=head.epoch)
+                await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
             except Conflict:  # somebody was first: look again whether it is still current
                 continue
             await self._memory.observers.emit("restored", self.id, detail, self._memory.runner.wait)

@@ -17,25 +17,25 @@ from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, SessionKey
-from palimpsest.sessions.contexts.builder import Assembly, is_unshown
-from palimpsest.sessions.contexts.layout import View
-from palimpsest.sessions.contexts.load import Gatherer
-from palimpsest.sessions.contexts.request import Call, is_another, limits_of
-from palimpsest.sessions.history import Past, Point
+from palimpsest.sessions.contexts.builder import ContextBuilder, is_unshown
+from palimpsest.sessions.contexts.layout import Layout
+from palimpsest.sessions.contexts.load import WindowReader
+from palimpsest.sessions.contexts.request import ContextRequest, is_another, limits_of
+from palimpsest.sessions.history import History, Point
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 ANEW = "no cut of then shows it: it was computed anew"
 
 
-class Retracing(Assembly):
+class EarlierContext(ContextBuilder):
     """One context of the revision that its call names. `now` is the time of the call."""
 
-    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+    def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
         assert call.at is not None, "a revision is asked for"
         super().__init__(store, options, call, 0)  # what a stored cut shows had not expired
         self._at, self._now = call.at, now
-        self._past = Past(store, options.key)
+        self._past = History(store, options.key)
 
     async def context(self) -> Context:
         """Return the context of then. Raises PastUnknown where nothing says it, ConfigError where there was none."""
@@ -56,13 +56,13 @@ class Retracing(Assembly):
             "dry_run=True what this one would have been given"
         )
 
-    async def _stored(self, then: Head) -> View:
+    async def _stored(self, then: Head) -> Layout:
         """What the newest cut of then shows: all of it, whatever fits."""
-        state = await self.viewer.view(then, self._present_cut(then))
+        state = await self.layout_reader.view(then, self._present_cut(then))
         if state.fits or state.budget is None or state.budget.room < 0:
             return state
-        self.viewer.meter.exact = True  # bounds left it open
-        return await self.viewer.view(then, state.cut, state.entries)
+        self.layout_reader.meter.exact = True  # bounds left it open
+        return await self.layout_reader.view(then, state.cut, state.entries)
 
     async def _anew(self, head: Head, then: Head) -> Context:
         """What the same call computes from what there was then."""
@@ -71,14 +71,14 @@ class Retracing(Assembly):
         whole = msgspec.structs.replace(whole, epoch_reason=then.epoch_reason)
         call = msgspec.structs.replace(self.call, at=None, dry_run=True)
         anew = _Anew(self.store, self.options, call, early)
-        self.viewer = anew.viewer
+        self.layout_reader = anew.layout_reader
         late = self._now if late is None else late
         try:
             context = await anew.given(whole)
         except BudgetImpossible:
             await self._check(head, anew, early, late)
             raise
-        if context.budget is not None or self.viewer.rules:  # else nothing was chosen by what it costs or says
+        if context.budget is not None or self.layout_reader.rules:  # else nothing was chosen by what it costs or says
             await self._check(head, anew, early, late)
         return context
 
@@ -90,7 +90,7 @@ class Retracing(Assembly):
         erased, redacted = await self._past.changed(self._at)
         if redacted:
             raise self._unknown("texts of the session were redacted since, and what fitted then depends on them")
-        if erased and (self.viewer.rules or await self._mattered(erased, read)):
+        if erased and (self.layout_reader.rules or await self._mattered(erased, read)):
             raise self._unknown("entries that it was computed from were erased since")
         estimates = anew.recut and self.options.default_factor() != 1.0
         if estimates and head.usage is not None and self._at < head.revision:
@@ -115,17 +115,19 @@ class Retracing(Assembly):
         return PastUnknown(self.options.key.session, self._at, reason)
 
 
-def _was_due(then: Head, state: View) -> bool:
+def _was_due(then: Head, state: Layout) -> bool:
     """Whether the next context of a call that stores its cuts made another one, whatever fitted."""
     return state.cut.compaction != then.compaction or is_unshown(then, state) or bool(state.window.stale)
 
 
-class _Anew(Assembly):
+class _Anew(ContextBuilder):
     """A context as a dry run makes it of any head."""
 
-    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+    def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
         super().__init__(store, options, call, now)
-        self.viewer.gatherer = self.read = _Noting(store, options.key, self.viewer.meter, masks=options.mask)
+        self.layout_reader.window_reader = self.read = _Noting(
+            store, options.key, self.layout_reader.meter, masks=options.mask
+        )
         self.recut = not options.exact
 
     async def given(self, head: Head) -> Context:
@@ -135,7 +137,7 @@ class _Anew(Assembly):
         return self._context(state, reason, plan, head, None, *(() if reason is None else (ANEW,)))
 
 
-class _Noting(Gatherer):
+class _Noting(WindowReader):
     """Notes what is read: places, groups, and when entries expire."""
 
     def __init__(self, store: Store, key: SessionKey, meter: Meter, *, masks: bool) -> None:

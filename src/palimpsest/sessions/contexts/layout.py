@@ -18,17 +18,17 @@ from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.summary import Summary
-from palimpsest.sessions.contexts.load import Gatherer
-from palimpsest.sessions.contexts.request import Call, limits_of
+from palimpsest.sessions.contexts.load import WindowReader
+from palimpsest.sessions.contexts.request import ContextRequest, limits_of
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.context.cut import Room
-    from palimpsest.context.short_term import MaxTokens, Rule
+    from palimpsest.context.short_term import AppliedCondition, MaxTokens
 
 
-class View(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True):
     """What was read under one cut, and what it shows."""
 
     head: Head
@@ -78,24 +78,24 @@ class View(msgspec.Struct, frozen=True):
         return not self.more and self.tokens <= self.budget.room
 
 
-class Viewer:
+class LayoutReader:
     """Reads views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
 
-    def __init__(self, store: Store, options: Options, call: Call, now: int) -> None:
+    def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
         self._options, self._call, self._now = options, call, now
         self.failures: dict[str, str] = {}
         self._limits = limits_of(options, call)
         self._bounds = bounds_of(self._limits, options.model, options.model_name)
         fmt = find_format(options.format if call.format is None else call.format)
         self.meter = Meter(options.counter, fmt, options.model)
-        self.rules: list[tuple[MaxTokens, list[Rule]]] = [
+        self.rules: list[tuple[MaxTokens, list[AppliedCondition]]] = [
             (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
         ]
         # What depends on age, or goes on after a gap, is only known when everything has been read.
         self._walks_all = any(
             strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules) for strategy, rules in self.rules
         )
-        self.gatherer = Gatherer(store, options.key, self.meter, masks=options.mask)
+        self.window_reader = WindowReader(store, options.key, self.meter, masks=options.mask)
 
     async def view(
         self,
@@ -105,7 +105,7 @@ class Viewer:
         *,
         planning: bool = False,
         more: bool = False,
-    ) -> View:
+    ) -> Layout:
         """Read what the cut shows, newest first, until the room is full; `known` entries need no reading.
 
         `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
@@ -116,7 +116,7 @@ class Viewer:
             # What was given at a past revision is given whole: it fitted then.
             everything = self._call.at is not None or (self.meter.exact and self._walks_all)
             room = None if budget is None or everything else budget.room
-            entries, more = await self.gatherer.window(head, cut, room)
+            entries, more = await self.window_reader.window(head, cut, room)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
         seqs = cut.passed((*cut.pins, *cut.anchors))
@@ -127,17 +127,17 @@ class Viewer:
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
-        before = await self.gatherer.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
+        before = await self.window_reader.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
         if planning and before.groups:  # reading may have stopped within a group that comes first, whole
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
         rules = [] if self._options.exact else self._static_rules(cut)
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
-        summaries = await self.gatherer.summaries(cut.summaries) if cut.summaries else []
-        return View(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
+        summaries = await self.window_reader.summaries(cut.summaries) if cut.summaries else []
+        return Layout(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
 
-    def _static_rules(self, cut: Cut) -> list[Rule]:
+    def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
         rules = [rule for _, found in self.rules for rule in found]
         if self._call.at is not None and cut.revision and cut.conditions != self._options.condition_texts:

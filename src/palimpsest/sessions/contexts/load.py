@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from palimpsest.context.window import Group, Item, Meter, Window, look
-from palimpsest.formats.wording import is_maskable, standing, standing_tokens
+from palimpsest.context.window import CostedEntry, Group, Meter, Window, look
+from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Cut, Head, SessionKey, Standing
+from palimpsest.log.head import Cut, Head, SessionKey, ShownSummary
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.stores import Store, compaction_of
@@ -24,7 +24,7 @@ _SENTENCE = re.compile(r"[.!?](?=\s)|\n")
 """Where a text may be cut: behind a sentence or a line."""
 
 
-class Gatherer:
+class WindowReader:
     """Reads one session's entries for a context. `masks` says that old results may yet become notes."""
 
     def __init__(self, store: Store, key: SessionKey, meter: Meter, *, masks: bool) -> None:
@@ -83,7 +83,7 @@ class Gatherer:
     async def _recorded(self, revision: int) -> Compaction:
         return await compaction_of(self._store, self._key, revision)
 
-    async def summaries(self, shown: Sequence[Standing]) -> list[tuple[Summary, Group]]:
+    async def summaries(self, shown: Sequence[ShownSummary]) -> list[tuple[Summary, Group]]:
         """Return the summaries that a cut shows, as groups; one that an erasure has taken along is left out."""
         found = []
         for one in shown:
@@ -92,22 +92,22 @@ class Gatherer:
                 found.append((made, self._group(made, one)))
         return found
 
-    def _group(self, summary: Summary, shown: Standing) -> Group:
+    def _group(self, summary: Summary, shown: ShownSummary) -> Group:
         same = shown.counter == self._meter.counter.name
         tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
-        entry = standing(summary, shown.characters, tokens)
+        entry = summary_entry(summary, shown.characters, tokens)
         group = Group(0, 0, [entry])
-        group.show([Item(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)
+        group.show([CostedEntry(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)
         return group
 
-    async def standing(
+    async def shown_summaries(
         self, revisions: Sequence[int], limit: int | None, most: int | None = None
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[ShownSummary, ...]:
         """Return how a cut shows these summaries: at most `most`, in at most `limit` tokens (None: whole).
 
         The newest is served first.
         """
-        shown: list[Standing] = []
+        shown: list[ShownSummary] = []
         left = limit
         for revision in reversed(revisions):
             made = (await self._recorded(revision)).summary
@@ -121,12 +121,12 @@ class Gatherer:
                 left -= self._group(made, one).cost
         return tuple(reversed(shown))
 
-    def _within(self, summary: Summary, limit: int | None) -> Standing | None:
+    def _within(self, summary: Summary, limit: int | None) -> ShownSummary | None:
         """As much of a summary as `limit` tokens hold, up to the end of a sentence; None where that is nothing."""
 
-        def shown(characters: int) -> Standing:
+        def shown(characters: int) -> ShownSummary:
             tokens = self._shown_tokens(summary, characters)
-            return Standing(summary.revision, characters, tokens, self._meter.counter.name)
+            return ShownSummary(summary.revision, characters, tokens, self._meter.counter.name)
 
         whole = shown(-1)
         if limit is None or self._group(summary, whole).cost <= limit:
@@ -145,7 +145,7 @@ class Gatherer:
         counter = self._meter.counter
         if characters < 0 and summary.counter == counter.name:
             return summary.shown_tokens
-        return standing_tokens(summary, counter.count, characters)
+        return summary_entry_tokens(summary, counter.count, characters)
 
     def _least(self, entry: Entry, cut: Cut) -> int:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from palimpsest.context.budget import Limits
+from palimpsest.context.budget import BudgetLimits
 from palimpsest.formats import Message
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 
-class Call(msgspec.Struct, frozen=True):
+class ContextRequest(msgspec.Struct, frozen=True):
     """What one call of `context` asks for."""
 
     system: str | None = None
@@ -26,10 +26,10 @@ class Call(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-def limits_of(options: Options, call: Call) -> Limits:
+def limits_of(options: Options, call: ContextRequest) -> BudgetLimits:
     """The call's budget where it gives one, else the view's."""
     own = options.limits
-    Limits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
+    BudgetLimits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
     bounds = [bound for bound in (own.max_tokens, options.strategy_limit) if bound is not None]
     if any(bound < 0 for bound in bounds):
         bounds = [0]
@@ -42,7 +42,7 @@ def limits_of(options: Options, call: Call) -> Limits:
     )
 
 
-def why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> str | None:
+def why_unstored(options: Options, call: ContextRequest, limits: BudgetLimits, store: Store) -> str | None:
     """Why this call may not commit a cut, or None."""
     if call.dry_run:
         return "a dry run"
@@ -53,7 +53,7 @@ def why_unstored(options: Options, call: Call, limits: Limits, store: Store) -> 
     return "another budget than the view's" if is_another(options, limits) else None
 
 
-def is_another(options: Options, limits: Limits) -> bool:
+def is_another(options: Options, limits: BudgetLimits) -> bool:
     """Whether these limits are not those of the session's view."""
-    configured = limits_of(options, Call())
+    configured = limits_of(options, ContextRequest())
     return (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages)

@@ -23,14 +23,14 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
-from palimpsest.privacy.mentions import Says
-from palimpsest.sessions.compacting.auto import Watch
+from palimpsest.privacy.mentions import Mentions
+from palimpsest.sessions.compacting.auto import AutoCompaction
 from palimpsest.sessions.compacting.compactor import Compactor
-from palimpsest.sessions.compacting.snapshot import Surveyor
-from palimpsest.sessions.compacting.summarise import Folder, Unsaying
-from palimpsest.sessions.derived import unmake
+from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.compacting.summarise import SummaryMaker, SummaryMakerWithout
+from palimpsest.sessions.derived import drop_derived
 from palimpsest.sessions.erased import Erased, media_in
-from palimpsest.sessions.erasing.selection import Choice, telling
+from palimpsest.sessions.erasing.selection import Selection, records_mentioning
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
@@ -45,11 +45,11 @@ LOOKS = 8
 """How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
 
 
-def checked_reason(memory: AsyncMemory, reason: object, says: Says | None) -> str:
+def checked_reason(memory: AsyncMemory, reason: object, mentions: Mentions | None) -> str:
     """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
     if not isinstance(reason, str) or unfit(reason) is not None:
         raise ConfigError("reason", reason, "text without lone surrogates")
-    if says is not None and says(reason):
+    if mentions is not None and mentions(reason):
         if reason == BY_REQUEST:
             return ""
         raise ConfigError("reason", "a reason that holds the text", "one that does not: it is kept in the log")
@@ -63,7 +63,7 @@ class Eraser:
         self._memory, self._options, self._store = memory, options, store
 
     async def erase(
-        self, choice: Choice, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
+        self, selection: Selection, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
     ) -> tuple[Erased, Lost]:
         """Erase what is chosen and return what that took; summaries are lost by it, and not made anew yet.
 
@@ -72,14 +72,14 @@ class Eraser:
         that head was erased before.
         """
         done, lost = Erased(), Lost()
-        again = choice.sees_all or choice.says is not None
+        again = selection.sees_all or selection.mentions is not None
         async for look in self._looks(self._options.key, again=again, seen=seen):
-            found = await choice.find(self._store, self._options, look.head, look.seen)
-            silence = await self._telling(look, choice.says)
+            found = await selection.find(self._store, self._options, look.head, look.seen)
+            silence = await self._telling(look, selection.mentions)
             if found or silence:
                 more, gone = await self._committed(look, found, silence, reason, detail)
                 done, lost = done + more, _merged(lost, gone)
-        return _with(done, _merged(lost, await self._hush_branches(choice.says, reason)))
+        return _with(done, _merged(lost, await self._hush_branches(selection.mentions, reason)))
 
     async def _looks(self, key: SessionKey, *, again: bool, seen: Head | None = None) -> AsyncIterator[_Look]:
         """Yield the session as it is; then, `again`, what is new, as long as the last look has found something."""
@@ -95,9 +95,13 @@ class Eraser:
                 return
             seen = look.after
 
-    async def _telling(self, look: _Look, says: Says | None) -> tuple[int, ...]:
+    async def _telling(self, look: _Look, mentions: Mentions | None) -> tuple[int, ...]:
         options = self._options.of(look.key.session)
-        return await telling(self._store, options, look.head, says, look.seen) if says is not None else ()
+        return (
+            await records_mentioning(self._store, options, look.head, mentions, look.seen)
+            if mentions is not None
+            else ()
+        )
 
     async def _committed(
         self,
@@ -119,11 +123,11 @@ class Eraser:
             silence=silence,
             detail=dict(detail or {}),
         )
-        async with unmake(self._memory, self._options, self._store, seqs) as unmade:
+        async with drop_derived(self._memory, self._options, self._store, seqs) as unmade:
             before = await self.standing([key.session, *branches])
             look.found = True
             try:
-                after = await self._store.compact(key, change)
+                after = await self._store.commit(key, change)
             except Conflict:  # it was deleted, with all that was found; another may be in its place
                 return unmade.done, Lost()
         if after.revision == look.head.revision + 1:  # nobody was in between
@@ -146,26 +150,26 @@ class Eraser:
                 sharing.append(branch)
         return sharing
 
-    async def _hush_branches(self, says: Says | None, reason: str) -> Lost:
+    async def _hush_branches(self, mentions: Mentions | None, reason: str) -> Lost:
         """Take the words of whatever tells of a text in the branches, and return which summaries that were.
 
         A branch that others make meanwhile has what the one had that it comes from: so, when all are done, those are
         looked at that have come.
         """
         lost, done = Lost(), set[str]()
-        for _ in range(LOOKS if says is not None else 0):
+        for _ in range(LOOKS if mentions is not None else 0):
             new = set(await self._store.branches(self._options.key)) - done
             if not new:
                 break
             for branch in sorted(new):
-                lost = _merged(lost, await self._hushed(branch, says, reason))
+                lost = _merged(lost, await self._hushed(branch, mentions, reason))
             done |= new
         return lost
 
-    async def _hushed(self, branch: str, says: Says | None, reason: str) -> Lost:
+    async def _hushed(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
         lost = Lost()
         async for look in self._looks(self._options.key._replace(session=branch), again=True):
-            if silence := await self._telling(look, says):
+            if silence := await self._telling(look, mentions):
                 lost = _merged(lost, (await self._committed(look, (), silence, reason))[1])
         return lost
 
@@ -174,8 +178,8 @@ class Eraser:
     async def summaries(self, session: str) -> list[Summary]:
         """Return the summaries that contexts of this session, or a branch, show."""
         options = self._options.of(session)
-        surveyor = Surveyor(self._store, options)
-        return await surveyor.summaries(await surveyor.state(await self._store.head(options.key) or Head()))
+        snapshots = SnapshotReader(self._store, options)
+        return await snapshots.summaries(await snapshots.state(await self._store.head(options.key) or Head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show."""
@@ -190,35 +194,35 @@ class Eraser:
                 lost[name] = gone
         return lost
 
-    async def finished(self, done: Erased, lost: Lost, says: Says | None) -> Erased:
+    async def finished(self, done: Erased, lost: Lost, mentions: Mentions | None) -> Erased:
         """Make anew what was lost, and see what remains; return the whole report."""
-        done += Erased(rebuilt=await self.rebuild(lost, says))
+        done += Erased(rebuilt=await self.rebuild(lost, mentions))
         return done + Erased(remains=await self._store.scrub(whole=False))
 
-    async def rebuild(self, lost: Lost, says: Says | None) -> int:
+    async def rebuild(self, lost: Lost, mentions: Mentions | None) -> int:
         """Make lost summaries anew from what is left of what they covered; return how many came of it.
 
-        None of them holds what `says` looks for, whatever a summarizer answers.
+        None of them holds what `mentions` looks for, whatever a summarizer answers.
         """
         rebuilt, style = 0, self._options.chosen(None).style
         fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
         for name, summaries in lost.items():
             options = self._options.of(name)
             for made in summaries:
-                compactor = self._compactor(options, says)
+                compactor = self._compactor(options, mentions)
                 result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
                 await self._watch(options, compactor).tell(compactor, result)
                 rebuilt += result.done
         return rebuilt
 
-    def _watch(self, options: Options, compactor: Compactor) -> Watch:
-        return Watch(self._memory, options, lambda: compactor)
+    def _watch(self, options: Options, compactor: Compactor) -> AutoCompaction:
+        return AutoCompaction(self._memory, options, lambda: compactor)
 
-    def _compactor(self, options: Options, says: Says | None) -> Compactor:
-        memory, surveyor = self._memory, Surveyor(self._store, options)
-        made = (surveyor, options, memory.clock, memory.summarizer(options.summarizer), memory.privacy)
-        folder = Folder(*made) if says is None else Unsaying(*made, says)
-        return Compactor(self._store, memory.runner, options, memory.clock, surveyor, folder)
+    def _compactor(self, options: Options, mentions: Mentions | None) -> Compactor:
+        memory, snapshots = self._memory, SnapshotReader(self._store, options)
+        made = (snapshots, options, memory.clock, memory.summarizer(options.summarizer), memory.privacy)
+        maker = SummaryMaker(*made) if mentions is None else SummaryMakerWithout(*made, mentions)
+        return Compactor(self._store, memory.runner, options, memory.clock, snapshots, maker)
 
 
 class _Look:

@@ -16,12 +16,12 @@ from palimpsest.log import spans
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.privacy.mentions import Says, finder, summary_says
-from palimpsest.sessions.derived import unmake
+from palimpsest.privacy.mentions import Mentions, finder, summary_mentions
+from palimpsest.sessions.derived import drop_derived
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.query import Query
-from palimpsest.sessions.erasing.selection import Choice, Everything, Meant
+from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery, Selection
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import SessionInfo, Store
@@ -76,8 +76,8 @@ async def forget(
         query = matches
     elif user is not None or matches is not None:
         query = Query(user=user, text=matches)
-    says = finder(query.text) if query is not None and query.text is not None else None
-    forgetting = Forgetting(memory, checked_reason(memory, reason, says), dry_run, progress or _nobody)
+    mentions = finder(query.text) if query is not None and query.text is not None else None
+    forgetting = Forgetting(memory, checked_reason(memory, reason, mentions), dry_run, progress or _nobody)
     if session is not None:
         done = await forgetting.session(session)
     elif query is not None:
@@ -103,8 +103,8 @@ class Picked:
 
     sees_all = False
 
-    def __init__(self, ids: Collection[str], says: Says | None = None) -> None:
-        self._ids, self.says = ids, says
+    def __init__(self, ids: Collection[str], mentions: Mentions | None = None) -> None:
+        self._ids, self.mentions = ids, mentions
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""
@@ -142,7 +142,7 @@ class Forgetting:
     async def session(self, name: str) -> Erased:
         """Forget a session: its entries go wherever they are shared, then it is deleted."""
         if self._dry_run:
-            found = await self._found(name, Everything())
+            found = await self._found(name, SelectedAll())
             there = await self._store.head(self._key(name)) is not None
             return await self._would({name: found}, None, deleted=[name] if there else [])
         done, lost = await self._removed(name, everywhere=True)
@@ -170,7 +170,7 @@ class Forgetting:
         """What would go of these sessions, which are all."""
         done = await self._items()
         async for family, passed in self._families(names):
-            found = {name: await self._found(name, Everything()) for name in family}
+            found = {name: await self._found(name, SelectedAll()) for name in family}
             done += await self._would(found, None, deleted=family)
             self._progress(passed, len(names))
         return done
@@ -185,7 +185,7 @@ class Forgetting:
         """
         done, lost = Erased(), Lost()
         if everywhere:
-            done, lost = await self._eraser(name).erase(Everything(), self._reason)
+            done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
         for last in range(PASSES):
             head = await self._store.head(self._key(name))
             if head is None:
@@ -216,9 +216,9 @@ class Forgetting:
         With `certainly` that goes, too.
         """
         key, options = self._key(name), self._options(name)
-        found = await Everything().find(self._store, options, head)
+        found = await SelectedAll().find(self._store, options, head)
         own = await self._alone(name, found)
-        async with unmake(self._memory, options, self._store, None) as unmade:
+        async with drop_derived(self._memory, options, self._store, None) as unmade:
             try:
                 await self._store.delete(key, expect=head.revision)
             except Conflict:
@@ -243,7 +243,7 @@ class Forgetting:
 
     async def matching(self, query: Query, *, whole: bool) -> Erased:
         """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
-        done, choices, seen = Erased(), dict[str, Meant](), dict[str, Head]()
+        done, choices, seen = Erased(), dict[str, SelectedByQuery](), dict[str, Head]()
         for number in range(1 if self._dry_run else PASSES):
             todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
             more = Erased()
@@ -255,7 +255,7 @@ class Forgetting:
                 break
         else:
             done += Erased(remains=() if self._dry_run else (BUSY,))
-        unread = (choice.remains(name) for name, choice in choices.items() if name not in done.sessions)
+        unread = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
         return done + Erased(remains=tuple(told for each in unread for told in each))
 
     async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
@@ -268,7 +268,13 @@ class Forgetting:
                 yield family, len(behind.intersection(names))
 
     async def _forgotten(
-        self, family: list[str], query: Query, choices: dict[str, Meant], seen: dict[str, Head], *, whole: bool
+        self,
+        family: list[str],
+        query: Query,
+        choices: dict[str, SelectedByQuery],
+        seen: dict[str, Head],
+        *,
+        whole: bool,
     ) -> Erased:
         """Forget what meets a query in sessions that share entries.
 
@@ -276,19 +282,22 @@ class Forgetting:
         """
         found: dict[str, list[Entry]] = {}
         for name in family:
-            choice, head = choices.setdefault(name, Meant(query)), await self._store.head(self._key(name)) or Head()
+            selection, head = (
+                choices.setdefault(name, SelectedByQuery(query)),
+                await self._store.head(self._key(name)) or Head(),
+            )
             before = seen.get(name)
             if before is not None and await since(self._store, self._key(name), before, head) is None:
                 before = None
-            found[name] = await choice.find(self._store, self._options(name), head, before)
+            found[name] = await selection.find(self._store, self._options(name), head, before)
             seen[name] = head
-        says = choices[family[0]].says
+        mentions = choices[family[0]].mentions
         if self._dry_run:
             emptied = [name for name in family if whole and found[name] and await self._holds(name, len(found[name]))]
-            return await self._would(found, says, deleted=emptied)
+            return await self._would(found, mentions, deleted=emptied)
         own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
         steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
-        steps += [(name, Picked([entry.id for entry in each], says)) for name, each in found.items()]
+        steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found.items()]
         done, lost = Erased(), Lost()
         for name, picked in steps:
             more, gone = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
@@ -298,7 +307,7 @@ class Forgetting:
             if more := await self._emptied(name):
                 done += more
                 lost.pop(name, None)
-        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, says))
+        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, mentions))
 
     async def _holds(self, name: str, number: int) -> bool:
         """Whether a session that is there has so many entries that are no tombstones."""
@@ -307,10 +316,12 @@ class Forgetting:
 
     # --- what would go
 
-    async def _found(self, name: str, choice: Choice) -> list[Entry]:
-        return await choice.find(self._store, self._options(name), await self._store.head(self._key(name)) or Head())
+    async def _found(self, name: str, selection: Selection) -> list[Entry]:
+        return await selection.find(self._store, self._options(name), await self._store.head(self._key(name)) or Head())
 
-    async def _would(self, found: dict[str, list[Entry]], says: Says | None, *, deleted: Iterable[str]) -> Erased:
+    async def _would(
+        self, found: dict[str, list[Entry]], mentions: Mentions | None, *, deleted: Iterable[str]
+    ) -> Erased:
         """What would go of sessions that share entries."""
         entries = {entry.id: entry for each in found.values() for entry in each}
         withdrawn = 0
@@ -323,7 +334,7 @@ class Forgetting:
             gone = spans.of(entry.seq for entry in there)
             shown = await self._eraser(name).summaries(name)
             withdrawn += sum(
-                bool(spans.common(made.covers, gone)) or (says is not None and summary_says(made, says))
+                bool(spans.common(made.covers, gone)) or (mentions is not None and summary_mentions(made, mentions))
                 for made in shown
             )
         shared = {name for name in family for other, each in found.items() if name != other and each}

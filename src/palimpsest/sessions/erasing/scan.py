@@ -26,8 +26,8 @@ from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_progress, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.privacy.afterwards import REASON, Found, Redaction, Sample, Unchecked
-from palimpsest.privacy.gate import Admission, admission
+from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
+from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import check_id
 from palimpsest.stores import Store
@@ -92,7 +92,7 @@ async def scan(
     progress: Progress | None,
 ) -> Scanned:
     """Scan a memory; see `AsyncMemory.scan`."""
-    redactor = memory.privacy.redactor if privacy is None else admission(privacy).redactor
+    redactor = memory.privacy.redactor if privacy is None else gate_of(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
     check_whole(sample, "sample")
@@ -213,9 +213,9 @@ class _Scanner:
 
     # --- looking
 
-    async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Found, _Seen]:
+    async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Findings, _Seen]:
         """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
-        found = Found(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
+        found = Findings(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
         run = self._memory.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
@@ -238,7 +238,7 @@ class _Scanner:
         heads = [await self._store.head(key._replace(session=branch)) for branch in branches]
         return [head.pseudonyms for head in heads if head is not None]
 
-    async def _batch(self, key: SessionKey, after: int, before: int, found: Found) -> tuple[list[Entry], int]:
+    async def _batch(self, key: SessionKey, after: int, before: int, found: Findings) -> tuple[list[Entry], int]:
         """Return the next entries, which end where a message of a provider ends, and the last place of them."""
         limit = BATCH
         while True:
@@ -255,7 +255,7 @@ class _Scanner:
                 return batch[:end], batch[end - 1].seq
             limit *= 2
 
-    async def _singly(self, key: SessionKey, seqs: range, found: Found) -> tuple[list[Entry], int]:
+    async def _singly(self, key: SessionKey, seqs: range, found: Findings) -> tuple[list[Entry], int]:
         """Return those of these entries that can be read."""
         entries: list[Entry] = []
         for seq in seqs:
@@ -272,7 +272,7 @@ class _Scanner:
                 entries += there
         return entries, seqs[-1]
 
-    async def _records(self, key: SessionKey, after: int, upto: int, found: Found) -> Sequence[Record]:
+    async def _records(self, key: SessionKey, after: int, upto: int, found: Findings) -> Sequence[Record]:
         try:
             return await self._store.records(key, after=after, before=upto + 1)
         except StoreCorrupt:
@@ -281,7 +281,7 @@ class _Scanner:
 
     # --- doing
 
-    async def _put(self, key: SessionKey, head: Head, found: Found) -> bool:
+    async def _put(self, key: SessionKey, head: Head, found: Findings) -> bool:
         """Put what was found in place, where it is as it was; what came since `head` is looked at next.
 
         Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
@@ -295,7 +295,7 @@ class _Scanner:
             await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
         return done
 
-    async def _rewritten(self, key: SessionKey, head: Head, found: Found) -> bool:
+    async def _rewritten(self, key: SessionKey, head: Head, found: Findings) -> bool:
         """Rewrite what was found; return whether the session that was looked at is still there."""
         assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         tried = -1
@@ -308,14 +308,14 @@ class _Scanner:
             return True
         return False
 
-    async def _noted(self, key: SessionKey, head: Head, found: Found, figures: dict[str, int]) -> bool:
+    async def _noted(self, key: SessionKey, head: Head, found: Findings, figures: dict[str, int]) -> bool:
         """Keep a record of what comes next, and its pseudonyms; return whether nobody has given out any since."""
         numbers = found.numbers if self._redactor.numbers else {}
-        reason = Admission(self._redactor.afresh()).told(REASON)  # which the policy may redact, too
+        reason = Gate(self._redactor.afresh()).redact(REASON)  # which the policy may redact, too
         change = Change(kind="redact", reason=reason, created=head.created, pseudonyms=numbers, detail=figures)
         while (now := await self._same(key, head)) is not None and not (numbers and now.pseudonyms != head.pseudonyms):
             try:
-                await self._store.compact(key, change, expect_revision=now.revision if numbers else None)
+                await self._store.commit(key, change, expect_revision=now.revision if numbers else None)
             except Conflict:
                 continue
             return True
@@ -340,7 +340,7 @@ class _Scanner:
 
     # --- summing up
 
-    def _sum(self, found: Found) -> None:
+    def _sum(self, found: Findings) -> None:
         self._entries += len(found.entries) - found.stubs
         self._withheld += found.stubs
         self._summaries += found.summaries

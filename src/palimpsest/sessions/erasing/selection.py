@@ -13,23 +13,23 @@ from palimpsest.formats import find_format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
-from palimpsest.privacy.mentions import Says, cut_says, entry_says, finder, record_says
+from palimpsest.privacy.mentions import Mentions, cut_mentions, entry_mentions, finder, record_mentions
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.reading import Reader
+from palimpsest.sessions.reading import LogReader
 from palimpsest.stores import Store
 
 BATCH = 512
 """Entries read at once."""
 
 
-class Choice(Protocol):
+class Selection(Protocol):
     """Finds the entries of one session that are to be erased, as often as it is asked.
 
-    `says` is whether a text holds what may be said no more, `sees_all` that what is appended may belong to it, too.
+    `mentions` is whether a text holds what may be said no more, `sees_all` that what is appended may belong to it, too.
     """
 
-    says: Says | None
+    mentions: Mentions | None
     sees_all: bool
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
@@ -40,10 +40,10 @@ class Choice(Protocol):
         ...
 
 
-class Named:
+class SelectedIds:
     """Entries by their ids or numbers. Raises EntryNotFound where there is no such entry."""
 
-    says: Says | None = None
+    mentions: Mentions | None = None
     sees_all = False
 
     def __init__(self, ids: Iterable[str | int]) -> None:
@@ -53,15 +53,15 @@ class Named:
         """Return the entries, tombstones not among them, by seq."""
         found: dict[int, Entry] = {}
         for id in self._ids:
-            entry = await Reader(store, options).named(id)
+            entry = await LogReader(store, options).named(id)
             found[entry.seq] = entry
         return [found[seq] for seq in sorted(found) if found[seq].damaged or not found[seq].erased]
 
 
-class Damaged:
+class SelectedDamaged:
     """Every entry of a session that cannot be read."""
 
-    says: Says | None = None
+    mentions: Mentions | None = None
     sees_all = True
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
@@ -69,10 +69,10 @@ class Damaged:
         return [entry async for entry in walk(store, options, head, seen) if entry.damaged]
 
 
-class Everything:
+class SelectedAll:
     """Every entry of a session."""
 
-    says: Says | None = None
+    mentions: Mentions | None = None
     sees_all = True
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
@@ -80,7 +80,7 @@ class Everything:
         return [entry async for entry in walk(store, options, head, seen) if entry.damaged or not entry.erased]
 
 
-class Meant:
+class SelectedByQuery:
     """Entries of one session that meet a query."""
 
     sees_all = True
@@ -89,7 +89,7 @@ class Meant:
         self._query = query
         self._user: _User | None = None
         self._unread: dict[int, Entry] = {}
-        self.says = finder(query.text) if query.text is not None else None
+        self.mentions = finder(query.text) if query.text is not None else None
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq.
@@ -111,7 +111,7 @@ class Meant:
             and (seqs is None or entry.seq in seqs)
             and not entry.erased
             and self._in_time(entry)
-            and (self.says is None or entry_says(entry, self.says))
+            and (self.mentions is None or entry_mentions(entry, self.mentions))
         ]
 
     async def _walk(self, store: Store, options: Options, head: Head, seen: Head | None) -> AsyncIterator[Entry]:
@@ -245,13 +245,15 @@ def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: En
     )
 
 
-async def telling(store: Store, options: Options, head: Head, says: Says, seen: Head | None = None) -> tuple[int, ...]:
+async def records_mentioning(
+    store: Store, options: Options, head: Head, mentions: Mentions, seen: Head | None = None
+) -> tuple[int, ...]:
     """Return the revisions of the session's records, and of its views' cuts, that hold a text.
 
     With `seen` of those that came after that head.
     """
     after = seen.revision if seen is not None else 0
     records = await store.records(options.key, after=after, before=head.revision + 1)
-    found = {record.revision for record in records if record_says(record, says)}
-    found |= {cut.revision for cut in head.views.values() if cut.revision > after and cut_says(cut, says)}
+    found = {record.revision for record in records if record_mentions(record, mentions)}
+    found |= {cut.revision for cut in head.views.values() if cut.revision > after and cut_mentions(cut, mentions)}
     return tuple(sorted(found))

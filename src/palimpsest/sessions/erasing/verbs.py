@@ -12,7 +12,7 @@ from palimpsest.sessions.compacting.flush import Flushing
 if TYPE_CHECKING:
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
-    from palimpsest.sessions.erasing.selection import Choice
+    from palimpsest.sessions.erasing.selection import Selection
 
 
 class Erasing(Flushing):
@@ -34,17 +34,17 @@ class Erasing(Flushing):
         """
         from palimpsest.sessions.erased import Erased
         from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
-        from palimpsest.sessions.erasing.selection import Meant
+        from palimpsest.sessions.erasing.selection import SelectedByQuery
 
         self._may_write()
-        choice = _choice(what)
-        reason = checked_reason(self._memory, reason, choice.says)
+        selection = _selection(what)
+        reason = checked_reason(self._memory, reason, selection.mentions)
         eraser = Eraser(self._memory, self._options, self._store)
-        done, lost = await eraser.erase(choice, reason)
-        if isinstance(choice, Meant):
-            done += Erased(remains=choice.remains(self.id))
+        done, lost = await eraser.erase(selection, reason)
+        if isinstance(selection, SelectedByQuery):
+            done += Erased(remains=selection.remains(self.id))
         self._let_go()
-        return await eraser.finished(done, lost, choice.says)
+        return await eraser.finished(done, lost, selection.mentions)
 
     async def repair(self) -> Erased:
         """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
@@ -54,11 +54,11 @@ class Erasing(Flushing):
         a backup first, if there is one.
         """
         from palimpsest.sessions.erasing.eraser import Eraser
-        from palimpsest.sessions.erasing.selection import Damaged
+        from palimpsest.sessions.erasing.selection import SelectedDamaged
 
         self._may_write()
         eraser = Eraser(self._memory, self._options, self._store)
-        done, lost = await eraser.erase(Damaged(), "damaged")
+        done, lost = await eraser.erase(SelectedDamaged(), "damaged")
         self._let_go()
         return await eraser.finished(done, lost, None)
 
@@ -67,7 +67,7 @@ class Erasing(Flushing):
 
         What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
         """
-        from palimpsest.sessions.derived import unmake
+        from palimpsest.sessions.derived import drop_derived
 
         self._may_write()
         self._let_go()
@@ -76,9 +76,9 @@ class Erasing(Flushing):
             return 0
         detail = {"entries": head.entries}
         change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
-        async with unmake(self._memory, self._options, self._store, None) as unmade:
+        async with drop_derived(self._memory, self._options, self._store, None) as unmade:
             try:
-                after = await self._store.compact(self._options.key, change)
+                after = await self._store.commit(self._options.key, change)
             except Conflict:  # it was deleted meanwhile
                 return 0
             if after.revision != head.revision + 1:
@@ -92,12 +92,12 @@ class Erasing(Flushing):
         return entries
 
 
-def _choice(what: Iterable[str | int] | str | int | Query) -> Choice:
+def _selection(what: Iterable[str | int] | str | int | Query) -> Selection:
     from palimpsest.sessions.erasing.query import Query
-    from palimpsest.sessions.erasing.selection import Meant, Named
+    from palimpsest.sessions.erasing.selection import SelectedByQuery, SelectedIds
 
     if isinstance(what, Query):
-        return Meant(what)
+        return SelectedByQuery(what)
     if not isinstance(what, str | int | Iterable):
         raise ConfigError("ids", what, "ids of entries, or their numbers, or a Query")
-    return Named([what] if isinstance(what, str | int) else what)
+    return SelectedIds([what] if isinstance(what, str | int) else what)

@@ -17,7 +17,7 @@ from palimpsest.transfer.sources.limits import Given, Limits, limits_of
 
 if TYPE_CHECKING:
     from palimpsest.sessions.memory import AsyncMemory
-    from palimpsest.transfer.sources.files import File
+    from palimpsest.transfer.sources.files import SourceFile
 
 AT_ONCE = 64
 """Pieces that are read in one step, so that an event loop is not asked for each."""
@@ -52,7 +52,7 @@ async def import_file(
         raise ConfigError("key", key, "a text that names this import, or None")
     most = limits_of(limits)
     run, finish = memory.runner.run, memory.runner.finish
-    file: File = await run(_opened, path, strict, most)
+    file: SourceFile = await run(_opened, path, strict, most)
     try:
         if strict:
             checking = Checking(memory, session_id)
@@ -76,13 +76,15 @@ async def import_file(
     return importer.report(found, taken)
 
 
-def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> File:
-    from palimpsest.transfer.sources.files import File
+def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:
+    from palimpsest.transfer.sources.files import SourceFile
 
-    return File(path, twice=twice, limits=limits)
+    return SourceFile(path, twice=twice, limits=limits)
 
 
-def _pieces(file: File, source: str, format: str | None, branches: bool) -> tuple[str, str | None, Iterator[Piece]]:
+def _pieces(
+    file: SourceFile, source: str, format: str | None, branches: bool
+) -> tuple[str, str | None, Iterator[Piece]]:
     """What the file is taken for, what its messages are written in, and its pieces."""
     from palimpsest.transfer.sources.detection import find_source
 
@@ -112,7 +114,7 @@ class Checking:
             if piece.export is not None:
                 from palimpsest.transfer.reading import imported
 
-                imported(piece.export, admission=self._memory.privacy)
+                imported(piece.export, gate=self._memory.privacy)
             self._memory.privacy.shown(piece.entries)
         except PalimpsestError as fault:
             raise ImportFailed(_where(piece.place), str(fault)) from fault

@@ -23,7 +23,7 @@ from palimpsest.errors import (
     SessionNotFound,
 )
 from palimpsest.log.entry import Entry, derived_ids
-from palimpsest.sessions.importing.places import Place, Places
+from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.transfer.sources import Conversation, Piece
 
 if TYPE_CHECKING:
@@ -96,14 +96,14 @@ class Importer:
 
     def _refuse(self, piece: Piece, why: object) -> None:
         if len(self._refused) < self._most:
-            self._refused.append(Refused(piece.place, self._memory.privacy.told(str(why))))
+            self._refused.append(Refused(piece.place, self._memory.privacy.redact(str(why))))
         else:
             self.left_out[MORE] = self.left_out.get(MORE, 0) + 1
 
     async def take(self, piece: Piece) -> None:
         """Take one piece; what is wrong with it goes into the report."""
         for why, count in piece.left_out.items():
-            reason = self._memory.privacy.told(why)
+            reason = self._memory.privacy.redact(why)
             self.left_out[reason] = self.left_out.get(reason, 0) + count
         if piece.fault is not None:
             self._refuse(piece, piece.fault)
@@ -308,7 +308,7 @@ class Importer:
     def _count(self, session: str, added: int, there: int) -> None:
         before = self._sessions.get(session, Imported(0, 0))
         named = self._talk.title if self._talk is not None else None
-        title = before.title or (named and self._memory.privacy.told(named))
+        title = before.title or (named and self._memory.privacy.redact(named))
         self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
 
 
@@ -336,7 +336,7 @@ class _Settled(NamedTuple):
     buried: int
 
 
-def _parted(pieces: Sequence[Piece], place: Place) -> list[_Settled]:
+def _parted(pieces: Sequence[Piece], place: AlternativePlaces) -> list[_Settled]:
     """The pieces that stand at a place, one after the other, with what is new of each."""
     settled, ids = [], iter(place.ids)
     for piece in pieces:

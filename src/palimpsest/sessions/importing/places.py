@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from palimpsest.errors import PrivacyRefused
 from palimpsest.log.entry import Entry, same
 from palimpsest.log.head import SessionKey
-from palimpsest.privacy.gate import Admission
+from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Store
 
 AT_ONCE = 512
 """Alternatives whose first entries are looked at in one step, at most."""
 
 
-class Place(NamedTuple):
+class AlternativePlaces(NamedTuple):
     """Which alternative entries belong to, the ids that they have there, and what of them is there already.
 
     `graves` says that all of this was erased: only that it was something of the same kind is known, and when.
@@ -38,12 +38,12 @@ class Place(NamedTuple):
 class Places:
     """Finds the places of entries in one session."""
 
-    def __init__(self, admission: Admission, store: Store, key: SessionKey) -> None:
-        self._admission, self._store, self._key = admission, store, key
+    def __init__(self, gate: Gate, store: Store, key: SessionKey) -> None:
+        self._gate, self._store, self._key = gate, store, key
 
     async def find(
         self, entries: Sequence[Entry], ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None = None
-    ) -> Place:
+    ) -> AlternativePlaces:
         """Return the place of entries that belong together; `ids_at` gives their ids in an alternative.
 
         That is the alternative that holds them, or their beginning. Where something there was erased nobody can tell
@@ -70,7 +70,7 @@ class Places:
     async def admitted(self, entries: Sequence[Entry]) -> list[Entry | None]:
         """Return the entries as the policy lets them be stored; None for what it withholds or cannot check."""
         try:
-            return [slot.kept for slot in await self._admission.entries(self._store, self._key, entries)]
+            return [slot.kept for slot in await self._gate.entries(self._store, self._key, entries)]
         except PrivacyRefused:
             if len(entries) == 1:
                 return [None]
@@ -78,19 +78,19 @@ class Places:
 
     async def _alternatives(
         self, given: _Given, ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None
-    ) -> AsyncIterator[Place]:
+    ) -> AsyncIterator[AlternativePlaces]:
         """The alternatives in order, without those that begin otherwise."""
         ids = list(ids_at(0))
-        yield Place(0, ids, await self.there(ids) if first is None else first)
+        yield AlternativePlaces(0, ids, await self.there(ids) if first is None else first)
         begin, count = 1, 8
         while True:
             firsts = {number: next(ids_at(number)) for number in range(begin, begin + count)}
             begun = await self.there(list(firsts.values()))
             for number, id in firsts.items():
                 beginning = begun.get(id)
-                if beginning is None or await given.says(0, beginning) is not False:
+                if beginning is None or await given.mentions(0, beginning) is not False:
                     ids = list(ids_at(number))
-                    yield Place(number, ids, await self.there(ids))
+                    yield AlternativePlaces(number, ids, await self.there(ids))
             begin, count = begin + count, min(4 * count, AT_ONCE)
 
 
@@ -101,18 +101,18 @@ class _Given:
         self._places, self._entries = places, entries
         self._kept: list[Entry | None] | None = None
 
-    async def alive_in(self, place: Place) -> int | None:
+    async def alive_in(self, place: AlternativePlaces) -> int | None:
         """How many of the entries are there, and not erased; None where something else is there."""
         alive = 0
         for i, id in enumerate(place.ids):
             if (stored := place.there.get(id)) is not None:
-                found = await self.says(i, stored)
+                found = await self.mentions(i, stored)
                 if found is False:
                     return None
                 alive += found is True
         return alive
 
-    async def says(self, index: int, stored: Entry) -> bool | None:
+    async def mentions(self, index: int, stored: Entry) -> bool | None:
         """Whether a stored entry says what the one of this index does; None where nobody can tell."""
         given = self._entries[index]
         if stored.erased:

@@ -18,7 +18,7 @@ from palimpsest.stores import MARK, Item, Store
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.encrypted.items import Items
 from palimpsest.stores.encrypted.mark import Markings
-from palimpsest.stores.encrypted.reading import KEPT, Reader
+from palimpsest.stores.encrypted.reading import KEPT, SealedReader
 from palimpsest.stores.encrypted.rewriting import rewrite_session, seal_session_anew
 from palimpsest.stores.encrypted.sealing import Box, Sealer
 from palimpsest.stores.rewriting import Rewritable, Rewrite
@@ -36,7 +36,7 @@ class SealingStore(Store, Rewritable):
         self, below: Store, sealer: Sealer, markings: Markings, runner: Runner, clock: Callable[[], int]
     ) -> None:
         self.below, self.url, self.writable = below, below.url, below.writable
-        self.markings, self.reader = markings, Reader(below, sealer, markings)
+        self.markings, self.reader = markings, SealedReader(below, sealer, markings)
         self.notary = self.reader.notary
         self.notary.take_over(below.witness)
         below.ask(self.notary)

@@ -18,7 +18,7 @@ from operator import attrgetter
 import msgspec
 
 from palimpsest.log.entry import Entry, Reasoning, pack, unpack
-from palimpsest.log.head import Call, Cut, Head, Seal
+from palimpsest.log.head import Cut, Head, OpenCall, Seal
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.records import decoded, encoded
 
@@ -172,7 +172,7 @@ def seal_head(head: Head, box: Box, lineage: Lineage = (), seal: Seal | None = N
         head,
         seal=seal,
         mac="",
-        calls=tuple(Call(c.seq, names.token(c.call_id), names.token(c.name), c.group) for c in head.calls),
+        calls=tuple(OpenCall(c.seq, names.token(c.call_id), names.token(c.name), c.group) for c in head.calls),
         contexts={
             names.of(name): (seq, box.seal(f"digest {seq}", to_bytes(digest)))
             for name, (seq, digest) in head.contexts.items()
@@ -188,7 +188,7 @@ def open_head(stored: Head, open_text: Translate, digests: dict[int, str]) -> He
     """The head that was stored; `digests` are those of contexts that it has marks of: one without is left out."""
     if not (stored.calls or stored.contexts or stored.pseudonyms or stored.forked_from or _has_conditions(stored)):
         return _replace(stored, seal=None, mac="")
-    calls = [Call(c.seq, _opened(open_text, c.call_id), _opened(open_text, c.name), c.group) for c in stored.calls]
+    calls = [OpenCall(c.seq, _opened(open_text, c.call_id), _opened(open_text, c.name), c.group) for c in stored.calls]
     contexts = {}
     for token, (seq, mark) in stored.contexts.items():
         digest = digests.get(seq) if is_mark(mark) else open_text(f"digest {seq}", mark)

@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
             raise Unsealed("is missing, though its session's head knows of it").about(f"entry {min(missing)}")
 
 
-class Reader:
+class SealedReader:
     """Opens what the store `below` gives. Raises StoreCorrupt, naming it, for what was changed, WrongKey."""
 
     def __init__(self, below: Store, sealer: Sealer, markings: Markings) -> None:

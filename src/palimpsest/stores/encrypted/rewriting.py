@@ -19,7 +19,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.forms import Translate
 from palimpsest.stores.encrypted.ledger import Ledger, new_token
-from palimpsest.stores.encrypted.reading import Reader, Wanted
+from palimpsest.stores.encrypted.reading import SealedReader, Wanted
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.encrypted.seen import Seen
 from palimpsest.stores.records import decoded, encoded
@@ -31,7 +31,7 @@ BATCH = 256
 
 async def rewrite_session(
     below: Rewritable,
-    reader: Reader,
+    reader: SealedReader,
     key: SessionKey,
     how: Rewrite,
     *,
@@ -69,7 +69,9 @@ class _Plan(NamedTuple):
     further: int | None = None
 
 
-async def _planned(reader: Reader, key: SessionKey, how: Rewrite, seqs: Collection[int] | None, after: int) -> _Plan:
+async def _planned(
+    reader: SealedReader, key: SessionKey, how: Rewrite, seqs: Collection[int] | None, after: int
+) -> _Plan:
     there_are = await reader.records(key, 0, None) if not after else ()
     records = [one.revision for one in there_are if how.record(one) is not one]
     if seqs is not None:
@@ -83,7 +85,7 @@ async def _planned(reader: Reader, key: SessionKey, how: Rewrite, seqs: Collecti
     return _Plan(entries, set(records), new_token(), there[-1].seq if len(there) == BATCH else None)
 
 
-async def seal_session_anew(below: Rewritable, reader: Reader, key: SessionKey, *, move: bool) -> int:
+async def seal_session_anew(below: Rewritable, reader: SealedReader, key: SessionKey, *, move: bool) -> int:
     """Bring a session under the key that is written with; return how many entries and records were under another.
 
     With `move` its head moves by a revision, so that whoever is about to write looks at it again.
@@ -136,7 +138,9 @@ class _Resealing:
     Without a plan all goes on saying what it says, and what is under another key than is written with is sealed anew.
     """
 
-    def __init__(self, reader: Reader, key: SessionKey, seen: Seen, how: Rewrite, plan: _Plan | None = None) -> None:
+    def __init__(
+        self, reader: SealedReader, key: SessionKey, seen: Seen, how: Rewrite, plan: _Plan | None = None
+    ) -> None:
         self._reader, self._notary = reader, reader.notary
         self._key, self._seen, self._how, self._plan = key, seen, how, plan
         self.keeps_texts = how.keeps_texts

@@ -44,7 +44,7 @@ class Rotated(msgspec.Struct, frozen=True, kw_only=True):
     remains: tuple[str, ...] = ()
 
 
-class Opened(Protocol):
+class HasStore(Protocol):
     """What has an opened store: a memory."""
 
     @property
@@ -53,7 +53,7 @@ class Opened(Protocol):
         ...
 
 
-def rotate_keys(memory: Opened, *, progress: Progress | None = None) -> Rotated:
+def rotate_keys(memory: HasStore, *, progress: Progress | None = None) -> Rotated:
     """Bring all that the memory's store holds, of every tenant, under its current key.
 
     Other processes go on reading and writing meanwhile, as long as they have both keys; when it is done, the others

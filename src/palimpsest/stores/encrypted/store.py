@@ -81,18 +81,18 @@ class EncryptedStore(SealingStore):
         after = _replace(after, calls=calls, created=done.head.created, updated=done.head.updated)
         return Appended(await self.reader.took(key, done.head, after), tuple(given), len(linked))
 
-    async def compact(
+    async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
         async def write() -> Head:
             with self._alone(key):
-                while (done := await self._compact(key, change, expect_revision, expect_epoch)) is None:
+                while (done := await self._commit(key, change, expect_revision, expect_epoch)) is None:
                     pass
             return done
 
         return await self._whole(write)
 
-    async def _compact(
+    async def _commit(
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
     ) -> Head | None:
         """Commit the change, unless somebody else writes meanwhile (None)."""
@@ -110,7 +110,7 @@ class EncryptedStore(SealingStore):
             sealed = _replace(sealed, entries=tuple(_sealed_entries(change.entries, linked, seen, box, log)))
         try:
             with self.notary.burying(damaged):
-                after = await self.below.compact(
+                after = await self.below.commit(
                     key,
                     sealed,
                     expect_revision=head.revision,

@@ -18,7 +18,7 @@ from palimpsest.runtime.threads import warn
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove
-from palimpsest.stores.file.folder import Place, Root, place
+from palimpsest.stores.file.folder import Place, StoreFolder, place
 from palimpsest.stores.file.large import Contents
 from palimpsest.stores.file.lines import read_entry
 from palimpsest.stores.file.log import Found, Log
@@ -44,9 +44,9 @@ class FileBase(BlockingStore):
         )
         self._root = shielded(self._rooted)
 
-    def _rooted(self) -> Root:
+    def _rooted(self) -> StoreFolder:
         with self._disk.translated():
-            return Root(self._disk, self.path, self.writable)
+            return StoreFolder(self._disk, self.path, self.writable)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await super()._run(shielded, function, *arguments)

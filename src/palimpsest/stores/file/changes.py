@@ -87,7 +87,7 @@ class Changes(SideFiles):
 
     # --- changes
 
-    def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+    def _commit(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         at = self._place(key)
         locked = change.kind == "erase"
         with self._holding(write=True), self._with_branches(at, create=True, locked=locked) as (log, others):

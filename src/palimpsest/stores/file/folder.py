@@ -66,7 +66,7 @@ def safe_name(text: str, within: str = "") -> str:
     return f"{beginning}-{digest}" if beginning else digest
 
 
-class Root:
+class StoreFolder:
     """The store's folder, as it was when it was opened: its mark holds an id that no other folder's has."""
 
     def __init__(self, disk: Disk, path: str, writable: bool) -> None:

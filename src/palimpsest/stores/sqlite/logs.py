@@ -155,7 +155,7 @@ class Logs:
 
     # --- changing
 
-    def compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+    def commit(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
         known = self.heads.find(key) or self.heads.create(key)
         expected(key, known.head, expect_revision, expect_epoch, change.created)
         if change.kind in ("erase", "clear"):

@@ -13,7 +13,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, Runner
 from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.group_commit import Append, GroupCommit, Refused
+from palimpsest.stores.group_commit import Append, AppendRefused, GroupCommit
 from palimpsest.stores.rewriting import Rewrite, RewritingStore
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.heads import Known
@@ -101,10 +101,10 @@ class SQLiteStore(RewritingStore):
                 except (Conflict, StoreCorrupt) as fault:  # found before any of this append was written
                     append.error = fault
                 except InvalidEntry as fault:
-                    raise Refused(append, fault) from None
+                    raise AppendRefused(append, fault) from None
                 except UNFIT as fault:
                     why = f"SQLite cannot store a value of it ({type(fault).__name__})"
-                    raise Refused(append, InvalidEntry(f"session {append.key.session!r}", why)) from None
+                    raise AppendRefused(append, InvalidEntry(f"session {append.key.session!r}", why)) from None
 
         self._database.transact(write, since + self._database.busy_seconds, settle)
 
@@ -150,8 +150,8 @@ class SQLiteStore(RewritingStore):
 
     # --- changing
 
-    def _compact(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
-        return self._database.write(lambda tables: tables.logs.compact(key, change, expect_revision, expect_epoch))
+    def _commit(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+        return self._database.write(lambda tables: tables.logs.commit(key, change, expect_revision, expect_epoch))
 
     def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         self._database.write(lambda tables: tables.logs.fork(key, into, head, expect_epoch, created))

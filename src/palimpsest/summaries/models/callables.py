@@ -10,7 +10,7 @@ from palimpsest.errors import ConfigError, SummarizerFailed
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
-from palimpsest.summaries.models.resilience import Caller, Failure, Limits, check_size
+from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
 from palimpsest.tokens.models import default_encoding
 
 
@@ -34,12 +34,12 @@ class CallableSummarizer:
         window: int | None = None,
         max_output: int | None = None,
         checked: bool = True,
-        timeout: float = Limits().timeout,
+        timeout: float = CallLimits().timeout,
         retries: int = 0,
     ) -> None:
         if not callable(function) or isinstance(function, type):
             raise ConfigError("summarizer", function, "a function or coroutine function from text to text")
-        self.limits = Limits(timeout=timeout, retries=retries)
+        self.limits = CallLimits(timeout=timeout, retries=retries)
         self.limits.check()
         check_size("window", window)
         check_size("max_output", max_output)

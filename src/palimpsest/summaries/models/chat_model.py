@@ -13,9 +13,9 @@ import msgspec
 
 from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
 from palimpsest.log.summary import Spent
-from palimpsest.runtime.logs import Told
+from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import Runner
-from palimpsest.summaries.models.resilience import Caller, Failure, Limits, check_size
+from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
 from palimpsest.tokens.models import default_encoding, find_model
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ COMMON = frozenset(
 """Providers known without a look into Pydantic AI, whose import takes a second. It is asked about any other."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a model said, and what it cost. `cached_tokens` are those of the input that came from a provider's cache.
 
     `reported` says that the figures are the provider's, not counted here. `finish` says why it stopped: stop, length,
@@ -71,15 +71,15 @@ class ChatModel:
         *,
         base_url: str | None = None,
         api_key: str | None = None,
-        timeout: float = Limits().timeout,
-        retries: int = Limits().retries,
-        allowance: float = Limits().allowance,
+        timeout: float = CallLimits().timeout,
+        retries: int = CallLimits().retries,
+        allowance: float = CallLimits().allowance,
         stream: bool = False,
         window: int | None = None,
         max_output: int | None = None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.limits = Limits(timeout=timeout, retries=retries, allowance=allowance)
+        self.limits = CallLimits(timeout=timeout, retries=retries, allowance=allowance)
         self.limits.check()
         _check(base_url, api_key, stream, settings)
         check_size("window", window)
@@ -134,9 +134,9 @@ class ChatModel:
         max_tokens: int | None,
         on_text: Callable[[str], object] | None,
         seconds: float,
-        told: Told | None,
-    ) -> providers.Answer:
-        """Ask what `build` made, under an event loop. `told` cleans what a failure quotes."""
+        redact: Redact | None,
+    ) -> providers.ProviderAnswer:
+        """Ask what `build` made, under an event loop. `redact` cleans what a failure quotes."""
         from palimpsest.summaries.models import providers
 
         return await providers.ask(
@@ -149,7 +149,7 @@ class ChatModel:
             stall=seconds,
             on_text=on_text,
             api_key=self._api_key,
-            told=told,
+            redact=redact,
         )
 
     @property
@@ -159,7 +159,7 @@ class ChatModel:
         bounds = [bound for bound in (self._max_output, wanted) if isinstance(bound, int) and bound > 0]
         return min(bounds, default=None)
 
-    def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.Answer) -> Spent:
+    def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.ProviderAnswer) -> Spent:
         """Return what the answer cost: tokens as reported, or counted where nothing is reported, and dollars."""
         taken, given = answer.input_tokens, answer.output_tokens
         if not answer.reported:
@@ -172,7 +172,7 @@ class ChatModel:
         counter = encoding(self._known.encoding if self._known else default_encoding)
         return sum(counter.count(text) for text in texts)
 
-    def _cost(self, taken: int, given: int, answer: providers.Answer) -> float:
+    def _cost(self, taken: int, given: int, answer: providers.ProviderAnswer) -> float:
         known = self._known
         if known is None or known.input_price is None or known.output_price is None:
             return 0.0
@@ -211,7 +211,7 @@ class BoundModel:
         *,
         max_tokens: int | None = None,
         on_text: Callable[[str], object] | None = None,
-    ) -> Answer:
+    ) -> ModelAnswer:
         """Return the model's answer to messages of chat completions (a context's `request()["messages"]`).
 
         `on_text` gets the text piece by piece as it comes, under the runner's event loop; nothing is asked again once
@@ -222,11 +222,11 @@ class BoundModel:
             built = await runner.outside(model.build)
         except Failure as failed:
             raise SummarizerFailed(self.name, failed.kind, failed.why) from failed.__cause__
-        sink = Sink(on_text) if on_text is not None or model.stream else None
+        sink = PieceSink(on_text) if on_text is not None or model.stream else None
 
-        async def attempt(left: float) -> providers.Answer:
+        async def attempt(left: float) -> providers.ProviderAnswer:
             seconds = min(model.limits.timeout, left)
-            asked = model.ask(built, messages, max_tokens, sink, seconds, runner.told)
+            asked = model.ask(built, messages, max_tokens, sink, seconds, runner.redact)
             return await runner.wait(asked, seconds if sink is None else left)
 
         try:
@@ -235,7 +235,7 @@ class BoundModel:
             if sink is not None:
                 sink.close()
         spent = await runner.run(model.spent, messages, given)
-        return Answer(
+        return ModelAnswer(
             text=given.text,
             spent=spent,
             cached_tokens=given.cached_tokens,
@@ -244,7 +244,7 @@ class BoundModel:
         )
 
 
-class Sink:
+class PieceSink:
     """Hands pieces of text on, until whoever wanted them has gone. `told` says that there were some."""
 
     def __init__(self, on_text: Callable[[str], object] | None) -> None:

@@ -18,7 +18,7 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from palimpsest.runtime.logs import Told
+from palimpsest.runtime.logs import Redact
 from palimpsest.summaries.models.conversation import Message, called_tools, conversation
 from palimpsest.summaries.models.resilience import Failure, Kind
 
@@ -32,7 +32,7 @@ _LONGEST_WORDS = 300
 """Characters of a provider's own words in an error."""
 
 
-class Answer(NamedTuple):
+class ProviderAnswer(NamedTuple):
     """What a model said, why it stopped, and what its provider reports, in tokens."""
 
     text: str
@@ -119,8 +119,8 @@ async def ask(
     stall: float,
     on_text: Callable[[str], object] | None,
     api_key: str | None,
-    told: Told | None = None,
-) -> Answer:
+    redact: Redact | None = None,
+) -> ProviderAnswer:
     """Return the model's answer. With `on_text` it comes as a stream, of which no piece takes longer than `stall`.
 
     Every call has a connection of its own, so that nothing of it outlives the call or is bound to one event loop.
@@ -151,7 +151,7 @@ async def ask(
         return _answer(response, merged.get("max_tokens"))
     secrets = [key for key in (api_key, getattr(getattr(model, "client", None), "api_key", None)) if key]
     cause = failed.__cause__
-    raise _as_told(failed, secrets, told) from (cause if _is_safe(cause, secrets) else None)
+    raise _as_told(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
 
 
 async def _read(opening: Any, stall: float, on_text: Callable[[str], object]) -> ModelResponse:
@@ -177,14 +177,16 @@ def _piece(event: object) -> str:
     return ""
 
 
-def _answer(response: ModelResponse, max_tokens: int | None) -> Answer:
+def _answer(response: ModelResponse, max_tokens: int | None) -> ProviderAnswer:
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     if not text and response.finish_reason == "content_filter":
         raise Failure("refused", "the provider's filter withheld the answer")
     if not text and response.finish_reason == "length":
         raise Failure("answer", f"all {max_tokens} tokens that it may say were spent before the answer began")
     usage: RequestUsage = response.usage
-    return Answer(text, response.finish_reason, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
+    return ProviderAnswer(
+        text, response.finish_reason, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
+    )
 
 
 # --- failures
@@ -237,12 +239,12 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _as_told(failed: Failure, secrets: Sequence[str], told: Told | None) -> Failure:
+def _as_told(failed: Failure, secrets: Sequence[str], redact: Redact | None) -> Failure:
     """The failure as a reader may see it: without keys and what is private, and not longer than anybody reads."""
     why = failed.why
     for secret in secrets:
         why = why.replace(secret, "***")
-    why = told(why) if told is not None else why  # as long as it is whole: half a number is not known for one
+    why = redact(why) if redact is not None else why  # as long as it is whole: half a number is not known for one
     why = why if len(why) <= _LONGEST_WORDS else why[: _LONGEST_WORDS - 1] + "…"
     return Failure(failed.kind, why, passing=failed.passing, retry_after=failed.retry_after)
 

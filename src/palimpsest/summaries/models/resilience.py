@@ -30,7 +30,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 callers that failed together better than any fixed share."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how often somebody is asked. Times are seconds.
 
     `timeout` bounds one attempt, `allowance` the whole call with its pauses, `longest_wait` how long an attempt may ask
@@ -121,7 +121,7 @@ class Caller:
     def __init__(
         self,
         name: str,
-        limits: Limits,
+        limits: CallLimits,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         chance: Callable[[], float] = random.random,

@@ -11,7 +11,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.runtime.registry import Registry
 
 if TYPE_CHECKING:
-    from palimpsest.transfer.sources.files import File
+    from palimpsest.transfer.sources.files import SourceFile
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Source(Protocol):
 
     format: str | None
 
-    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         """Look at the file's beginning. Raises ImportFailed for one that is not of this source.
 
         With `branches` every branch of a conversation is one of its own, not just the current one.

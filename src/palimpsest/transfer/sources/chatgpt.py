@@ -26,7 +26,7 @@ from palimpsest.transfer.sources.common import (
     within,
 )
 from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Limits
 
 NAME = "chatgpt"
@@ -41,7 +41,7 @@ class ChatGPT:
 
     format: str | None = None
 
-    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
         self._limits, self._branches = file.limits, branches
 

@@ -7,13 +7,13 @@ from typing import Any
 from palimpsest.errors import ImportFailed, shorten
 from palimpsest.transfer.sources import NAMES, SOURCES, Source
 from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.files import SourceFile
 
 _IN_ORDER = ("palimpsest", "chatgpt", "claude", "langchain", "pydantic-ai", "messages")
 """What a value is asked for, the most particular first: others' messages may have a `role` or `parts`, too."""
 
 
-def find_source(name: str, file: File) -> tuple[str, type[Source]]:
+def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
     """Return the source of this name, or for `auto` the one that the file speaks for, with its name.
 
     Raises ConfigError for an unknown name, ImportFailed for a file that is of none or could be of several.
@@ -25,7 +25,7 @@ def find_source(name: str, file: File) -> tuple[str, type[Source]]:
     return found, source
 
 
-def _recognised(file: File) -> str:
+def _recognised(file: SourceFile) -> str:
     document = Document(file.stream, file.name, file.limits)
     sample, where = document.sample(), file.name or "the file"
     found: dict[str, Any] = {}

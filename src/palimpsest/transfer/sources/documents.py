@@ -17,7 +17,7 @@ from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources.files import CHUNK, Ahead
 from palimpsest.transfer.sources.limits import Limits
 from palimpsest.transfer.sources.lists import ListReader
-from palimpsest.transfer.sources.values import BOM, VALUE, Item, loads, read
+from palimpsest.transfer.sources.values import BOM, VALUE, Value, loads, read
 
 Layout = Literal["lines", "list", "value"]
 
@@ -35,39 +35,39 @@ class Document:
         self.is_blank = not self.first
         """Whether there is no value at all: nothing, or an empty list."""
 
-    def _look(self, name: str) -> tuple[bytes, list[Item]]:
+    def _look(self, name: str) -> tuple[bytes, list[Value]]:
         """Find out the layout and the first values, reading ahead until there is a whole one, or one too large."""
         size, most = SAMPLE_BYTES, self._limits.value
         while True:
             head = self._stream.ahead(size)
             over = len(head) < size
             self.layout: Layout = _layout(head.removeprefix(BOM), name, over, self._limits)
-            found = list[Item]()
+            found = list[Value]()
             if over or self.layout != "value":
                 found = list(islice(self._items(Ahead(io.BytesIO(head)), over), SAMPLE_ITEMS))
             if over or found:
                 return head, found
             if size > most + CHUNK:
-                return head, [Item(1, fault=self._limits.told("value", VALUE))]
+                return head, [Value(1, fault=self._limits.told("value", VALUE))]
             size *= 4
 
     def sample(self) -> list[Any]:
         """The first values; what cannot be read is left out."""
         return [item.value for item in self.first if item.fault is None]
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[Value]:
         """Take all values, in order."""
         if self.layout == "value" and self.sample():
             found, self.first = self.first, []  # it was read whole, and is not to be held twice
             return iter(found)
         return self._items(self._stream, True)
 
-    def conversations(self) -> Iterator[tuple[str, str, Item]]:
+    def conversations(self) -> Iterator[tuple[str, str, Value]]:
         """Take all values as the conversations of a data export: each with its path in the file and its number."""
         for number, item in enumerate(self.items()):
             yield "conversation" if self.layout == "value" else f"conversations[{number}]", str(number + 1), item
 
-    def _items(self, stream: Ahead, over: bool) -> Iterator[Item]:
+    def _items(self, stream: Ahead, over: bool) -> Iterator[Value]:
         """The values of a stream; where that is not all of the file (`over`), one that may be cut off is not given."""
         place = 0
         try:
@@ -81,23 +81,23 @@ class Document:
             else:
                 yield from self._whole(stream)
         except (ImportFailed, OSError) as fault:
-            yield Item(place, fault=f"the file cannot be read on: {fault}", end=stream.taken)
+            yield Value(place, fault=f"the file cannot be read on: {fault}", end=stream.taken)
 
-    def _line(self, place: int, raw: bytes | None, end: int, over: bool) -> Iterator[Item]:
+    def _line(self, place: int, raw: bytes | None, end: int, over: bool) -> Iterator[Value]:
         if raw is None:
-            yield Item(place, fault=self._limits.told("value", "bytes in one line"), end=end)
+            yield Value(place, fault=self._limits.told("value", "bytes in one line"), end=end)
             return
         text = raw.removeprefix(BOM).strip() if place == 1 else raw.strip()
         if text and (over or raw.endswith(b"\n")):
             yield read(place, text, end, self._limits)
 
-    def _whole(self, stream: Ahead) -> Iterator[Item]:
+    def _whole(self, stream: Ahead) -> Iterator[Value]:
         """The one value that a document is."""
         body = bytearray()
         while more := stream.read():
             body += more
             if len(body) > self._limits.value:
-                yield Item(1, fault=self._limits.told("value", VALUE), end=stream.taken)
+                yield Value(1, fault=self._limits.told("value", VALUE), end=stream.taken)
                 return
         if body.strip():
             text = bytes(body).removeprefix(BOM)

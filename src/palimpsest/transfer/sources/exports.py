@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.shapes import is_export
 
 
@@ -15,7 +15,7 @@ class Exports:
 
     format: str | None = None
 
-    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod

@@ -78,7 +78,7 @@ class Ahead:
             yield b"".join(begun) if length <= most else None
 
 
-class File:
+class SourceFile:
     """What a path or a stream gives to a source.
 
     `name` is the file's own name ("" for a stream without one), `size` how many bytes there are to read (None where

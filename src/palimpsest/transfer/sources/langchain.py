@@ -43,7 +43,7 @@ class LangChain:
 
     format: str | None = None
 
-    def __init__(self, file: files.File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: files.SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from palimpsest.transfer.sources.files import Ahead
 from palimpsest.transfer.sources.limits import Limits
-from palimpsest.transfer.sources.values import BOM, VALUE, VALUES, Item, brackets, read
+from palimpsest.transfer.sources.values import BOM, VALUE, VALUES, Value, brackets, read
 
 _UP_TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}]|")', re.DOTALL)
 """Everything up to the next bracket outside of strings, or up to a string whose end has not been read yet."""
@@ -36,7 +36,7 @@ class ListReader:
         self._beyond = ""  # which limit it is beyond
         self._place = 0
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[Value]:
         """Yield the items, and what is wrong with others."""
         while True:
             if not self._to_bracket():
@@ -133,22 +133,22 @@ class ListReader:
         """How many bytes of the file were looked at."""
         return self._stream.taken - len(self._body) + self._at
 
-    def _item(self) -> Item:
+    def _item(self) -> Value:
         place, self._place = self._place, self._place + 1
         self._judge(self._at)
         begin, beyond = self._begin, self._beyond
         self._drop(self._at)
         if beyond:
-            return Item(place, fault=beyond, end=self._end())
+            return Value(place, fault=beyond, end=self._end())
         return read(place, bytes(self._body[begin : self._at]), self._end(), self._limits)
 
-    def _between(self, end: int) -> Iterator[Item]:
+    def _between(self, end: int) -> Iterator[Value]:
         """What stands between two brackets: commas, and perhaps items that are numbers, texts or rubbish."""
         self._judge(end)
         begin, beyond = self._begin, self._beyond
         self._drop(end)
         if beyond:
-            yield Item(self._place, fault=beyond, end=self._end())
+            yield Value(self._place, fault=beyond, end=self._end())
             self._place += 1
             return
         if _COMMAS.fullmatch(self._body, begin, end):
@@ -156,14 +156,14 @@ class ListReader:
         text = b"[" + self._body[begin:end].strip(b" \t\r\n,").removeprefix(BOM) + b"]"
         item = read(self._place, bytes(text), self._end(), self._limits)
         for value in [None] if item.fault is not None else item.value:
-            yield Item(self._place, value, item.fault, item.end)
+            yield Value(self._place, value, item.fault, item.end)
             self._place += 1
 
-    def _rest(self) -> Iterator[Item]:
+    def _rest(self) -> Iterator[Value]:
         if not self._over:
             return
         if self._depth:
             reason = "the file ends before this item does" if self._depth > 1 else "the file ends before its list does"
-            yield Item(self._place, None, self._beyond or reason, self._stream.taken)
+            yield Value(self._place, None, self._beyond or reason, self._stream.taken)
         elif self._beyond or not _COMMAS.fullmatch(self._body, self._begin):
-            yield Item(self._place, None, "this is no JSON, and stands after the list", self._stream.taken)
+            yield Value(self._place, None, "this is no JSON, and stands after the list", self._stream.taken)

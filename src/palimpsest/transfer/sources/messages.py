@@ -10,7 +10,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.documents import Document
 from palimpsest.transfer.sources.evidence import format_of, is_provider_message
-from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.shapes import first_messages, messages_of, pieces
 
 
@@ -44,7 +44,7 @@ class Decoder:
 class Messages:
     """Provider messages. The format is the one named, or the one that the first messages speak for."""
 
-    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
         sample = self._document.sample()
         self.format: str | None = format or format_of(list(first_messages(sample)), sample, file.name or "the file")

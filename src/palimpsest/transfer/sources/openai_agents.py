@@ -13,7 +13,7 @@ from palimpsest.errors import ImportFailed, InvalidEntry
 from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources import Conversation, Piece
 from palimpsest.transfer.sources.common import microseconds
-from palimpsest.transfer.sources.files import File
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.messages import Decoder
 from palimpsest.transfer.sources.values import TooLarge, loads
 
@@ -40,7 +40,7 @@ class OpenAIAgents:
 
     format: str | None = "openai-responses"
 
-    def __init__(self, file: File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._name = file.name or "the file"
         if not file.is_sqlite:
             raise ImportFailed(self._name, "is no SQLite database")

@@ -46,7 +46,7 @@ class PydanticAI:
 
     format: str | None = None
 
-    def __init__(self, file: files.File, *, format: str | None = None, branches: bool = False) -> None:
+    def __init__(self, file: files.SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod

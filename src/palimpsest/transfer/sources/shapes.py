@@ -13,7 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources import Conversation, Piece
 from palimpsest.transfer.sources.common import need
 from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.values import Item
+from palimpsest.transfer.sources.values import Value
 
 LISTS = ("messages", "input", "contents")
 """Where an object keeps its messages."""
@@ -111,7 +111,7 @@ class _Shapes:
             else:
                 yield from self._value(item, f"item {number}", f"item {number} ", number)
 
-    def alone(self, item: Item, is_line: bool) -> Iterator[Piece]:
+    def alone(self, item: Value, is_line: bool) -> Iterator[Piece]:
         """A line of many, or the one value of a document."""
         place = str(item.place)
         if item.fault is not None:
@@ -121,7 +121,7 @@ class _Shapes:
         else:
             yield from self._value(item, "messages", "", "")
 
-    def _value(self, item: Item, place: str, before: str, number: str) -> Iterator[Piece]:
+    def _value(self, item: Value, place: str, before: str, number: str) -> Iterator[Piece]:
         value = item.value
         if isinstance(value, list):
             conversation = Conversation(id=self._reading.conversation_id(value), number=number)

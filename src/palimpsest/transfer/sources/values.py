@@ -18,7 +18,7 @@ TOO_DEEP = f"nested too deeply: more than {LEVELS} levels"
 BOM = b"\xef\xbb\xbf"
 
 
-class Item(NamedTuple):
+class Value(NamedTuple):
     """One value: at `place` (a line number from 1, an index of the list from 0), or what is wrong there.
 
     `end` is how many bytes were read with it.
@@ -51,21 +51,21 @@ def loads(text: bytes, limits: Limits) -> Any:
     return value
 
 
-def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = False) -> Item:
+def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = False) -> Value:
     """Read a JSON value as the item of this place, or what is wrong with it; `whole` is one that has lines itself."""
     try:
-        return Item(place, loads(text, limits), None, end)
+        return Value(place, loads(text, limits), None, end)
     except json.JSONDecodeError as fault:
         at = fault.lineno if whole else place
-        return Item(at, None, f"no JSON: {fault.msg} at column {fault.colno}", end)
+        return Value(at, None, f"no JSON: {fault.msg} at column {fault.colno}", end)
     except UnicodeDecodeError as fault:
-        return Item(place, None, f"no UTF-8: {fault.reason} at byte {fault.start}", end)
+        return Value(place, None, f"no UTF-8: {fault.reason} at byte {fault.start}", end)
     except TooLarge as fault:
-        return Item(place, None, str(fault), end)
+        return Value(place, None, str(fault), end)
     except RecursionError:
-        return Item(place, None, TOO_DEEP, end)
+        return Value(place, None, TOO_DEEP, end)
     except ValueError as fault:
-        return Item(place, None, f"no JSON: {fault}", end)
+        return Value(place, None, f"no JSON: {fault}", end)
 
 
 def _strings_fit(value: Any, most: int) -> bool:
