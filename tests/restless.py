@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Cut, SessionKey
 from palimpsest.stores import Store
 
-COMMITS = ("compact", "fork", "delete", "load", "rewrite")
+COMMITS = ("commit", "fork", "delete", "load", "rewrite")
 """The verbs of a store that change a session, but for appending, which waits for nobody."""
 
 PATIENCE = 300

@@ -79,9 +79,9 @@ def mortal(kind: str, steps: Steps) -> None:
     base: Any = {"sqlite": SQLiteStore, "file": FileStore}[kind]
 
     class Mortal(base):  # type: ignore[misc]
-        def _compact(self, *arguments: Any) -> Head:
+        def _commit(self, *arguments: Any) -> Head:
             steps.step()
-            head: Head = super()._compact(*arguments)
+            head: Head = super()._commit(*arguments)
             steps.step()
             return head
 

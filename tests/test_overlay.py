@@ -32,7 +32,7 @@ from test_stores_model import KEYS, NAMES, TwoStores, entries
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")
 WRITES = (
     "append",
-    "compact",
+    "commit",
     "fork",
     "load",
     "delete",

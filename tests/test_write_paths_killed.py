@@ -25,7 +25,7 @@ PATIENCE = 300.0
 POINTS = [
     *(("append", f"{when} append {number}") for when in ("before", "after") for number in (1, 3)),
     *(("compact", f"in summarizer {number}") for number in (1, 4)),
-    *(("compact", f"{when} compact {number}") for when in ("before", "after") for number in (1, 4)),
+    *(("compact", f"{when} commit {number}") for when in ("before", "after") for number in (1, 4)),
     *(("take", f"{when} load {number}") for when in ("before", "after") for number in (1, 2)),
     *(("take", f"{when} append {number}") for when in ("before", "after") for number in (1, 3)),
     ("give", "in file 1"),
