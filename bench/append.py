@@ -36,7 +36,7 @@ from raw import RawLog, filled
 from workload import Turn, history, some
 
 from palimpsest import AsyncMemory, Memory
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 
 SMALL, MIDDLE = 100, 1_000
 WARM = 10

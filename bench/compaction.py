@@ -25,7 +25,7 @@ from workload import Turn, history, some
 
 from palimpsest import Ladder, Memory, Summarize, Triggers
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 
 BUDGET = 8_000

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from palimpsest.log.entry import Image, Opaque, Part, Reasoning, Role, Status, Text
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import FunctionCounter
 
 Message = dict[str, Any]

@@ -34,7 +34,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.log.entry import File, Image, Opaque, Reasoning, Text
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 
 FORMAT = find_format("anthropic")

@@ -72,18 +72,6 @@ def test_both_faces_take_the_same_arguments(core: type, face: type) -> None:
         assert str(ours.return_annotation) == told.replace("Self", "Session"), name
 
 
-@pytest.mark.parametrize(("core", "face"), FACES)
-def test_every_verb_of_both_faces_tells_its_contract(core: type, face: type) -> None:
-    """Both classes, every verb and every property have a docstring; a mirrored verb has that of its core."""
-    for each in (core, face):
-        assert each.__doc__
-        for name, member in verbs(each).items():
-            if name not in INSIDE:
-                assert (member.__doc__ or "").strip(), f"{each.__name__}.{name}"
-    for name in set(verbs(core)) & set(verbs(face)) - {"open", "tenant"}:
-        assert getattr(face, name).__doc__ == getattr(core, name).__doc__, name
-
-
 @pytest.mark.parametrize("face", [AsyncSession, AsyncMemory])
 def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
     """Under an event loop nothing that touches the store is an ordinary function."""

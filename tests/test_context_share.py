@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 
 SMALL = "ft:gpt-3.5-turbo-0613"
 """A model with a window of 4,096 tokens."""

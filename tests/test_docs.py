@@ -30,7 +30,7 @@ FENCE = re.compile(
 )
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->\s*\Z")
 PROMPT = "$ "
-PRELOADED = ["palimpsest.cli.app", "palimpsest.sessions.sync_memory", "rich.console", "rich.table", "tiktoken"]
+PRELOADED = ["palimpsest.cli.app", "palimpsest.sessions.sync", "rich.console", "rich.table", "tiktoken"]
 SHELL = frozenset("|<>$;&*?~#`")
 """What only a shell understands, where it is not quoted."""
 # A shell function, so that documented lines may use pipes and redirections.

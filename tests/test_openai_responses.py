@@ -22,7 +22,7 @@ from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import SHAPES
 from palimpsest.log.head import Head
 from palimpsest.log.linking import link
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from samples_openai_responses import (
     ANSWER,
     APPROVE,

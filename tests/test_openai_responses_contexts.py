@@ -20,7 +20,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
 from palimpsest.formats import Adapted, Shown, find_format
 from palimpsest.log.entry import Entry, File, Image, Native, Opaque, Reasoning, Text
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 from samples_openai_responses import (
     ANSWER,

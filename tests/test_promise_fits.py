@@ -18,7 +18,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 from worlds import STORES, world
 

@@ -14,7 +14,7 @@ import strategies
 from palimpsest import Memory
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 from worlds import STORES, world
 

@@ -16,7 +16,7 @@ import strategies
 from laws import examples
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from worlds import STORES, World, world
 
 pytestmark = pytest.mark.parametrize("kind", STORES)

@@ -13,7 +13,7 @@ from palimpsest import Memory
 from palimpsest.context.budget import LEAST_FACTOR, MOST_FACTOR, scaled, unscaled
 from palimpsest.context.result import Context
 from palimpsest.errors import ConfigError
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 
 CLAUDE = "claude-sonnet-4-5"
 MARGIN = 1.15

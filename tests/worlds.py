@@ -10,7 +10,7 @@ from typing import Any
 
 import strategies
 from palimpsest import Memory
-from palimpsest.sessions.sync_session import Session
+from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
 

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.reading import Stats as Stats
     from palimpsest.sessions.session import AsyncSession as AsyncSession
     from palimpsest.sessions.session import TurnEnd as TurnEnd
-    from palimpsest.sessions.sync_memory import Memory as Memory
-    from palimpsest.sessions.sync_session import Session as Session
+    from palimpsest.sessions.sync import Memory as Memory
+    from palimpsest.sessions.sync import Session as Session
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.stores import SessionInfo as SessionInfo
     from palimpsest.stores.encrypted.keys import Keys as Keys
@@ -117,7 +117,7 @@ _HOMES = {
     "Lru": "compaction.evict",
     "MaskResults": "compaction.mask",
     "MaxTokens": "context.short_term",
-    "Memory": "sessions.sync_memory",
+    "Memory": "sessions.sync",
     "MissingExtra": "errors",
     "ModelSummarizer": "summaries.models.model_summarizer",
     "Neuralyzer": "compaction.erase",
@@ -136,7 +136,7 @@ _HOMES = {
     "Refused": "sessions.importing.importer",
     "Report": "context.result",
     "Scanned": "sessions.erasing.scan",
-    "Session": "sessions.sync_session",
+    "Session": "sessions.sync",
     "SessionInfo": "stores",
     "SessionNotFound": "errors",
     "SimpleFifo": "compaction.evict",

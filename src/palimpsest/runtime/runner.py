@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from _thread import allocate_lock, get_ident  # `threading` costs a cold start a millisecond
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
@@ -260,3 +261,19 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise Suspended
+
+
+@contextmanager
+def within(block: Any, inside: T) -> Iterator[T]:
+    """Enter an asynchronous context manager that a generator was made, and that never suspends, by `with`."""
+    try:
+        drive(block.__aenter__())
+        try:
+            yield inside
+        except BaseException as error:
+            if not drive(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            drive(block.__aexit__(None, None, None))
+    finally:
+        drive(block.gen.aclose())  # does something where an interrupt came before the block heard of its end

@@ -1,4 +1,4 @@
-"""`AsyncMemory`: an opened store and its sessions. `palimpsest.sessions.sync_memory.Memory` has the same verbs."""
+"""`AsyncMemory`: an opened store and its sessions. `palimpsest.sessions.sync.Memory` has the same verbs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,282 @@
+"""Write `src/palimpsest/sessions/sync.py`: `Memory` and `Session`, out of `AsyncMemory` and `AsyncSession`.
+
+    python tools/make_sync.py [--check]
+
+Each public verb and property of an asynchronous class, and of the classes it is made from, becomes one of its face. The
+signature and the docstring are those of the source, word for word but for `RETURNS` and `WORDS`; the body is one call.
+What no rule gives stands in `MEMBERS` and `BODIES`. With `--check` nothing is written: where the file is not what would
+be written, the difference is printed, and the status is 1. It reads source files and imports nothing of the project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import difflib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from textwrap import indent
+from typing import NamedTuple
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+TARGET = SOURCE / "palimpsest" / "sessions" / "sync.py"
+
+FACES = {
+    "AsyncSession": ("palimpsest.sessions.session", "Session"),
+    "AsyncMemory": ("palimpsest.sessions.memory", "Memory"),
+}
+"""Each asynchronous class: where it is, and the name of its face."""
+
+INSIDE = {"derivations", "first_failure", "summarizer"}
+"""What `AsyncMemory` shows to its own sessions alone."""
+
+RETURNS = {"AbstractAsyncContextManager": "AbstractContextManager", "AsyncSession": "Session", "AsyncMemory": "Memory"}
+"""What a verb of the face returns in the place of what the asynchronous one does; `Self` is the face."""
+
+WORDS = {
+    "A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`.": """\
+A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
+
+    Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
+    the background, and, while a `turn()` is open, one that renews its lease.
+    """,
+    "Name the store to open: ": "Open a store: ",
+    "The store is opened by `async with`, which raises ": "Raises ",
+    "which `async with` does by itself": "which `open` does by itself",
+    "`async with ": "`with ",
+    "AsyncMemory": "Memory",
+}
+"""Words of docstrings that only fit an asynchronous class, in this order, and what a face says in their place."""
+
+UNFIT = re.compile(r"\b(async|await)\w*", re.IGNORECASE)
+
+MEMBERS = {
+    "Session": """\
+    def __init__(self, core: AsyncSession) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+""",
+    "Memory": '''\
+    def __init__(self, core: AsyncMemory) -> None:
+        self._core = core
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def tenant(self) -> str:
+        """Who owns this memory's sessions."""
+        return self._core.tenant
+''',
+}
+
+BODIES = {
+    ("Memory", "open"): """\
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), options)
+        drive(core.connect())
+        return cls(core)
+""",
+}
+
+HOMES = {
+    "AbstractContextManager": "contextlib",
+    "Inline": "palimpsest.runtime.runner",
+    "Self": "typing",
+    "drive": "palimpsest.runtime.runner",
+    "within": "palimpsest.runtime.runner",
+}
+"""Where names come from that the faces need, and the asynchronous classes do not."""
+
+HEAD = '''\
+"""`Memory` and `Session`: the synchronous faces of `AsyncMemory` and `AsyncSession`."""
+
+# Written by `python tools/make_sync.py`. Not to be edited: edit the asynchronous classes, and run that again.
+
+from __future__ import annotations
+
+'''
+
+
+class Module:
+    """A module's source: lines, classes, the import statement for each name, and which are for type checkers alone."""
+
+    def __init__(self, name: str) -> None:
+        path = SOURCE.joinpath(*name.split("."))
+        text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+        self.lines = text.splitlines(keepends=True)
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.imports: dict[str, str] = {}
+        self.typed: set[str] = set()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                for inner in node.body:
+                    self.typed |= self._learn(name, inner)
+            else:
+                self._learn(name, node)
+
+    def _learn(self, module: str, node: ast.stmt) -> set[str]:
+        """Keep what a statement of the module defines or imports; return those names."""
+        if isinstance(node, ast.ClassDef):
+            self.classes[node.name] = node
+        found = {name: f"from {module} import {name}" for name in _defined(node)}
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
+            found = {alias.asname or alias.name: f"{origin}import {ast.unparse(alias)}" for alias in node.names}
+        self.imports |= found
+        return set(found)
+
+    def text(self, first: int, last: int) -> str:
+        """The lines from number `first` to `last`, as they stand there."""
+        return "".join(self.lines[first - 1 : last])
+
+
+class Member(NamedTuple):
+    """A public verb or property of an asynchronous class, and the module that it is written in."""
+
+    module: Module
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+load = cache(Module)
+
+
+def family(module: Module, name: str) -> Iterator[tuple[Module, ast.ClassDef]]:
+    """The class and those of this project that it is made from, the ones before it first."""
+    for base in module.classes[name].bases:
+        origin = module.imports.get(base.id, "") if isinstance(base, ast.Name) else ""
+        if found := re.fullmatch(r"from (palimpsest\S*) import (\w+)", origin):
+            yield from family(load(found[1]), found[2])
+    yield module, module.classes[name]
+
+
+def members(core: str) -> dict[str, Member]:
+    """The public verbs and properties of an asynchronous class by name, in the order of the source."""
+    found: dict[str, Member] = {}
+    for module, cls in family(load(FACES[core][0]), core):
+        for node in cls.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                found[node.name] = Member(module, node)
+    return {name: member for name, member in found.items() if name not in INSIDE}
+
+
+def face(core: str) -> str:
+    """Return the source of an asynchronous class's face."""
+    home, name = FACES[core]
+    module = load(home)
+    parts = [f"class {name}:\n{_told(module, module.classes[core], name)}", MEMBERS[name]]
+    parts += [_verb(name, member.module, member.node) for member in members(core).values()]
+    return "\n".join(parts)
+
+
+def _verb(face: str, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    where, body = f"{face}.{node.name}", BODIES.get((face, node.name))
+    decorators = [ast.unparse(one) for one in node.decorator_list]
+    if node.returns is None or (body is None and decorators not in ([], ["property"])):
+        raise SystemExit(f"{where}: there is no rule for what is decorated so, or returns what is not said")
+    theirs = ast.unparse(node.returns)
+    ours = re.sub(r"\w+", lambda word: {**RETURNS, "Self": face}.get(word[0], word[0]), theirs)
+    head = module.text(node.lineno, node.body[0].lineno - 1).replace("async def", "def", 1)
+    head = f"{head.rpartition('->')[0]}-> {ours}:\n"
+    if "Async" in head:
+        raise SystemExit(f"{where}: there is no rule for what it takes or returns: {theirs}")
+    marks = "".join(f"    @{one}\n" for one in decorators)
+    return f"{marks}{head}{_told(module, node, where)}{body or _body(node, decorators, theirs, ours)}"
+
+
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], theirs: str, ours: str) -> str:
+    call = f"self._core.{node.name}" if decorators else f"self._core.{node.name}({_passed(node.args)})"
+    if isinstance(node, ast.AsyncFunctionDef):
+        call = f"drive({call})"
+    if theirs.startswith("AbstractAsyncContextManager"):
+        call = f"within({call}, self)"
+    elif theirs == "Self" or theirs in FACES:
+        call = f"{ours}({call})"
+    return f"        {call}\n" if ours == "None" else f"        return {call}\n"
+
+
+def _passed(taken: ast.arguments) -> str:
+    """What a verb was given, as it is passed on: by place, or by name where it is taken by name alone."""
+    passed = [one.arg for one in [*taken.posonlyargs, *taken.args][1:]]
+    passed += [f"*{taken.vararg.arg}"] if taken.vararg else []
+    passed += [f"{one.arg}={one.arg}" for one in taken.kwonlyargs]
+    passed += [f"**{taken.kwarg.arg}"] if taken.kwarg else []
+    return ", ".join(passed)
+
+
+def _told(module: Module, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, where: str) -> str:
+    """A docstring as the source has it, in words that fit the face."""
+    if ast.get_docstring(node) is None:
+        raise SystemExit(f"{where} has no docstring")
+    told = module.text(node.body[0].lineno, node.body[0].end_lineno or 0)
+    for words, instead in WORDS.items():
+        told = told.replace(words, instead)
+    if found := UNFIT.search(told):
+        raise SystemExit(f"{where}: {found[0]!r} does not fit a synchronous docstring; give it a rule in WORDS")
+    return told
+
+
+def imports(faces: str) -> str:
+    """Return the import statements for the faces. What the cores import for type checkers alone stays so."""
+    names = [node for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.Name | ast.arg)]
+    bound = {node.arg for node in names if isinstance(node, ast.arg)} | {face for _, face in FACES.values()}
+    bound |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins)) | {"TYPE_CHECKING"}
+    known, typed = {name: {f"from {home} import {name}"} for name, home in HOMES.items()}, set(used) - set(HOMES)
+    for core, (home, _) in FACES.items():
+        for module, _ in family(load(home), core):
+            for name, statement in module.imports.items():
+                known.setdefault(name, set()).add(statement)
+            typed -= set(module.imports) - module.typed
+    parted = sorted(used - typed), sorted(typed)
+    for name in used:
+        if len(known.get(name, ())) != 1:
+            raise SystemExit(f"{name}: what it is imported from is not known, or is not one thing: {known.get(name)}")
+    runtime, for_types = ("".join(f"{line}\n" for name in names for line in known[name]) for names in parted)
+    return f"{runtime}\nif TYPE_CHECKING:\n{indent(for_types, '    ')}\n"
+
+
+def rendered() -> str:
+    """Return the file's text, with its imports in order, and formatted."""
+    faces = "\n\n".join(face(core) for core in FACES)
+    text = f"{HEAD}{imports(faces)}\n{faces}"
+    for command in (["check", "--select", "I", "--fix-only"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(TARGET), "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
+    return text
+
+
+def main() -> None:
+    """Write the file, or compare it."""
+    parser = argparse.ArgumentParser(description="Write the synchronous faces of the asynchronous classes.")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where the file is another one")
+    parser.add_argument("--into", type=Path, default=TARGET)
+    options = parser.parse_args()
+    text = rendered()
+    if not options.check:
+        options.into.write_text(text, encoding="utf-8")
+        return
+    there = options.into.read_text(encoding="utf-8")
+    names = (str(options.into), "what `python tools/make_sync.py` writes")
+    sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), text.splitlines(True), *names))
+    sys.exit(there != text)
+
+
+if __name__ == "__main__":
+    main()
