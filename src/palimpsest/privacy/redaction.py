@@ -7,7 +7,6 @@ such refusals in a row everything is refused at once; after five seconds one try
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import Numbering, Pseudonyms
 from palimpsest.privacy.surfaces import SIGNED, Washer, without_sealed_reasoning
+from palimpsest.runtime.breaker import Breaker, Paused
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Redactor:
         """Whether it gives out pseudonyms, so that a session has to remember their numbers."""
         self._cleaner = Cleaner(self._rules, key, clock, linear=linear)
         self._clock = clock
-        self._breaker = _Breaker(clock)
+        self._breaker = Breaker(MOST_FAILURES, PAUSE_SECONDS, clock)
 
     def entry(self, entry: Entry, pseudonyms: Pseudonyms = _NO_PSEUDONYMS) -> Verdict:
         """Return the verdict on one entry. Raises PrivacyRefused where it could not be checked."""
@@ -102,7 +102,7 @@ class Redactor:
     def afresh(self) -> Redactor:
         """Return one of the same policy and key that has not failed yet."""
         other = copy(self)
-        other._breaker = _Breaker(self._clock)  # noqa: SLF001 (it is of this class)
+        other._breaker = Breaker(MOST_FAILURES, PAUSE_SECONDS, self._clock)  # noqa: SLF001 (it is of this class)
         return other
 
     def value(self, value: Any) -> Any:
@@ -164,7 +164,12 @@ class Redactor:
         return Numbering(_NO_PSEUDONYMS, None) if pseudonyms is None else self._cleaner.numbering(pseudonyms)
 
     def _guarded(self, work: Callable[[], T]) -> T:
-        probe = self._breaker.admit()
+        try:
+            probe = self._breaker.admit()
+        except Paused as paused:
+            again = f"in {paused.seconds:.1f} s" if paused.seconds else "when a first try has gone through"
+            why = f"it failed {MOST_FAILURES} times in a row; it is tried again {again}"
+            raise PrivacyRefused("privacy_policy", "paused", why) from None
         failed: RuleFailed | None = None
         try:
             for _ in range(ATTEMPTS):
@@ -176,7 +181,7 @@ class Redactor:
                     failed = None
                     return result
         finally:
-            self._breaker.report(failed=failed is not None, probe=probe)
+            self._breaker.report(failed is None, probe=probe)
         assert failed is not None, "else the result was returned"
         raise PrivacyRefused(failed.rule, failed.kind, failed.why)  # without its cause, whose frames hold the text
 
@@ -206,39 +211,3 @@ def _message_at(entries: Sequence[Entry], start: int) -> slice:
     while end < len(entries) and entries[end].continues:
         end += 1
     return slice(start, end)
-
-
-class _Breaker:
-    """Counts refusals in a row, and says when nothing is tried any more."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._lock = clock, allocate_lock()
-        self._in_row, self._until, self._probing = 0, 0.0, False
-
-    def admit(self) -> bool:
-        """Let a try through and return whether it is the one that decides. Raises PrivacyRefused."""
-        if self._in_row < MOST_FAILURES:
-            return False
-        with self._lock:
-            if self._in_row < MOST_FAILURES:
-                return False
-            left = min(self._until - self._clock(), PAUSE_SECONDS)  # a clock may have been set back
-            if left > 0 or self._probing:
-                again = f"in {left:.1f} s" if left > 0 else "when a first try has gone through"
-                why = f"it failed {MOST_FAILURES} times in a row; it is tried again {again}"
-                raise PrivacyRefused("privacy_policy", "paused", why)
-            self._probing = True
-            return True
-
-    def report(self, *, failed: bool, probe: bool) -> None:
-        """Note how a try went."""
-        if not (failed or probe or self._in_row):
-            return
-        with self._lock:
-            if probe:
-                self._probing = False
-            if failed:
-                self._in_row += 1
-                self._until = self._clock() + PAUSE_SECONDS
-            else:
-                self._in_row = 0

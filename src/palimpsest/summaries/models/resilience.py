@@ -2,23 +2,19 @@
 
 A call is made of attempts. One that fails for a reason that may pass is repeated after a pause, until the retries or
 the allowance of the call are used up. After several calls in a row without an answer the breaker lets none through for
-a while; then one goes ahead, and its outcome decides for all.
-
-closed ── 5 calls failed in a row ──> open ── 30 seconds ──> one probe ── it fails ──> open
-   ^                                                            │
-   └──────────────────────── it has an answer ──────────────────┘
+a while; then one goes ahead, and its outcome decides for all (`palimpsest.runtime.breaker`).
 """
 
 from __future__ import annotations
 
 import random
-from _thread import allocate_lock
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 import msgspec
 
 from palimpsest.errors import ConfigError, PalimpsestError, SummarizerFailed
+from palimpsest.runtime.breaker import Breaker, Paused
 
 T = TypeVar("T")
 
@@ -69,47 +65,6 @@ class Failure(PalimpsestError):
     def __init__(self, kind: Kind, why: str, *, passing: bool = False, retry_after: float | None = None) -> None:
         self.kind, self.why, self.passing, self.retry_after = kind, why, passing, retry_after
         super().__init__(why)
-
-
-class Paused(Exception):
-    """The breaker lets nothing through for so many `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__(seconds)
-
-
-class Breaker:
-    """Lets calls through, or says how long there are to be none. Safe to share between threads."""
-
-    def __init__(self, failures: int, pause: float, clock: Callable[[], float]) -> None:
-        self._failures, self._pause, self._clock = failures, pause, clock
-        self._lock = allocate_lock()
-        self._in_row = 0
-        self._until = 0.0
-        self._probing = False
-
-    def admit(self) -> bool:
-        """Let a call through, which reports its outcome, and return whether it is the probe. Raises Paused."""
-        with self._lock:
-            if self._in_row < self._failures:
-                return False
-            left = min(self._until - self._clock(), self._pause)  # a clock may have been set back
-            if left > 0 or self._probing:
-                raise Paused(max(left, 0.0))
-            self._probing = True
-            return True
-
-    def report(self, succeeded: bool | None, *, probe: bool) -> None:
-        """Note a call's outcome; None says that it has none, because its caller went away."""
-        with self._lock:
-            if probe:
-                self._probing = False
-            if succeeded:
-                self._in_row = 0
-            elif succeeded is not None:
-                self._in_row += 1
-                self._until = self._clock() + self._pause
 
 
 class Caller:

@@ -1,0 +1,117 @@
+"""The circuit breaker: when nothing is tried, and what decides that it is tried again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from palimpsest.runtime.breaker import Breaker, Paused
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(clock: Clock, failures: int = 3, pause: float = 5.0) -> Breaker:
+    """A breaker that has just opened."""
+    breaker = Breaker(failures, pause, clock)
+    for _ in range(failures):
+        breaker.report(False, probe=breaker.admit())
+    return breaker
+
+
+def paused(breaker: Breaker) -> float:
+    """For how many seconds it lets nothing through."""
+    with pytest.raises(Paused) as caught:
+        breaker.admit()
+    return caught.value.seconds
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(1, 0.5), (5, 30.0), (10, 5.0)])
+def test_so_many_failures_in_a_row_pause_it_for_so_long(failures: int, pause: float) -> None:
+    """It opens with the last of `failures`, not before, and stays so for `pause` seconds, not longer."""
+    clock = Clock()
+    breaker = Breaker(failures, pause, clock)
+    for _ in range(failures):
+        assert breaker.admit() is False
+        breaker.report(False, probe=False)
+
+    assert paused(breaker) == pause
+    clock.now += pause - 0.25
+    assert paused(breaker) == 0.25
+    clock.now += 0.25
+
+    assert breaker.admit() is True
+
+
+@pytest.mark.parametrize(("outcome", "counted"), [(True, 0), (None, 2)])
+def test_only_failures_in_a_row_count(outcome: bool | None, counted: int) -> None:
+    """A success in between begins the count anew; a try without an outcome changes nothing."""
+    breaker = Breaker(3, 5.0, Clock())
+    for _ in range(2):
+        breaker.report(False, probe=breaker.admit())
+
+    breaker.report(outcome, probe=breaker.admit())
+
+    for _ in range(2 - counted):
+        breaker.report(False, probe=breaker.admit())
+    assert breaker.admit() is False
+    breaker.report(False, probe=False)
+    assert paused(breaker) == 5.0
+
+
+def test_the_probe_decides() -> None:
+    """One that fails begins the pause anew, one that went away lets another go, one that succeeds closes it."""
+    clock = Clock()
+    breaker = opened(clock)
+
+    clock.now += 5
+    breaker.report(False, probe=breaker.admit())
+    assert paused(breaker) == 5.0
+
+    clock.now += 5
+    breaker.report(None, probe=breaker.admit())
+    assert breaker.admit() is True
+    breaker.report(True, probe=True)
+
+    assert [breaker.admit() for _ in range(3)] == [False] * 3
+
+
+def test_only_one_probe_goes_at_a_time() -> None:
+    """Of many threads that come when the pause is over one goes, and the others hear that it is under way."""
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 5
+    start, told = threading.Barrier(8), list[bool | float]()
+
+    def come() -> None:
+        start.wait()
+        try:
+            told.append(breaker.admit())
+        except Paused as pause:
+            told.append(pause.seconds)
+
+    threads = [threading.Thread(target=come) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(map(repr, told)) == ["0.0"] * 7 + ["True"]
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_pause() -> None:
+    """However far the clock goes back, nobody hears of more than one pause."""
+    clock = Clock()
+    breaker = opened(clock)
+
+    clock.now -= 1_000
+
+    assert paused(breaker) == 5.0
