@@ -12,7 +12,7 @@ import strategies
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.log.change import Change, apply
-from palimpsest.log.entry import Entry, Reasoning, pack, same, unpack
+from palimpsest.log.entry import LAST_MOMENT, Entry, Reasoning, moment, pack, same, unpack
 from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Cut, Head
 from palimpsest.log.linking import link
 from palimpsest.log.withdrawal import tombstone
@@ -274,6 +274,15 @@ def test_packing_and_unpacking_gives_the_entry_again(text: str, metadata: Any) -
 
     assert same(entry, again)
     assert (again.content, again.metadata, again.tokens, again.status) == (text, metadata, 7, "error")
+
+
+@given(at=st.integers(0, LAST_MOMENT))
+def test_an_entry_expires_at_its_own_microsecond(at: int) -> None:
+    """At the moment itself it has expired, a microsecond before it has not; without one it never does."""
+    entry = Entry(expires_at=moment(at))
+
+    assert [entry.expired(now) for now in (at - 1, at, at + 1)] == [False, True, True]
+    assert not Entry().expired(LAST_MOMENT)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"kind": 5}', b"\xff"])

@@ -262,7 +262,7 @@ def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
 def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:
     """Add to `stale` which of these have expired, and which earlier contexts they supersede."""
     for member in members:
-        if member.expires_at is not None and member.expires_at.timestamp() * 1e6 <= now:
+        if member.expired(now):
             stale.append((member.seq, "expiry"))
         if member.kind == "context" and member.name:
             if member.name in newest:

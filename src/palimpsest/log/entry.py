@@ -139,6 +139,10 @@ class Entry(
         """When the entry was written, UTC."""
         return moment(self.at)
 
+    def expired(self, now: float) -> bool:
+        """Whether its `expires_at` has come at `now` (microseconds since 1970)."""
+        return self.expires_at is not None and is_past(self.expires_at, now)
+
     @property
     def text(self) -> str:
         """The entry's text: its content, or its text parts joined by line breaks."""
@@ -331,6 +335,11 @@ def moment(microseconds: int) -> datetime:
 def microseconds_of(moment: datetime) -> int:
     """The microseconds from 1970 to a time, which has a time zone."""
     return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def is_past(moment: datetime | None, now: float) -> bool:
+    """Whether there is such a time, and it has come at `now` (microseconds since 1970)."""
+    return moment is not None and microseconds_of(moment) <= now
 
 
 def now_us() -> int:

@@ -170,7 +170,7 @@ class LogReader:
             if not entry.erased
             and entry.seq not in gone
             and entry.kind != "summary"
-            and (entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > now)
+            and not entry.expired(now)
             and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
         ]
 

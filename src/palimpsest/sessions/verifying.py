@@ -15,7 +15,7 @@ from palimpsest.log.head import Head
 from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.compacting.snapshot import SnapshotReader, expired
+from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.stores import Store
@@ -88,7 +88,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             counts[what] += 1
             if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too
                 links.follow(entry)
-            gone = what in ("erased", "rewound") or (what != "covered" and expired(entry, now))
+            gone = what in ("erased", "rewound") or (what != "covered" and entry.expired(now))
             if not gone:  # a plan covers what of a group is still there
                 covered_groups.setdefault(entry.group, set()).add(what == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
@@ -118,7 +118,7 @@ def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[
         return "covered"
     if spans.within(evicted, entry.seq):
         return "evicted"
-    if expired(entry, now):
+    if entry.expired(now):
         return "expired"
     return "active"
 

@@ -128,7 +128,7 @@ class MemoryLog:
     def due(self, now: int) -> tuple[int, ...]:
         """The places of the entries that have expired at `now` (microseconds)."""
         found = (self.entry(row) for row in self.written if b'"expires_at":' in row[2])
-        return tuple(e.seq for e in found if e.expires_at and not e.erased and e.expires_at.timestamp() * 1e6 <= now)
+        return tuple(entry.seq for entry in found if not entry.erased and entry.expired(now))
 
     # --- writing, to a copy
 

@@ -20,7 +20,6 @@ from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.adding.verbs import checked_key
-from palimpsest.sessions.compacting.snapshot import expired
 from palimpsest.sessions.compacting.verbs import Compacting
 from palimpsest.stores import Appended
 
@@ -108,7 +107,7 @@ class Flushing(Compacting):
         there = await snapshots.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
         sure = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
         given = [slot.kept for slot in slots if slot.kept is not None]
-        kept, fresh = replacement(head, [entry for entry in there if not expired(entry, now)], given, sure)
+        kept, fresh = replacement(head, [entry for entry in there if not entry.expired(now)], given, sure)
         later = spans.minus(staying(head, there, seen), state.inactive)
         stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in kept)), head.rewound)
         left = [entry for entry in there if not (entry.erased or spans.within(stay, entry.seq))]

@@ -177,7 +177,7 @@ class SnapshotReader:
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
         found: list[tuple[int, list[Group]]] = []
         for group in groups:
-            group.entries = [entry for entry in group.entries if not entry.erased and not expired(entry, now)]
+            group.entries = [entry for entry in group.entries if not entry.erased and not entry.expired(now)]
             if not group.entries:
                 continue
             group.pending = group.seq in open_groups
@@ -254,11 +254,6 @@ def _named(text: str, ids: Mapping[str, int]) -> list[int]:
 
     found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
     return [ids[id] for id in found if id in ids]
-
-
-def expired(entry: Entry, now: int) -> bool:
-    """Whether the entry has expired at `now` (microseconds since 1970)."""
-    return entry.expires_at is not None and entry.expires_at.timestamp() * 1e6 <= now
 
 
 def is_complete(groups: Sequence[Group]) -> bool:

@@ -14,7 +14,7 @@ from palimpsest.log.entry import Entry, new_ids
 from palimpsest.log.summary import Spent, Summary, SummaryItem
 from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions, summary_mentions
-from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader, expired, fence
+from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader, fence
 from palimpsest.sessions.options import Options
 from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, SummarySource
 from palimpsest.summaries.models import Summarizer
@@ -162,7 +162,7 @@ class SummaryMaker:
                 return None
         covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
         now = self._clock()
-        entries = [one for one in await self._snapshots.read(covered) if not one.erased and not expired(one, now)]
+        entries = [one for one in await self._snapshots.read(covered) if not one.erased and not one.expired(now)]
         return entries, base
 
     def _summary(

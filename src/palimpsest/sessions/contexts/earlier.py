@@ -15,7 +15,7 @@ from palimpsest.context.result import Context
 from palimpsest.context.window import Meter, Window
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut, Head, SessionKey
 from palimpsest.sessions.contexts.builder import ContextBuilder, is_unshown
 from palimpsest.sessions.contexts.layout import Layout
@@ -144,7 +144,7 @@ class _Noting(WindowReader):
         super().__init__(store, key, meter, masks=masks)
         self.seqs: set[int] = set()
         self.groups: set[int] = set()
-        self.expiring: list[float] = []
+        self.expiring: list[int] = []
 
     async def window(self, head: Head, cut: Cut, room: int | None) -> tuple[list[Entry], bool]:
         entries, more = await super().window(head, cut, room)
@@ -173,4 +173,4 @@ class _Noting(WindowReader):
             self.seqs.add(entry.seq)
             self.groups.add(entry.group)
             if entry.expires_at is not None and not entry.erased:
-                self.expiring.append(entry.expires_at.timestamp() * 1e6)
+                self.expiring.append(microseconds_of(entry.expires_at))

@@ -10,7 +10,7 @@ from itertools import islice
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, is_past
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.linking import link
 from palimpsest.runtime.runner import Runner
@@ -260,7 +260,7 @@ def _id_at(log: Log, seq: int) -> str:
 def _due(log: Log, now: int) -> tuple[int, ...]:
     """The places of the entries that have expired at `now`."""
     found = (at for line in log.lines() if b'"expires_at":' in line.raw and line.sound for at, _ in log.found_in(line))
-    return tuple(at.seq for at in found if at.expires_at and not at.erased and at.expires_at.timestamp() * 1e6 <= now)
+    return tuple(at.seq for at in found if not at.erased and is_past(at.expires_at, now))
 
 
 def _runs(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:

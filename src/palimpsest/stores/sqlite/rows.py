@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import adler32
 
-from palimpsest.log.entry import Entry, pack, set_aside, unpack
+from palimpsest.log.entry import Entry, microseconds_of, pack, set_aside, unpack
 from palimpsest.runtime.threads import warn
 from palimpsest.stores.witness import Witness
 
@@ -322,4 +322,4 @@ def _lenient(text: bytes) -> str:
 def _expiry(entry: Entry) -> int | None:
     if entry.expires_at is None or entry.erased:  # a tombstone has nothing left to sweep
         return None
-    return int(entry.expires_at.timestamp() * 1_000_000)
+    return microseconds_of(entry.expires_at)
