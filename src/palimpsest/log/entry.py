@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from palimpsest.log.codec import encode, escaped, unescaped
+
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 Role = Literal["user", "assistant", "system", "tool"]
 Status = Literal["success", "error", "unknown", "pending", "denied"]
@@ -163,7 +165,6 @@ class Entry(
 
 
 _decode = msgspec.json.Decoder(Entry).decode
-_encode = msgspec.json.Encoder().encode
 _replace = msgspec.structs.replace
 
 
@@ -174,11 +175,9 @@ def pack(entry: Entry) -> bytes:
     """
     bare = _replace(entry, id="", seq=0, tokens=None, damaged=False)
     try:
-        return _encode(bare)
+        return encode(bare)
     except UnicodeEncodeError:
-        import json  # only for text that is not valid Unicode
-
-        return json.dumps(msgspec.to_builtins(_replace(bare, lone=True))).encode()
+        return escaped(_replace(bare, lone=True))
 
 
 def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
@@ -186,9 +185,7 @@ def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
     try:
         entry = _decode(body)
     except msgspec.DecodeError:
-        import json
-
-        entry = msgspec.convert(json.loads(body), Entry)
+        entry = unescaped(body, Entry)
     # The entry was made on the line above and nobody has seen it: cheaper than a second copy.
     _set(entry, "id", id)
     _set(entry, "seq", seq)

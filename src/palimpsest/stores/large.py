@@ -7,10 +7,11 @@ stored form begins so, and no text can pretend to.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
+
+from palimpsest.log.codec import decoded, encoded
 
 _MARK = b'{"held":'
 
@@ -21,7 +22,7 @@ def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
     """Return the stored form without its strings of more than `limit` bytes, and those by their SHA-256."""
     if len(body) <= limit:
         return body, {}
-    value = json.loads(body)
+    value = decoded(body, dict)
     large: dict[str, bytes] = {}
     held = []
     for place, text in list(_strings(value, ())):
@@ -31,22 +32,24 @@ def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
             large[digest] = content
             held.append([*place, digest])
             _set(value, place, "")
-    return (_encoded({"held": held, **value}), large) if held else (body, {})
+    return (encoded({"held": held, **value}), large) if held else (body, {})
 
 
 def held(body: bytes) -> list[str]:
     """Return the SHA-256 of every content that a stored form refers to."""
-    return [place[-1] for place in json.loads(body)["held"]] if body.startswith(_MARK) else []
+    return [place[-1] for place in decoded(body, dict)["held"]] if body.startswith(_MARK) else []
 
 
 def put_back(body: bytes, load: Callable[[str], bytes]) -> bytes:
     """Return the stored form as it was before `take_out`; `load` gives a content by its SHA-256."""
-    if not body.startswith(_MARK):
-        return body
-    value = json.loads(body)
+    return filled(decoded(body, dict), load) if body.startswith(_MARK) else body
+
+
+def filled(value: dict[str, Any], load: Callable[[str], bytes]) -> bytes:
+    """Return what `put_back` does for a stored form that was read."""
     for *place, digest in value.pop("held"):
         _set(value, tuple(place), load(digest).decode("utf-8", "surrogatepass"))
-    return _encoded(value)
+    return encoded(value)
 
 
 def _strings(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
@@ -61,10 +64,3 @@ def _set(value: Any, place: Place, text: str) -> None:
     for key in place[:-1]:
         value = value[key]
     value[place[-1]] = text
-
-
-def _encoded(value: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8
-        return json.dumps(value, separators=(",", ":")).encode()

@@ -11,6 +11,7 @@ import msgspec
 
 from palimpsest.context.result import Context
 from palimpsest.log.change import Record
+from palimpsest.log.codec import encoded
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
@@ -79,9 +80,9 @@ async def written(
             "records": _put_aside(told),
         }
         for i, (name, value) in enumerate(_frame(key, head, now, accesses).items()):
-            yield b"".join((b"{" if i == 0 else b",\n", _json(name), b": "))
+            yield b"".join((b"{" if i == 0 else b",\n", encoded(name), b": "))
             if name not in sections:
-                yield _json(value)
+                yield encoded(value)
                 continue
             comma = b"[\n"
             async for line in sections[name]:
@@ -94,7 +95,7 @@ async def written(
 async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes]) -> AsyncIterator[bytes]:
     """Yield entries; tombstones are put aside for their own section."""
     async for entry in entries:
-        line = _json(_entry(entry))
+        line = encoded(_entry(entry))
         if entry.erased:
             tombstones.write(line + b"\n")
         else:
@@ -104,9 +105,9 @@ async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes]) -> Async
 async def _summarised(records: AsyncIterator[Record], told: IO[bytes]) -> AsyncIterator[bytes]:
     """Yield the summaries that records hold; the records are put aside for their own section."""
     async for record in records:
-        told.write(_json(_plain(record)) + b"\n")
+        told.write(encoded(_plain(record)) + b"\n")
         if record.compaction is not None and record.compaction.summary is not None:
-            yield _json(_summary(record.compaction.summary))
+            yield encoded(_summary(record.compaction.summary))
 
 
 async def _put_aside(lines: IO[bytes]) -> AsyncIterator[bytes]:
@@ -149,15 +150,6 @@ def _frame(key: SessionKey, head: Head, now: int, accesses: Sequence[Access]) ->
     }
 
 
-def _json(value: Any) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8
-        import json
-
-        return json.dumps(value).encode()
-
-
 class Sink(Protocol):
     """Whatever bytes can be written to, such as a file opened in binary mode."""
 
@@ -193,7 +185,7 @@ def listed(context: Context) -> bytes:
     """The messages of a context as a file: the provider's list, or its arguments where system text stands beside it."""
     if context.format == "text":
         return context.text.encode("utf-8", "replace")
-    return _json(context.messages if context.system is None else context.request()) + b"\n"
+    return encoded(context.messages if context.system is None else context.request()) + b"\n"
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from operator import attrgetter
 
 import msgspec
 
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry, Reasoning, pack, unpack
 from palimpsest.log.head import Cut, Head, OpenCall, Seal
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
-from palimpsest.stores.records import decoded, encoded
 
 Translate = Callable[[str, str], str]
 """From a place and a sealed text to what comes in its place."""

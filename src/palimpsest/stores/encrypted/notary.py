@@ -17,6 +17,7 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.change import Change, Record
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, Seal, SessionKey
 from palimpsest.log.withdrawal import tombstone
@@ -25,7 +26,6 @@ from palimpsest.stores.encrypted.forms import Lineage
 from palimpsest.stores.encrypted.ledger import Ledger, new_token
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.sealing import Sealer, Unsealed, joined
-from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.witness import Witness
 
 KEPT = 4096

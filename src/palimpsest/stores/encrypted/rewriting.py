@@ -14,6 +14,7 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.encrypted import forms, telling
@@ -22,7 +23,6 @@ from palimpsest.stores.encrypted.ledger import Ledger, new_token
 from palimpsest.stores.encrypted.reading import SealedReader, Wanted
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.encrypted.seen import Seen
-from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.rewriting import Rest, Rewritable, Rewrite
 
 BATCH = 256

@@ -14,6 +14,7 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change, Record, fitted
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, Seal, SessionKey
 from palimpsest.log.linking import link
@@ -28,7 +29,6 @@ from palimpsest.stores.encrypted.notary import new_log
 from palimpsest.stores.encrypted.reading import Wanted
 from palimpsest.stores.encrypted.sealing import Box, nonces
 from palimpsest.stores.encrypted.seen import Seen
-from palimpsest.stores.records import decoded, encoded
 
 _replace = msgspec.structs.replace
 

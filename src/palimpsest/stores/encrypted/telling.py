@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.head import Cut
 from palimpsest.log.summary import Summary, SummaryItem
 from palimpsest.stores.encrypted.forms import Lineage, Translate, conditions, owner, seal_cut, to_bytes
 from palimpsest.stores.encrypted.sealing import Box, Unsealed
-from palimpsest.stores.records import decoded, encoded
 
 _replace = msgspec.structs.replace
 

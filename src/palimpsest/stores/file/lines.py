@@ -10,7 +10,6 @@ does `revision`. `sum` is BLAKE2b, 64 bits, of all bytes before it. Lines that w
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +20,10 @@ from typing import Any
 import msgspec
 
 from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded, encoded, unescaped
 from palimpsest.log.entry import Entry, unpack
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import large
-from palimpsest.stores.records import decoded, encoded
 
 _SUM = b',"sum":"'
 _TAIL = len(_SUM) + 16 + len(b'"}\n')
@@ -114,7 +113,7 @@ class Line:
         try:
             return _decode_body(self.raw)
         except msgspec.DecodeError:
-            parts = json.loads(self.raw)
+            parts = unescaped(self.raw, dict)
             entries = [_raw(entry) for entry in parts.get("entries", ())]
             rest = {name: _raw(parts[name]) for name in ("record", "head") if name in parts}
             return Body(parts["at"], entries, **rest)
@@ -146,7 +145,7 @@ _decode_body = msgspec.json.Decoder(Body).decode
 
 
 def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
+    return msgspec.Raw(encoded(value))
 
 
 def write_line(
@@ -209,8 +208,7 @@ def read_entry(raw: msgspec.Raw, at: Spot, tokens: int | None, load: Callable[[s
     """The entry of a line; `load` gives a content by its SHA-256. Raises ValueError where it is none of ours."""
     body = bytes(raw)
     if at.held is not None:
-        value = json.loads(body)
-        body = large.put_back(json.dumps({"held": value.pop("held"), **value}, separators=(",", ":")).encode(), load)
+        body = large.filled(decoded(body, dict), load)
     return unpack(body, at.id, at.seq, tokens)
 
 

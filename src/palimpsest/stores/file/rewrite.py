@@ -13,12 +13,12 @@ from typing import BinaryIO
 import msgspec
 
 from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry, pack
 from palimpsest.log.head import Head
 from palimpsest.stores import Dump
 from palimpsest.stores.file.lines import Line, read_entry, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Found, Log
-from palimpsest.stores.records import decoded
 from palimpsest.stores.rewriting import Rewrite
 
 BATCH = 64

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item, large
@@ -16,7 +17,6 @@ from palimpsest.stores.file.folder import LOG, Place
 from palimpsest.stores.file.lines import new_header, write_line
 from palimpsest.stores.file.log import Found, Log
 from palimpsest.stores.file.rewrite import contents_of, write_rewritten
-from palimpsest.stores.records import decoded
 from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores import Item
 from palimpsest.stores.file.base import FileBase
 from palimpsest.stores.file.disk import NEW, names, remove
 from palimpsest.stores.file.folder import safe_name, tenant_folder
 from palimpsest.stores.file.lines import is_sound, seal
-from palimpsest.stores.records import decoded, encoded
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.records import decoded, encoded
 from palimpsest.stores.sqlite.branches import Branches, Shared, home, spans
 from palimpsest.stores.sqlite.rows import CHANGED, LAST, Span, checksum, place
 from palimpsest.stores.witness import Witness

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Record
-from palimpsest.stores.records import HELD, decoded, encoded
+from palimpsest.log.codec import decoded, encoded
+from palimpsest.stores.records import HELD
 from palimpsest.stores.sqlite.rows import CHANGED, checksum
 
 Row = tuple[bytes, int | None, int]

@@ -1,0 +1,46 @@
+"""JSON as it is stored: UTF-8, without spaces; text with lone surrogates, which has none, with JSON's escapes. Pure.
+
+`msgspec` reads and writes it, and knows nothing of lone surrogates. What holds some goes the slower way of `escaped`
+and `unescaped`, and no other value pays for that.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+"""The JSON of a value. Raises UnicodeEncodeError for text with lone surrogates."""
+
+
+def encoded(value: object) -> bytes:
+    """The JSON of a value, whatever text it holds."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return escaped(value)
+
+
+def decoded(body: bytes, kind: type[T]) -> T:
+    """The value that `encoded` wrote. Raises ValueError where it is another."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        return unescaped(body, kind)
+
+
+def escaped(value: object) -> bytes:
+    """The JSON of a value that `encode` did not take."""
+    import json  # only for text that is not valid Unicode
+
+    return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+
+
+def unescaped(body: bytes, kind: type[T]) -> T:
+    """The value of JSON that `msgspec` did not take. Raises ValueError where it is another."""
+    import json
+
+    return msgspec.convert(json.loads(body), kind)

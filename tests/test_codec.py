@@ -1,0 +1,89 @@
+"""How values stand in storage as JSON, whatever text they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.entry import Entry, pack, set_aside, unpack
+from palimpsest.stores.large import put_back, take_out
+
+LONE = "a\ud800b"
+
+texts = st.text(st.characters(exclude_categories=()), max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A value with fields."""
+
+    text: str
+    number: int = 0
+    more: dict[str, Any] | None = None
+
+
+@given(value=values)
+def test_what_was_written_is_read_again(value: Any) -> None:
+    """Any plain value, with lone surrogates at any place or without."""
+    assert decoded(encoded({"value": value}), dict) == {"value": value}
+
+
+@given(text=texts, more=st.dictionaries(texts, values, max_size=3))
+def test_a_value_has_one_form(text: str, more: dict[str, Any]) -> None:
+    """No spaces and no field of a default's value, whichever way it was written."""
+    note = Note(text=text, more=more)
+
+    body = encoded(note)
+
+    assert decoded(body, Note) == note
+    assert list(json.loads(body)) == ["text", "more"]
+    assert body.startswith(b'{"text":"')
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"text":1}', b'{"text":"\\ud800","number":"x"}', b"\xff"])
+def test_what_is_no_such_value_is_a_value_error(body: bytes) -> None:
+    """However damaged it is, and whichever way it has to be read."""
+    with pytest.raises(ValueError):  # noqa: PT011
+        decoded(body, Note)
+
+
+@pytest.mark.parametrize("text", ["plain", LONE])
+def test_an_entry_has_one_form_too(text: str) -> None:
+    """A search for a field in the stored form finds it where the text holds lone surrogates as well."""
+    body = pack(Entry(kind="tool_result", role="tool", content=text, answers=3))
+
+    assert b'"kind":"tool_result"' in body
+    assert b'"answers":3' in body
+    assert (b'"lone":true' in body) == (text == LONE)
+
+
+@pytest.mark.parametrize("text", ["plain", LONE])
+def test_what_is_left_of_a_damaged_result_still_says_what_it_was(text: str) -> None:
+    """Its kind and the call that it answers are read from the pieces, whatever its text held."""
+    call = Entry(seq=3, kind="tool_call", role="assistant", turn=1, group=3)
+    body = pack(Entry(kind="tool_result", role="tool", content=text, call_id="c", answers=3, turn=1, group=3))
+
+    found = set_aside("id", 4, b"x" + body[1:], [call], [])
+
+    assert (found.kind, found.answers, found.group) == ("tool_result", 3, 3)
+
+
+@given(text=texts, metadata=st.dictionaries(texts, values, max_size=3), limit=st.integers(0, 60))
+def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], limit: int) -> None:
+    """An entry is the same after its large strings were taken out and put back, at whatever limit."""
+    entry = Entry(content=text, metadata=metadata)
+
+    slim, large = take_out(pack(entry), limit)
+
+    again = unpack(put_back(slim, large.__getitem__), "", 0, None)
+    assert (again.content, again.metadata) == (text, metadata)
