@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palimpsest import ConfigError, Memory
 from palimpsest.formats import FORMATS, find_format
 from palimpsest.formats.openai_chat import OpenAIChat
+from palimpsest.log.entry import Entry
 from palimpsest.runtime.registry import Registry
 from palimpsest.stores import STORES
 from palimpsest.stores.memory import MemoryStore
@@ -64,3 +67,29 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
     with pytest.raises(ConfigError, match=r"thing: 'alpa://x' .* alpha:…, beta:….*did you mean 'alpha'"):
         registry.find("alpa", "alpa://x")
+
+
+@pytest.mark.parametrize(("bills", "of", "costs"), [(True, "mine", 8), (False, "mine", 0), (False, "gone", 8)])
+def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, costs: int) -> None:
+    """What an entry keeps of its item is counted where its format says so, and where nobody knows its format."""
+    name, of = f"mine {bills} {of}", of.replace("mine", f"mine {bills} {of}")
+
+    class Mine(OpenAIChat):
+        bills_kept = bills
+
+        def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
+            entries = super().decode(messages, where)
+            return [replace(entry, native=entry.native and replace(entry.native, format=of)) for entry in entries]
+
+    FORMATS.register(name, Mine)
+    said = {"role": "user", "content": "hello"}
+
+    assert cost_of({**said, "kept": "one two three four five six seven eight"}, name) - cost_of(said, name) == costs
+
+
+def cost_of(message: dict[str, Any], format: str) -> int:
+    """What a context costs in words that shows this one message."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format, counter=lambda text: len(text.split()))
+        session.add([message])
+        return session.context().tokens

@@ -61,6 +61,9 @@ class Format(Protocol):
     """Tokens that the provider, or `join`, adds once to every request."""
     tools_prime: int
     """Tokens that the provider adds once to a request with tools, beside their schemas."""
+    bills_kept: bool
+    """Whether what `Native.keep` holds of this format's entries is sent again and not part of `overhead`, so that it is
+    counted as one more text of the entry."""
 
     def decode(self, messages: Sequence[Any], where: str) -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
@@ -124,3 +127,8 @@ def find_format(name: str) -> Format:
     if found is None:
         found = _made[name] = FORMATS.find(name)()
     return found
+
+
+def bills_kept(name: str) -> bool:
+    """Whether `Native.keep` of an entry of this format costs tokens as a text: to be safe so where nobody knows it."""
+    return not FORMATS.knows(name) or find_format(name).bills_kept

@@ -49,6 +49,7 @@ class Anthropic:
     name = NAME
     prime = OPENING_TOKENS + MESSAGE_TOKENS
     tools_prime = TOOLS_PROMPT_TOKENS
+    bills_kept = False
 
     # --- in
 

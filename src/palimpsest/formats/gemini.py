@@ -75,6 +75,7 @@ class Gemini:
     name = NAME
     prime = OPENING_TOKENS + PER_CONTENT
     tools_prime = 0
+    bills_kept = False
 
     # --- in
 

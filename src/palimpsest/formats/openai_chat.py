@@ -46,6 +46,7 @@ class OpenAIChat:
     name = NAME
     prime = REPLY_OVERHEAD
     tools_prime = 0
+    bills_kept = True
 
     # --- in
 

@@ -36,6 +36,7 @@ class OpenAIResponses:
     name = NAME
     prime = REPLY_OVERHEAD
     tools_prime = 0
+    bills_kept = False
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
         """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""

@@ -81,6 +81,7 @@ class PlainText:
     name = NAME
     prime = HEADING_TOKENS
     tools_prime = 0
+    bills_kept = False
 
     # --- in
 

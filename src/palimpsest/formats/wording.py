@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from palimpsest.formats import bills_kept
 from palimpsest.formats.fences import UNREADABLE, attribute, fence, fenced, guard, guarded
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log.summary import Summary
@@ -35,9 +36,6 @@ NO_MESSAGE = "[the tool failed and said nothing]"
 
 NO_MESSAGE_TOKENS = 8
 """What `NO_MESSAGE` costs in o200k_base and in cl100k_base (a test counts it)."""
-
-UNSENT = frozenset({"anthropic", "gemini", "openai-responses", "text"})
-"""Formats whose contexts hold nothing of `native.keep` that a provider would count, or count it in `overhead`."""
 
 
 def is_maskable(result: Entry) -> bool:
@@ -190,8 +188,8 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
     if native is not None:
         if native.call is not None:
             texts.append(_json(_billed(native.call)))
-        keep = native.keep if native.format not in UNSENT else None
-        if keep is not None and any(value not in (None, "", [], {}) for value in keep.values()):
+        keep = native.keep
+        if keep and any(value not in (None, "", [], {}) for value in keep.values()) and bills_kept(native.format):
             texts.append(_json(keep))
     return tuple(texts)
 

@@ -17,10 +17,21 @@ class Registry:
     def __init__(self, option: str, group: str, built_in: dict[str, str], form: str = "{}") -> None:
         self._option, self._group, self._built_in, self._form = option, group, built_in, form
         self._registered: dict[str, Any] = {}
+        self._offered: frozenset[str] | None = None
 
     def register(self, name: str, target: Any) -> None:
         """Let `name` stand for `target` in this process, before anything built in."""
         self._registered[name] = target
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` stands for anything. What installed packages offer is looked up once."""
+        if name in self._registered or name in self._built_in:
+            return True
+        if self._offered is None:
+            from importlib.metadata import entry_points
+
+            self._offered = frozenset(point.name for point in entry_points(group=self._group))
+        return name in self._offered
 
     def find(self, name: object, given: object = None) -> Any:
         """Return what `name` stands for. Raises ConfigError, with what there is, for an unknown name.
