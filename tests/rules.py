@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from palimpsest.context.groups import CostedEntry
 from palimpsest.context.result import Context
-from palimpsest.context.window import CostedEntry
 from palimpsest.log.entry import Entry
 
 Message = dict[str, Any]

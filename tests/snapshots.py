@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Plan, Snapshot
-from palimpsest.context.window import Group, Meter, fill
+from palimpsest.context.groups import Group, Meter, fill
 from palimpsest.formats import find_format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, Kind, Role, Status

@@ -18,7 +18,7 @@ from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.mask import MaskResults, SupersededContexts
 from palimpsest.compaction.selecting import is_free, part
 from palimpsest.compaction.summarize import HybridSummary, Summarize
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 from palimpsest.log import spans
 from snapshots import applied, entries, snapshot, summary
 

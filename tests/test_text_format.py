@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import strategies
 from laws import examples
 from palimpsest import Memory
+from palimpsest.context.groups import clamp_text
 from palimpsest.context.result import Context
-from palimpsest.context.window import clamp_text
 from palimpsest.errors import BudgetImpossible, ConfigError, InvalidEntry
 from palimpsest.formats import Shown, find_format
 from palimpsest.formats.text import (

@@ -14,7 +14,7 @@ from palimpsest.compaction.decisions import Margin, decide, margin
 from palimpsest.compaction.rules import Activity
 from palimpsest.compaction.summarize import Summarize
 from palimpsest.compaction.triggers import Triggers
-from palimpsest.context.window import most
+from palimpsest.context.groups import most
 from snapshots import applied, meter, snapshot, summary, turns
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from palimpsest.compaction.style import Style
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.spans import Span

@@ -11,7 +11,7 @@ from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import Triggered, check_keep, check_limits, low
 from palimpsest.compaction.selecting import cost, count, has_news, is_fixed, outside, spans_of
 from palimpsest.context.cut import Room
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 
 
 class _Evicting(Triggered, frozen=True, kw_only=True):

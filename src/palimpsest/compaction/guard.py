@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from palimpsest.compaction import Plan, Snapshot, Strategy
 from palimpsest.compaction.selecting import is_free
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.spans import Span

@@ -26,7 +26,7 @@ from palimpsest.compaction.selecting import (
 )
 from palimpsest.compaction.summarize import Proportional, covering
 from palimpsest.context.cut import Room
-from palimpsest.context.window import Group, by_interaction
+from palimpsest.context.groups import Group, by_interaction
 
 
 class Ladder(Proportional, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from palimpsest.compaction import Plan, Snapshot, Step, checking
 from palimpsest.compaction.base import Triggered, check_keep
 from palimpsest.compaction.selecting import Recent, cost, is_fixed, loose, recent, spans_of
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 from palimpsest.formats.wording import is_maskable, mask_tokens
 
 

@@ -11,7 +11,8 @@ import msgspec
 from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.compaction.selecting import countable, is_free, part, uncovered
 from palimpsest.context.conditions import Condition, parse
-from palimpsest.context.window import Meter, message_values
+from palimpsest.context.groups import Meter
+from palimpsest.context.window import message_values
 
 if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
-from palimpsest.context.window import Group
+from palimpsest.context.groups import Group
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
 

@@ -27,7 +27,7 @@ from palimpsest.compaction.selecting import (
     spans_of,
 )
 from palimpsest.context.cut import Room
-from palimpsest.context.window import Group, by_interaction
+from palimpsest.context.groups import Group, by_interaction
 from palimpsest.log.summary import Summary
 
 SHARE = 0.25

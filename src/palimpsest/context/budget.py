@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from palimpsest.context.window import Meter
+from palimpsest.context.groups import Meter
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.formats import Message
 from palimpsest.log.checks import check_whole

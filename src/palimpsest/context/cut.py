@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from palimpsest.context.window import Group, Meter, by_interaction, clamp_text, fill, opening
+from palimpsest.context.groups import Group, Meter, by_interaction, clamp_text, fill, opening
 from palimpsest.errors import BudgetImpossible
 from palimpsest.formats.fences import guard
 from palimpsest.log.entry import Entry, Reasoning, Text

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
-from palimpsest.context.window import CostedEntry, Group, Meter, Window, by_pause, fill
+from palimpsest.context.groups import CostedEntry, Group, Meter, fill
+from palimpsest.context.window import Window, by_pause
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.formats.common import unsaid

@@ -9,7 +9,8 @@ import msgspec
 
 from palimpsest.context.conditions import Condition, ConditionFailed, parse
 from palimpsest.context.cut import OVERSIZE, Oversize
-from palimpsest.context.window import Group, Meter, by_interaction, message_values, without
+from palimpsest.context.groups import Group, Meter, by_interaction
+from palimpsest.context.window import message_values, without
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from palimpsest.context.window import Meter
+from palimpsest.context.groups import Meter
 from palimpsest.errors import Conflict, EntryNotFound
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts

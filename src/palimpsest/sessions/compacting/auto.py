@@ -18,7 +18,7 @@ from palimpsest.compaction.decisions import Margin, decide, margin
 from palimpsest.compaction.rules import Activity
 from palimpsest.compaction.selecting import uncovered
 from palimpsest.compaction.triggers import Triggers
-from palimpsest.context.window import Meter, most, most_messages
+from palimpsest.context.groups import Meter, most, most_messages
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head

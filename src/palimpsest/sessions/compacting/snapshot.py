@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
-from palimpsest.context.window import Group, Meter, by_group, fill, without
+from palimpsest.context.groups import Group, Meter, by_group, fill
+from palimpsest.context.window import without
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, summary_entry, summary_entry_tokens
 from palimpsest.log import spans

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from palimpsest.context.groups import Meter
 from palimpsest.context.result import Context
-from palimpsest.context.window import Meter, Window
+from palimpsest.context.window import Window
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, microseconds_of

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, bounds_of, learned, measure, refuse_fixed, resolve
+from palimpsest.context.groups import Group, Meter, opening
 from palimpsest.context.result import ahead
-from palimpsest.context.window import Group, Meter, Window, look, opening
+from palimpsest.context.window import Window, look
 from palimpsest.formats import Format, find_format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from palimpsest.context.window import CostedEntry, Group, Meter, Window, look
+from palimpsest.context.groups import CostedEntry, Group, Meter
+from palimpsest.context.window import Window, look
 from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Protocol
 
 from palimpsest.context.conditions import Condition, ConditionFailed, parse
+from palimpsest.context.groups import Group, Meter, by_group, by_interaction, fill
 from palimpsest.context.short_term import interaction_values
-from palimpsest.context.window import Group, Meter, by_group, by_interaction, fill, message_values
+from palimpsest.context.window import message_values
 from palimpsest.errors import ConfigError
 from palimpsest.formats import find_format
 from palimpsest.log import spans
