@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Self
-
-import msgspec
 
 from palimpsest.log.change import Change, Record, still_meant
 from palimpsest.log.entry import Entry, now_us
@@ -24,78 +21,9 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
+from palimpsest.stores.layer import Below, Layer, counted
 from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.memory_log import NOWHERE, MemoryLog, shared, shares
-from palimpsest.stores.witness import NOBODY, Witness
-
-BATCH = 512
-"""Entries that are read at once below."""
-
-
-class _Below(msgspec.Struct, frozen=True):
-    """What of a session is read in the store below: `key`'s entries before `next_seq`, its records up to `revision`."""
-
-    key: SessionKey
-    next_seq: int = 1
-    revision: int = 0
-
-
-class _Layer(MemoryLog):
-    """A session as the overlay has it: what was written here, over what is `below` (None: nothing is).
-
-    Its rows are the entries appended here, and tombstones of those below that were erased here; its records those made
-    here, and those below as an erasure here has left them. `there` says that the session exists.
-    """
-
-    def __init__(self, family: object = None) -> None:
-        super().__init__(family)
-        self.there, self.below = False, _Below(SessionKey("", ""))
-
-    def branch(self, head: Head) -> Self:
-        branch, below = super().branch(head), self.below
-        branch.there = True
-        branch.below = _Below(below.key, min(below.next_seq, head.next_seq), min(below.revision, head.revision))
-        return branch
-
-    def change(
-        self,
-        change: Change,
-        at: int,
-        records: Sequence[Record] = (),
-        key: SessionKey = NOWHERE,
-        witness: Witness = NOBODY,
-        graves: Collection[int] | None = None,
-    ) -> Head:
-        mine = {record.revision for record in self.records}
-        above = [one for one in records if one.revision <= self.below.revision and one.revision not in mine]
-        if change.kind == "clear":
-            self.below = _Below(self.below.key)
-        self.there = True
-        return super().change(change, at, above, key, witness, graves)
-
-    def take(self, entries: Iterable[Entry]) -> None:
-        """Take over entries from below, which are about to be erased here, and so what stands for those damaged."""
-        self.rows = list(self.written)
-        meant = (e for e in entries if e.seq < self.below.next_seq and self.by_seq(e.seq) is None)
-        self._put(msgspec.structs.replace(e, erased=False, damaged=False) if e.damaged else e for e in meant)
-
-    def shares(self, other: _Layer) -> bool:
-        """Whether another session has entries, here or below, from the same addition."""
-        if other is self or other.family is not self.family:
-            return False
-        first = max(self.head.first_seq, other.head.first_seq)
-        same_below = self.below.key == other.below.key
-        return (same_below and first < min(self.below.next_seq, other.below.next_seq)) or shares(self, other)
-
-    def tombstones(self, below: Iterable[int]) -> set[int]:
-        """The places of all tombstones, of which these are there below."""
-        mine = {entry.seq for entry in map(self.entry, self.written) if entry.erased}
-        return mine.union(seq for seq in below if seq < self.below.next_seq)
-
-    def graves(self, after: int, before: int | None) -> set[int]:
-        """The places below, between these two, whose entries were erased here."""
-        end = self.below.next_seq if before is None else min(before, self.below.next_seq)
-        return {row[0] for row in self.rows[self.index(after + 1) : self.index(end)]}
+from palimpsest.stores.memory_log import shared
 
 
 class Overlay(Store):
@@ -104,23 +32,23 @@ class Overlay(Store):
     def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
         self.url, self._below, self._clock = f"an overlay of {store.url}", store, clock
         self._lock = threading.Lock()
-        self._logs: dict[SessionKey, _Layer] = {}
+        self._logs: dict[SessionKey, Layer] = {}
         self._side = MemoryStore(Inline(), clock=clock)
         self._side.url = self.url
         self._taken: set[tuple[str, str]] = set()
 
-    async def _log(self, key: SessionKey) -> _Layer:
+    async def _log(self, key: SessionKey) -> Layer:
         """The session as it is here, from its first use on."""
         self._side.check()
         log = self._logs.get(key)
         if log is None:
-            head, log = await self._below.head(key), _Layer()
+            head, log = await self._below.head(key), Layer()
             if head is not None:
-                log.there, log.head, log.below = True, head, _Below(key, head.next_seq, head.revision)
+                log.there, log.head, log.below = True, head, Below(key, head.next_seq, head.revision)
             log = self._logs.setdefault(key, log)
         return log
 
-    def _changing(self, key: SessionKey, was: _Layer) -> _Layer | None:
+    def _changing(self, key: SessionKey, was: Layer) -> Layer | None:
         """A copy of the session to be changed, as `palimpsest.stores.memory_log` says; None where there is another by
         now, over which what was read below says nothing."""
         log = self._logs.get(key)
@@ -134,7 +62,7 @@ class Overlay(Store):
         ids = [entry.id for entry in entries] if check_ids else []
         while True:
             was = await self._log(key)
-            old = await self._fetch_below(was.below, (), ids)
+            old = await was.below.fetch(self._below, (), ids)
             with self._lock:
                 log = self._changing(key, was)
                 if log is None:
@@ -157,10 +85,10 @@ class Overlay(Store):
             graves: set[int] | None = None
             if change.kind == "erase" and (change.silence or any(seq < was.below.next_seq for seq in change.seqs)):
                 last = max(other.below.revision for other in (was, *self._family(was).values()))
-                entries = await self._fetch_below(was.below, change.seqs, ())
+                entries = await was.below.fetch(self._below, change.seqs, ())
                 records = await self._below.records(was.below.key, before=last + 1)
                 if any(entry.damaged for entry in entries):
-                    graves = await self._graves_below(was.below.key)
+                    graves = await was.below.graves(self._below)
             with self._lock:
                 log = self._changing(key, was)
                 if log is None:
@@ -174,21 +102,13 @@ class Overlay(Store):
                     entries = [entry for entry in entries if entry.seq in meant]
                 return self._change(key, log, change, entries, records, graves)
 
-    async def _graves_below(self, key: SessionKey) -> set[int]:
-        """The places of the tombstones below that can be read."""
-        found, last = set[int](), 0
-        while batch := await self._below.read(key, after=last, limit=BATCH):
-            found |= {entry.seq for entry in batch if entry.erased and not entry.damaged}
-            last = batch[-1].seq
-        return found
-
-    def _family(self, log: _Layer) -> dict[SessionKey, _Layer]:
+    def _family(self, log: Layer) -> dict[SessionKey, Layer]:
         return {key: other for key, other in list(self._logs.items()) if other.family is log.family}
 
     def _change(
         self,
         key: SessionKey,
-        log: _Layer,
+        log: Layer,
         change: Change,
         entries: Sequence[Entry] = (),
         records: Sequence[Record] = (),
@@ -199,7 +119,7 @@ class Overlay(Store):
         `graves` are the places of the tombstones below, where what is counted is to be counted anew.
         """
 
-        def change_in(log: _Layer, change: Change, name: SessionKey) -> Head:
+        def change_in(log: Layer, change: Change, name: SessionKey) -> Head:
             there = log.tombstones(graves) if graves is not None else None
             return log.change(change, at, records, name, self.witness, there)
 
@@ -230,7 +150,7 @@ class Overlay(Store):
         with self._lock:
             before = self._logs[key]
             head = loading(key, before.head if before.there else None, dump.head, replace)
-            log = _Layer.of(dump, self.witness.head(key, None, head))
+            log = Layer.of(dump, self.witness.head(key, None, head))
             log.there = True
             self._logs[key] = log
 
@@ -238,12 +158,12 @@ class Overlay(Store):
         await self._log(key)
         with self._lock:
             expected(key, self._logs[key].head, expect)
-            there, self._logs[key] = self._logs[key].there, _Layer()
+            there, self._logs[key] = self._logs[key].there, Layer()
             return there
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         log = await self._log(key)
-        old = await self._fetch_below(log.below, counts, ())
+        old = await log.below.fetch(self._below, counts, ())
         with self._lock:
             log = self._logs.get(key, log)
             there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
@@ -301,7 +221,7 @@ class Overlay(Store):
             if limit is None or len(batch) < limit or len(old) >= limit:
                 break
             after, end = (after, batch[-1].seq) if newest_first else (batch[-1].seq, end)
-        found = [*here, *_counted(old, counts)]
+        found = [*here, *counted(old, counts)]
         return sorted(found, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
 
     async def fetch(
@@ -312,20 +232,10 @@ class Overlay(Store):
         with self._lock:
             below, here = log.below, log.at([*seqs, *log.seqs(ids)], counter)
             graves, counts = log.graves(0, None), log.counts.get(counter or "", {})
-        old = await self._fetch_below(below, seqs, ids, counter)
-        found = {entry.seq: entry for entry in _counted([e for e in old if e.seq not in graves], counts)}
+        old = await below.fetch(self._below, seqs, ids, counter)
+        found = {entry.seq: entry for entry in counted([e for e in old if e.seq not in graves], counts)}
         found |= {entry.seq: entry for entry in here}
         return [found[seq] for seq in sorted(found)]
-
-    async def _fetch_below(
-        self, below: _Below, seqs: Iterable[int], ids: Iterable[str], counter: str | None = None
-    ) -> list[Entry]:
-        """The entries below at these places and of these ids, as they are there."""
-        seqs, ids = [seq for seq in seqs if seq < below.next_seq], list(ids)
-        if below.next_seq == 1 or not (seqs or ids):
-            return []
-        found = await self._below.fetch(below.key, seqs, ids, counter=counter)
-        return [entry for entry in found if entry.seq < below.next_seq]
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         log = await self._log(key)
@@ -351,7 +261,7 @@ class Overlay(Store):
         end = below.next_seq if before is None else min(before, below.next_seq)
         if after + 1 < end:
             there = await self._below.tally(below.key, counter, after=after, before=end)
-            old = await self._fetch_below(below, [seq for seq in other if after < seq < end], (), counter)
+            old = await below.fetch(self._below, [seq for seq in other if after < seq < end], (), counter)
             twice = [entry.tokens for entry in old if entry.tokens is not None]
             number, tokens = number + there[0] - len(twice), tokens + there[1] - sum(twice)
         return number, tokens
@@ -424,9 +334,3 @@ class Overlay(Store):
     async def close(self) -> None:
         await self._side.close()
         self._logs.clear()
-
-
-def _counted(entries: Iterable[Entry], counts: Mapping[int, int]) -> Iterable[Entry]:
-    """The entries with the counts that were stored here, where there are any."""
-    for entry in entries:
-        yield msgspec.structs.replace(entry, tokens=counts[entry.seq]) if entry.seq in counts else entry
