@@ -13,10 +13,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from palimpsest.context.groups import Group, Meter, by_interaction, clamp_text, fill, opening
+from palimpsest.context.clamping import level, may_clamp, shortened
+from palimpsest.context.groups import Group, Meter, by_interaction, fill, opening
 from palimpsest.errors import BudgetImpossible
-from palimpsest.formats.fences import guard
-from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import RENDERER, Clamp, Cut
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
@@ -94,9 +93,6 @@ class CutPlan(msgspec.Struct, frozen=True):
 CLAMP_SHARE = 4
 """An item of the newest interaction, its newest group apart, over a quarter of low water is oversized: it is
 clamped before others are evicted."""
-
-HEAD_SHARE = 0.7
-"""Of a clamped text, the share of characters kept from its beginning: what something is stands there."""
 
 
 def plan(sight: Sight) -> CutPlan:
@@ -240,7 +236,7 @@ class _Ladder:
     def squeeze(self, group: Group, target: Room) -> bool:
         """Make the newest group fit the room, clamping its items; False where even that is too much."""
         if not self.fits([group], self.given.room) and target.tokens is not None:
-            self.clamp(group, _level([item.cost for item in group.items], target.tokens - self.tokens))
+            self.clamp(group, level([item.cost for item in group.items], target.tokens - self.tokens))
         return self.fits([group], self.given.room)
 
     def clamp(self, group: Group, limit: int) -> None:
@@ -248,9 +244,9 @@ class _Ladder:
         changed = False
         for item in group.items:
             entry = item.entry
-            if group.pinned or item.cost <= limit or item.form in ("placeholder", "masked") or not _may_clamp(entry):
+            if group.pinned or item.cost <= limit or item.form in ("placeholder", "masked") or not may_clamp(entry):
                 continue
-            clamp = _clamp(entry, limit, self.meter)
+            clamp = shortened(entry, limit, self.meter)
             if clamp is not None:
                 self.clamps[entry.seq] = clamp
                 changed = True
@@ -337,47 +333,9 @@ class _Ladder:
         raise BudgetImpossible(needed, room.messages or 0, parts, "messages")
 
 
-def _level(costs: Sequence[int], free: int) -> int:
-    """The most that each item may cost so that all fit into `free`: what small ones leave goes to the others."""
-    for i, cost in enumerate(sorted(costs)):
-        share = max(free, 0) // (len(costs) - i)
-        if cost > share:
-            return share
-        free -= cost
-    return max(costs, default=0)
-
-
 def _is_first(interaction: Sequence[Group], groups: Sequence[Group]) -> bool:
     return bool(groups) and any(group is groups[0] for group in interaction)
 
 
 def _form(group: Group, form: str) -> int:
     return sum(item.form == form for item in group.items)
-
-
-def _may_clamp(entry: Entry) -> bool:
-    if entry.is_human or (entry.kind == "message" and entry.role == "system"):
-        return False
-    if isinstance(entry.content, str) or entry.kind != "message":
-        return True
-    return all(isinstance(part, Text | Reasoning) for part in entry.content)
-
-
-def _clamp(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
-    """Shorten the entry to cost at most `limit` tokens, or as near as its marker allows; None if that saves nothing."""
-    count = meter.counter.count
-    text = entry.text if entry.kind == "tool_call" else guard(entry.text)
-    total = meter.texts(entry)
-    name = count(entry.name) if entry.kind in ("message", "tool_call") and entry.name else 0
-    room = max(limit - meter.overhead(entry) - name, 0)
-    keep = len(text) * room // max(total, 1)
-    while True:
-        head = int(keep * HEAD_SHARE)
-        tail = keep - head
-        left_out = max(total - count(text[:head]) - (count(text[len(text) - tail :]) if tail else 0), 0)
-        clamp = Clamp(entry.seq, head, tail, left_out, 0)
-        cost = count(clamp_text(entry, clamp))
-        if cost <= room or keep == 0:
-            break
-        keep = min(keep * room // cost, keep - 1)
-    return Clamp(entry.seq, head, tail, left_out, cost + name) if cost + name < meter.cost(entry) else None
