@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +74,39 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, costs: int) -> None:
     """What an entry keeps of its item is counted where its format says so, and where nobody knows its format."""
     name, of = f"mine {bills} {of}", of.replace("mine", f"mine {bills} {of}")
+    FORMATS.register(name, own_format(of, bills=bills))
+    said = {"role": "user", "content": "hello"}
+
+    assert cost_of({**said, "kept": "one two three four five six seven eight"}, name) - cost_of(said, name) == costs
+
+
+def test_a_registered_format_says_what_its_items_are_made_of() -> None:
+    """Who is forgotten by a text keeps what only a key of a format says, and loses what was said under it."""
+    FORMATS.register("made of marks", own_format("made of marks", words={"trademark"}))
+    said = [
+        {"role": "user", "content": "hello", "trademark": "none"},
+        {"role": "user", "content": "hello", "trademark": "a trademark of mine"},
+        {"role": "user", "content": "hello", "landmark": "none"},
+    ]
+
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="made of marks")
+        session.add(said)
+        memory.forget(matches="mark")
+
+        assert [entry.erased for entry in session.entries()] == [False, True, True]
+
+
+def own_format(of: str, *, bills: bool = False, words: AbstractSet[str] = frozenset()) -> type[OpenAIChat]:
+    """A format whose entries say that they are of the format `of`."""
 
     class Mine(OpenAIChat):
-        bills_kept = bills
-
         def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
             entries = super().decode(messages, where)
             return [replace(entry, native=entry.native and replace(entry.native, format=of)) for entry in entries]
 
-    FORMATS.register(name, Mine)
-    said = {"role": "user", "content": "hello"}
-
-    assert cost_of({**said, "kept": "one two three four five six seven eight"}, name) - cost_of(said, name) == costs
+    Mine.bills_kept, Mine.words = bills, frozenset(words)
+    return Mine
 
 
 def cost_of(message: dict[str, Any], format: str) -> int:

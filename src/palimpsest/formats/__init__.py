@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import msgspec
@@ -64,6 +65,9 @@ class Format(Protocol):
     bills_kept: bool
     """Whether what `Native.keep` holds of this format's entries is sent again and not part of `overhead`, so that it is
     counted as one more text of the entry."""
+    words: frozenset[str]
+    """What its items are made of: their keys, and what stands under `type` and `role`. Nobody who asks where a text is
+    mentioned means these."""
 
     def decode(self, messages: Sequence[Any], where: str) -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
@@ -132,3 +136,45 @@ def find_format(name: str) -> Format:
 def bills_kept(name: str) -> bool:
     """Whether `Native.keep` of an entry of this format costs tokens as a text: to be safe so where nobody knows it."""
     return not FORMATS.knows(name) or find_format(name).bills_kept
+
+
+def words_of(name: str | None) -> frozenset[str]:
+    """What items of this format are made of, and those of all that come with Palimpsest: a log may hold any of them."""
+    built_in = _built_in_words()
+    return built_in | find_format(name).words if name is not None and FORMATS.knows(name) else built_in
+
+
+@cache
+def _built_in_words() -> frozenset[str]:
+    return _COMMON.union(*(find_format(name).words for name in FORMATS.built_in))
+
+
+_COMMON = frozenset(
+    {
+        "assistant",
+        "call",
+        "content",
+        "data",
+        "error",
+        "id",
+        "image",
+        "index",
+        "jpeg",
+        "message",
+        "messages",
+        "name",
+        "null",
+        "object",
+        "png",
+        "role",
+        "status",
+        "success",
+        "system",
+        "text",
+        "tool",
+        "tool_call",
+        "type",
+        "user",
+    }
+)
+"""What items of several providers are made of, and what the log says of any item."""

@@ -50,6 +50,24 @@ class Anthropic:
     prime = OPENING_TOKENS + MESSAGE_TOKENS
     tools_prime = TOOLS_PROMPT_TOKENS
     bills_kept = False
+    words = frozenset(
+        {
+            "base64",
+            "cache_control",
+            "ephemeral",
+            "input",
+            "is_error",
+            "media_type",
+            "redacted_thinking",
+            "server_tool_use",
+            "signature",
+            "source",
+            "thinking",
+            "tool_result",
+            "tool_use",
+            "tool_use_id",
+        }
+    )
 
     # --- in
 

@@ -76,6 +76,25 @@ class Gemini:
     prime = OPENING_TOKENS + PER_CONTENT
     tools_prime = 0
     bills_kept = False
+    words = frozenset(
+        {
+            "args",
+            "functionCall",
+            "functionResponse",
+            "function_call",
+            "function_response",
+            "inlineData",
+            "inline_data",
+            "mimeType",
+            "mime_type",
+            "model",
+            "parts",
+            "response",
+            "thought",
+            "thoughtSignature",
+            "thought_signature",
+        }
+    )
 
     # --- in
 

@@ -47,6 +47,30 @@ class OpenAIChat:
     prime = REPLY_OVERHEAD
     tools_prime = 0
     bills_kept = True
+    words = frozenset(
+        {
+            "arguments",
+            "audio",
+            "b64_json",
+            "custom",
+            "detail",
+            "developer",
+            "file",
+            "file_data",
+            "file_id",
+            "filename",
+            "format",
+            "function",
+            "function_call",
+            "image_url",
+            "input_audio",
+            "reasoning",
+            "refusal",
+            "tool_call_id",
+            "tool_calls",
+            "url",
+        }
+    )
 
     # --- in
 

@@ -37,6 +37,42 @@ class OpenAIResponses:
     prime = REPLY_OVERHEAD
     tools_prime = 0
     bills_kept = False
+    words = frozenset(
+        {
+            "annotations",
+            "arguments",
+            "b64_json",
+            "call_id",
+            "code",
+            "completed",
+            "custom_tool_call",
+            "developer",
+            "encrypted_content",
+            "file_data",
+            "file_id",
+            "file_search_call",
+            "filename",
+            "function_call",
+            "function_call_output",
+            "image_url",
+            "in_progress",
+            "incomplete",
+            "input",
+            "input_file",
+            "input_image",
+            "input_text",
+            "item_reference",
+            "output",
+            "output_text",
+            "phase",
+            "reasoning",
+            "refusal",
+            "result",
+            "summary",
+            "summary_text",
+            "web_search_call",
+        }
+    )
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
         """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
+from palimpsest.formats import words_of
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log.head import Cut
@@ -28,105 +30,6 @@ _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 _BLOBS = frozenset({"data", "file_data", "b64_json", "result", "signature", "encrypted_content", "thought_signature"})
-
-_PROTOCOL = frozenset(
-    [
-        "annotations",
-        "arguments",
-        "args",
-        "assistant",
-        "audio",
-        "b64_json",
-        "base64",
-        "cache_control",
-        "call",
-        "call_id",
-        "code",
-        "completed",
-        "content",
-        "custom",
-        "custom_tool_call",
-        "data",
-        "detail",
-        "developer",
-        "encrypted_content",
-        "ephemeral",
-        "error",
-        "file",
-        "file_data",
-        "file_id",
-        "file_search_call",
-        "filename",
-        "format",
-        "function",
-        "functionCall",
-        "functionResponse",
-        "function_call",
-        "function_call_output",
-        "function_response",
-        "id",
-        "image",
-        "image_url",
-        "in_progress",
-        "incomplete",
-        "index",
-        "inlineData",
-        "inline_data",
-        "input",
-        "input_audio",
-        "input_file",
-        "input_image",
-        "input_text",
-        "is_error",
-        "item_reference",
-        "jpeg",
-        "media_type",
-        "message",
-        "messages",
-        "mimeType",
-        "mime_type",
-        "model",
-        "name",
-        "null",
-        "object",
-        "output",
-        "output_text",
-        "parts",
-        "phase",
-        "png",
-        "reasoning",
-        "redacted_thinking",
-        "refusal",
-        "response",
-        "result",
-        "role",
-        "server_tool_use",
-        "signature",
-        "source",
-        "status",
-        "success",
-        "summary",
-        "summary_text",
-        "system",
-        "text",
-        "thinking",
-        "thought",
-        "thoughtSignature",
-        "thought_signature",
-        "tool",
-        "tool_call",
-        "tool_call_id",
-        "tool_calls",
-        "tool_result",
-        "tool_use",
-        "tool_use_id",
-        "type",
-        "url",
-        "user",
-        "web_search_call",
-    ]
-)
-"""What keys of providers' items are called, and what stands under `type` and `role`."""
 
 
 def finder(text: str) -> Mentions:
@@ -175,20 +78,22 @@ def entry_mentions(entry: Entry, mentions: Mentions) -> bool:
 
 
 def _texts_of(entry: Entry) -> Iterator[str]:
+    native = entry.native
+    words = words_of(native.format if native is not None else None)
     if isinstance(entry.content, str):
         yield entry.content
     else:
         for part in entry.content:
-            yield from _texts_of_part(part)
+            yield from _texts_of_part(part, words)
     yield from (text for text in (entry.name, entry.call_id) if text)
     yield from texts_in(entry.metadata)
-    if entry.native is not None:
-        yield from _native(entry.native.keep)
-        yield from _native(entry.native.call)
-        yield from (key for key in entry.native.absent if key not in _PROTOCOL)
+    if native is not None:
+        yield from _native(native.keep, words)
+        yield from _native(native.call, words)
+        yield from (key for key in native.absent if key not in words)
 
 
-def _texts_of_part(part: Part) -> Iterator[str]:
+def _texts_of_part(part: Part, words: AbstractSet[str]) -> Iterator[str]:
     if isinstance(part, Text | Reasoning):
         yield part.text
     elif isinstance(part, Image):
@@ -201,8 +106,8 @@ def _texts_of_part(part: Part) -> Iterator[str]:
         yield part.format
     else:
         assert isinstance(part, Opaque), "the last kind of part, which is kept whole"
-        yield from _native(part.item)
-    yield from _native(part.extra)
+        yield from _native(part.item, words)
+    yield from _native(part.extra, words)
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -220,20 +125,20 @@ def texts_in(value: Any) -> Iterator[str]:
         yield repr(value)
 
 
-def _native(value: Any, under: str = "") -> Iterator[str]:
-    """Yield the texts of a provider's item, without the words that its format is made of, and without media."""
+def _native(value: Any, words: AbstractSet[str], under: str = "") -> Iterator[str]:
+    """Yield the texts of a provider's item, without the words that items are made of, and without media."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key not in _PROTOCOL:
+            if key not in words:
                 yield key
-            yield from _native(inner, key)
+            yield from _native(inner, words, key)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _native(inner, under)
+            yield from _native(inner, words, under)
     elif not isinstance(value, str):
         yield from texts_in(value)
     elif not (
-        (under in ("type", "role") and value in _PROTOCOL)
+        (under in ("type", "role") and value in words)
         or is_data_address(value)
         or (under in _BLOBS and BASE64.fullmatch(value))
     ):

@@ -19,6 +19,11 @@ class Registry:
         self._registered: dict[str, Any] = {}
         self._offered: frozenset[str] | None = None
 
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of what comes with Palimpsest."""
+        return tuple(self._built_in)
+
     def register(self, name: str, target: Any) -> None:
         """Let `name` stand for `target` in this process, before anything built in."""
         self._registered[name] = target
