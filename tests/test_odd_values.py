@@ -27,7 +27,7 @@ from palimpsest import (
     StoreUnavailable,
 )
 from palimpsest.log.entry import LAST_MOMENT, Native, Text
-from palimpsest.sessions.options import Options
+from palimpsest.sessions.options import GivenOptions
 from worlds import STORES
 
 GUARDS: dict[str, dict[str, Any]] = {"plain": {}, "encryption": {"encryption": {"k": "11" * 32}}}
@@ -141,7 +141,7 @@ def called(memory: Memory, dice: random.Random) -> str:
     named: dict[str, Any] = {}
     for one in parameters:
         if one.kind is one.VAR_KEYWORD:
-            named |= {dice.choice(list(Options.__init__.__kwdefaults__ or {})): value} if one is bad else {}
+            named |= {dice.choice(GivenOptions.__struct_fields__): value} if one is bad else {}
         elif one is bad or (one.default is one.empty and one.kind is not one.VAR_POSITIONAL):
             taken = value if one is bad else GOOD.get(one.name, lambda m: 1)(memory)
             if one.kind is one.KEYWORD_ONLY:

@@ -17,7 +17,7 @@ from palimpsest.runtime.events import Handler, Observers
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
-from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.options import GivenOptions, Options, check_id
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.common import info
@@ -164,7 +164,7 @@ class AsyncMemory:
         return AsyncSession(self, self._options(session_id, options))
 
     def _options(self, session_id: str, options: SessionOptions) -> Options:
-        known: dict[str, Any] = Options.__init__.__kwdefaults__ or {}
+        known = GivenOptions.__struct_fields__
         for name in options:
             if name not in known:
                 raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import msgspec
+
 from palimpsest.context.budget import LOW_WATER, BudgetLimits
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
@@ -14,7 +16,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
 
 if TYPE_CHECKING:
-    from typing import TypedDict
+    from typing import TypedDict, Unpack
 
     from palimpsest.compaction import Strategy
     from palimpsest.context.cut import Oversize
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
     class SessionOptions(TypedDict, total=False):
-        """The options of a session, for type checkers; `Options` checks them and has their defaults."""
+        """The options of a session, for type checkers, as `GivenOptions` has them."""
 
         model: str | None
         max_tokens: int | None
@@ -56,68 +58,96 @@ class PalimpsestWarning(UserWarning):
     """Something works, but perhaps not as it was meant."""
 
 
+class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session may be asked for: every option, what it means and its default. `SessionOptions` spells the same
+    for type checkers (a test compares them).
+    """
+
+    model: str | None = None
+    """Its window, tokenizer and prices are taken from the table."""
+    max_tokens: int | None = None
+    """Tokens of the whole request."""
+    max_messages: int | None = None
+    """Messages, as the format counts them."""
+    max_context_ratio: float | None = None
+    """The share of the model's window that the log may take; answer, system text and tools come beside it."""
+    reserve: int | None = None
+    """Tokens that are kept free for the answer."""
+    counter: TokenCounter | Callable[[str], int] | str | None = None
+    """A function from text to tokens, an object with `count` and `name`, or an encoding's name; None: the model's."""
+    format: str = "openai"
+    view: str = "main"
+    short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None
+    """Strategies of what is shown (`MaxTokens`); None: one, of `conditions` and `oversize`."""
+    conditions: Sequence[str] = ()
+    oversize: Oversize = "clamp"
+    mask: bool = True
+    """False: old tool results are never replaced by a note."""
+    low_water: float = LOW_WATER
+    """The share of the budget that a cut goes down to."""
+    readonly: bool = False
+    long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None = None
+    """Strategies of compaction: an object, a name, a mapping, or a list of these."""
+    summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None
+    """A function from prompt to text, a model string, an object; None: no model is asked."""
+    auto_compact: Literal["inline", "background", "off"] = "inline"
+    long_term_run: Literal["first", "all"] = "first"
+    """Whether the first strategy that fires runs, or all that do."""
+    before_turn: bool = False
+    """Whether the triggers are looked at before each context, too."""
+    persistence: str = "incremental"
+    """One of `PERSISTENCE`."""
+    archive: bool = True
+    """False, with `flush`: what was compacted is destroyed at the turn's end."""
+
+    def check(self) -> None:
+        """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
+        for name in ("mask", "readonly", "before_turn", "archive"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(name, getattr(self, name), "True or False")
+        share = self.low_water
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise ConfigError("low_water", share, "a share of the budget over 0 and under 1")
+
+
 class Options:
     """A session's options, resolved: budget, model, counter, format, view, strategies.
 
     `exact` says that every context walks the log anew instead of keeping a window and cutting it deep.
     """
 
-    def __init__(
-        self,
-        key: SessionKey,
-        *,
-        model: str | None = None,
-        max_tokens: int | None = None,
-        max_messages: int | None = None,
-        max_context_ratio: float | None = None,
-        reserve: int | None = None,
-        counter: TokenCounter | Callable[[str], int] | str | None = None,
-        format: str = "openai",
-        view: str = "main",
-        short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None,
-        conditions: Sequence[str] = (),
-        oversize: str = "clamp",
-        mask: bool = True,
-        low_water: float = LOW_WATER,
-        readonly: bool = False,
-        long_term: Any = None,
-        summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None,
-        auto_compact: str = "inline",
-        long_term_run: str = "first",
-        before_turn: bool = False,
-        persistence: str = "incremental",
-        archive: bool = True,
-    ) -> None:
+    def __init__(self, key: SessionKey, **options: Unpack[SessionOptions]) -> None:
+        given = GivenOptions(**options)
         check_id(key.session, "session")
-        check_id(view, "view")
-        find_format(format)
-        self.key, self.view, self.format, self.readonly = key, view, format, readonly
-        switches = (("mask", mask), ("readonly", readonly), ("before_turn", before_turn), ("archive", archive))
-        for name, switch in switches:
-            if not isinstance(switch, bool):
-                raise ConfigError(name, switch, "True or False")
-        self.mask, self.low_water = mask, low_water
-        if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water < 1:
-            raise ConfigError("low_water", low_water, "a share of the budget over 0 and under 1")
-        self.model_name, self.model = model, _model(model)
-        self.counter = _counter(counter, self.model)
+        check_id(given.view, "view")
+        find_format(given.format)
+        given.check()
+        self.key, self.view, self.format, self.readonly = key, given.view, given.format, given.readonly
+        self.mask, self.low_water = given.mask, given.low_water
+        self.model_name, self.model = given.model, _model(given.model)
+        self.counter = _counter(given.counter, self.model)
         self.limits = BudgetLimits(
-            max_tokens=max_tokens, max_messages=max_messages, max_context_ratio=max_context_ratio, reserve=reserve
+            max_tokens=given.max_tokens,
+            max_messages=given.max_messages,
+            max_context_ratio=given.max_context_ratio,
+            reserve=given.reserve,
         )
         self.limits.check()
         self.strategies: tuple[MaxTokens, ...] = ()
-        self.oversize = oversize
+        self.oversize = given.oversize
         self.exact = False
-        self._strategies(short_term, conditions, oversize)
-        self.summarizer, self.before_turn, self.archive = summarizer, before_turn, archive
-        self.auto_compact = _selection("auto_compact", auto_compact, ("inline", "background", "off"))
-        self.runs_all = _selection("long_term_run", long_term_run, ("first", "all")) == "all"
-        self.persistence = _selection("persistence", persistence, PERSISTENCE)
+        self._strategies(given.short_term, given.conditions, given.oversize)
+        self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
+        self.auto_compact = _selection("auto_compact", given.auto_compact, ("inline", "background", "off"))
+        self.runs_all = _selection("long_term_run", given.long_term_run, ("first", "all")) == "all"
+        self.persistence = _selection("persistence", given.persistence, PERSISTENCE)
         self.long_term: tuple[Strategy, ...] = ()
-        if long_term:
-            self._long_term(long_term)
-        if max_context_ratio is not None and (self.model is None or self.model.window is None):
-            raise ConfigError("max_context_ratio", max_context_ratio, f"a model of known window, not {model!r}")
+        if given.long_term:
+            self._long_term(given.long_term)
+        if given.max_context_ratio is not None and (self.model is None or self.model.window is None):
+            raise ConfigError(
+                "max_context_ratio", given.max_context_ratio, f"a model of known window, not {given.model!r}"
+            )
 
     def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:
         if not short_term and not (short_term is None or isinstance(short_term, Sequence | Mapping)):

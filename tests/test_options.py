@@ -1,0 +1,44 @@
+"""The options of a session are declared once, and whatever else lists them lists the same."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Memory
+from palimpsest.sessions import options
+from palimpsest.sessions.options import GivenOptions
+
+
+def spelled(name: str) -> dict[str, str]:
+    """The fields of a class in the module of options, with their types as they are written."""
+    classes = (node for node in ast.walk(ast.parse(inspect.getsource(options))) if isinstance(node, ast.ClassDef))
+    found = next(one for one in classes if one.name == name)
+    fields = (node for node in found.body if isinstance(node, ast.AnnAssign))
+    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
+
+
+def test_type_checkers_see_the_options_as_they_are_declared() -> None:
+    """The dictionary of options has the names and the types of the declaration, in its order."""
+    declared = spelled("GivenOptions")
+
+    assert list(spelled("SessionOptions").items()) == list(declared.items())
+    assert tuple(declared) == GivenOptions.__struct_fields__
+
+
+def test_who_reads_about_a_session_finds_every_option() -> None:
+    """The documentation of `session` names each option."""
+    told = AsyncMemory.session.__doc__ or ""
+
+    assert [name for name in GivenOptions.__struct_fields__ if f"`{name}" not in told and f"{name}=" not in told] == []
+
+
+def test_an_unknown_option_is_told_with_all_that_there_are() -> None:
+    """The error names every option, and the one that was meant."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
+        memory.session("s", max_token=5)  # type: ignore[call-arg]
+
+    assert "'max_tokens'" in str(caught.value)
+    assert ", ".join(GivenOptions.__struct_fields__) in str(caught.value)
