@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from laws import examples
 from palimpsest import Memory
-from palimpsest.formats import find_format
+from palimpsest.formats import FORMATS, find_format
+from palimpsest.formats.anthropic import Anthropic
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
 from palimpsest.privacy.redaction import Redactor, Verdict
 from privacy_corpus import corpus
@@ -271,6 +273,22 @@ def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighb
     assert call == entries[1]
     assert last.content == (Reasoning(text=""),)
     assert ("signed_reasoning", "content", 1) in [(one.kind, one.place, one.count) for one in verdicts[0].findings]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_registered_format_says_whether_signed_reasoning_goes_together(together: bool) -> None:
+    """Of its messages, as of Anthropic's, all of it goes where it says so; elsewhere what is clean stays."""
+    name = f"signs together {together}"
+    FORMATS.register(name, type("Mine", (Anthropic,), {"name": name, "signs_together": together}))
+    call = {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": "x"}}
+    first, other = ({"type": "thinking", "thinking": text, **SIGNED} for text in ("first", TEXT))
+    blocks = [first, call, other]
+    decoded = find_format("anthropic").decode([{"role": "assistant", "content": blocks}], "messages")
+    entries = [replace(entry, native=Native(format=name)) for entry in decoded]
+
+    found = [kept(verdict) for verdict in marks().entries(entries)]
+
+    assert [entry.text for entry in found if entry.is_reasoning] == ["" if together else "first", ""]
 
 
 def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_knows() -> None:

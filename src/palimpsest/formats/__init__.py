@@ -65,6 +65,9 @@ class Format(Protocol):
     bills_kept: bool
     """Whether what `Native.keep` holds of this format's entries is sent again and not part of `overhead`, so that it is
     counted as one more text of the entry."""
+    signs_together: bool
+    """Whether the provider takes all signed reasoning of one message or none, so that what is left of it cannot be sent
+    when some of it has gone."""
     words: frozenset[str]
     """What its items are made of: their keys, and what stands under `type` and `role`. Nobody who asks where a text is
     mentioned means these."""
@@ -133,15 +136,15 @@ def find_format(name: str) -> Format:
     return found
 
 
-def bills_kept(name: str) -> bool:
-    """Whether `Native.keep` of an entry of this format costs tokens as a text: to be safe so where nobody knows it."""
-    return not FORMATS.knows(name) or find_format(name).bills_kept
+def known_format(name: str | None) -> Format | None:
+    """Return the format of this name, or None where nobody knows it: a log may hold entries of one that has gone."""
+    return find_format(name) if name is not None and FORMATS.knows(name) else None
 
 
 def words_of(name: str | None) -> frozenset[str]:
     """What items of this format are made of, and those of all that come with Palimpsest: a log may hold any of them."""
-    built_in = _built_in_words()
-    return built_in | find_format(name).words if name is not None and FORMATS.knows(name) else built_in
+    own = known_format(name)
+    return _built_in_words() | own.words if own is not None else _built_in_words()
 
 
 @cache

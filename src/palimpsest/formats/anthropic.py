@@ -50,6 +50,7 @@ class Anthropic:
     prime = OPENING_TOKENS + MESSAGE_TOKENS
     tools_prime = TOOLS_PROMPT_TOKENS
     bills_kept = False
+    signs_together = True
     words = frozenset(
         {
             "base64",

@@ -76,6 +76,7 @@ class Gemini:
     prime = OPENING_TOKENS + PER_CONTENT
     tools_prime = 0
     bills_kept = False
+    signs_together = False
     words = frozenset(
         {
             "args",

@@ -47,6 +47,7 @@ class OpenAIChat:
     prime = REPLY_OVERHEAD
     tools_prime = 0
     bills_kept = True
+    signs_together = False
     words = frozenset(
         {
             "arguments",

@@ -37,6 +37,7 @@ class OpenAIResponses:
     prime = REPLY_OVERHEAD
     tools_prime = 0
     bills_kept = False
+    signs_together = False
     words = frozenset(
         {
             "annotations",

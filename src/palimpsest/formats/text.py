@@ -82,6 +82,7 @@ class PlainText:
     prime = HEADING_TOKENS
     tools_prime = 0
     bills_kept = False
+    signs_together = False
     words = frozenset[str]()
 
     # --- in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from palimpsest.formats import bills_kept
+from palimpsest.formats import known_format
 from palimpsest.formats.fences import UNREADABLE, attribute, fence, fenced, guard, guarded
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log.summary import Summary
@@ -189,9 +189,15 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
         if native.call is not None:
             texts.append(_json(_billed(native.call)))
         keep = native.keep
-        if keep and any(value not in (None, "", [], {}) for value in keep.values()) and bills_kept(native.format):
+        if keep and any(value not in (None, "", [], {}) for value in keep.values()) and _bills_kept(native.format):
             texts.append(_json(keep))
     return tuple(texts)
+
+
+def _bills_kept(format: str) -> bool:
+    """Whether what entries of this format keep is billed: to be safe so where nobody knows the format."""
+    known = known_format(format)
+    return known is None or known.bills_kept
 
 
 def _billed(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from palimpsest.errors import PrivacyRefused
-from palimpsest.formats.anthropic_blocks import NAME as ANTHROPIC
+from palimpsest.formats import known_format
 from palimpsest.log.entry import Entry
 from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
@@ -196,13 +196,19 @@ def _together(entries: Sequence[Entry], verdicts: list[Verdict]) -> tuple[Verdic
             begun = entry.continues
         kept = verdict.entry
         if kept is not None:
-            if sealed and kept.native is not None and kept.native.format == ANTHROPIC:
+            if sealed and _signs_together(kept):
                 kept = without_sealed_reasoning(kept)
             if kept.continues and not begun:
                 kept = msgspec.structs.replace(kept, continues=False)
             begun = True
         done.append(verdict if kept is verdict.entry else msgspec.structs.replace(verdict, entry=kept))
     return tuple(done)
+
+
+def _signs_together(entry: Entry) -> bool:
+    """Whether the entry's provider takes all signed reasoning of a message or none."""
+    format = known_format(entry.native.format) if entry.native is not None else None
+    return format is not None and format.signs_together
 
 
 def _message_at(entries: Sequence[Entry], start: int) -> slice:
