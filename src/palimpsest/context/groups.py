@@ -1,14 +1,15 @@
-"""Groups of entries: how each entry is shown, and what that costs. Pure."""
+"""Groups of entries: how each entry is shown, what that costs, and what a provider is sent of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.formats import Format, Shown
-from palimpsest.formats.fences import guard
+from palimpsest.formats import Adapted, Format, Message, Shown
+from palimpsest.formats.common import unsaid
+from palimpsest.formats.fences import guard, guarded
 from palimpsest.formats.wording import (
     NO_RESULT,
     NO_RESULT_TOKENS,
@@ -19,6 +20,7 @@ from palimpsest.formats.wording import (
     is_maskable,
     mask_note,
     mask_tokens,
+    sendable,
     shown_text,
 )
 from palimpsest.log.entry import Entry
@@ -146,6 +148,27 @@ def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
     return found
 
 
+def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
+    """Return a group's entries by the messages of the model that a pause parts, results with their calls.
+
+    Each is rendered by itself: what was sent before a pause does not change when the model has gone on.
+    """
+    runs: list[list[Entry]] = [[]]
+    places: dict[int, int] = {}
+    paused = False
+    for entry in members:
+        if entry.kind == "tool_result":
+            runs[places.get(entry.answers, -1)].append(entry)
+            continue
+        if paused and not entry.continues:
+            runs.append([])
+        if entry.kind == "tool_call":
+            places[entry.seq] = len(runs) - 1
+        runs[-1].append(entry)
+        paused = entry.pauses
+    return runs
+
+
 def fill(
     group: Group, mask: int, clamps: Mapping[int, Clamp], meter: Meter, left_out: list[tuple[Entry, str]] | None = None
 ) -> None:
@@ -255,3 +278,32 @@ def most_messages(entry: Entry) -> int:
     """How many messages an entry is at most in any format, with what stands in for the result of a call."""
     parts = 1 if isinstance(entry.content, str) else max(len(entry.content), 1)
     return parts + (entry.kind == "tool_call")
+
+
+def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
+    """The group's provider messages, without text that no provider takes and without tags that look like ours."""
+    items = group.items
+    if adapted is not None:
+        adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
+    for item in items:
+        if guarded(item.entry) is not item.entry:
+            items = [msgspec.structs.replace(item, entry=guarded(item.entry)) for item in items]
+            break
+    if len(items) > 1 and any(item.entry.pauses for item in items):
+        by_entry = {id(item.entry): item for item in items}
+        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in items])]
+        messages = [message for run in runs for message in fmt.render(run, adapted)]
+    else:
+        messages = fmt.render(items, adapted)
+    for item in group.items:
+        if item.entry.lone:
+            return [_scrubbed(message) for message in messages]
+    return messages
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, dict):
+        return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
+    return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value

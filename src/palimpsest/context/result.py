@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
-from palimpsest.context.groups import CostedEntry, Group, Meter, fill
-from palimpsest.context.window import Window, by_pause
+from palimpsest.context.groups import CostedEntry, Group, Meter, fill, rendered
+from palimpsest.context.window import Window
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
-from palimpsest.formats.common import unsaid
-from palimpsest.formats.fences import guarded
-from palimpsest.formats.wording import sendable
 from palimpsest.log import spans
 from palimpsest.log.head import Clamp, Cut, Head
 from palimpsest.log.summary import Summary
@@ -255,35 +252,6 @@ def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], c
     anchors = [group for group in before if group.seq in cut.anchors]
     pins = [group for group in before if group not in anchors]
     return [*pins, *(group for _, group in summaries), *anchors]
-
-
-def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
-    """The group's provider messages, without text that no provider takes and without tags that look like ours."""
-    items = group.items
-    if adapted is not None:
-        adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
-    for item in items:
-        if guarded(item.entry) is not item.entry:
-            items = [msgspec.structs.replace(item, entry=guarded(item.entry)) for item in items]
-            break
-    if len(items) > 1 and any(item.entry.pauses for item in items):
-        by_entry = {id(item.entry): item for item in items}
-        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in items])]
-        messages = [message for run in runs for message in fmt.render(run, adapted)]
-    else:
-        messages = fmt.render(items, adapted)
-    for item in group.items:
-        if item.entry.lone:
-            return [_scrubbed(message) for message in messages]
-    return messages
-
-
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return sendable(value)
-    if isinstance(value, dict):
-        return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
-    return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value
 
 
 def by_seq(cut: Cut) -> dict[int, Clamp]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from palimpsest.context.groups import Group, Meter, fill, is_plain, shown_whole
+from palimpsest.context.groups import Group, Meter, by_pause, fill, is_plain, shown_whole
 from palimpsest.formats.wording import is_empty
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut
@@ -107,27 +107,6 @@ def _is_open(members: Sequence[Entry]) -> bool:
     if calls:
         return bool(calls - {entry.answers for entry in members if entry.kind == "tool_result"})
     return bool(members) and members[-1].is_reasoning and members[-1].kind == "message"
-
-
-def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
-    """Return a group's entries by the messages of the model that a pause parts, results with their calls.
-
-    Each is rendered by itself: what was sent before a pause does not change when the model has gone on.
-    """
-    runs: list[list[Entry]] = [[]]
-    places: dict[int, int] = {}
-    paused = False
-    for entry in members:
-        if entry.kind == "tool_result":
-            runs[places.get(entry.answers, -1)].append(entry)
-            continue
-        if paused and not entry.continues:
-            runs.append([])
-        if entry.kind == "tool_call":
-            places[entry.seq] = len(runs) - 1
-        runs[-1].append(entry)
-        paused = entry.pauses
-    return runs
 
 
 def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
