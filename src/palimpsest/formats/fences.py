@@ -27,7 +27,7 @@ GUARD_TOKENS = 3
 """What one guard adds to a text at most: `&lt;` where there was a `<`."""
 
 UNREADABLE = ("encrypted", "signature", "thought_signature", "thoughtSignature")
-"""Beginnings of the keys whose values only their provider can read."""
+"""Beginnings of the keys whose values only their provider can read: there it signs or encrypts what is beside them."""
 
 _EXACT = (*UNREADABLE, "citations")
 """Beginnings of keys in a provider's item whose values go back as they came."""

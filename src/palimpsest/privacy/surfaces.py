@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from palimpsest.formats.fences import UNREADABLE
 from palimpsest.formats.gemini_parts import NAME as GEMINI
 from palimpsest.formats.openai_responses_items import NAME as RESPONSES
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
@@ -24,9 +25,6 @@ _replace = msgspec.structs.replace
 
 SIGNED = "signed_reasoning"
 """The kind under which reasoning that was dropped is counted."""
-
-_SEALS = ("signature", "thought_signature", "thoughtSignature", "encrypted")
-"""Beginnings of the keys under which providers sign or encrypt what stands beside them."""
 
 _NO_REASONING = (Reasoning(text=""),)
 """Stays where nothing else is left, so that what follows is linked as before; no context shows it."""
@@ -288,7 +286,7 @@ def _has_sealed_reasoning(entry: Entry) -> bool:
 def is_sealed_reasoning(part: Part) -> bool:
     """Whether this is reasoning that its provider has signed or encrypted."""
     if isinstance(part, Reasoning):
-        return any(key.startswith(_SEALS) for key in part.extra or ())
+        return any(key.startswith(UNREADABLE) for key in part.extra or ())
     return isinstance(part, Opaque) and part.item.get("type") in _SEALED_ITEMS
 
 
@@ -309,7 +307,7 @@ def _unsealed(item: Mapping[str, Any]) -> Any:
     kept = {
         key: _unsealed(value) if isinstance(value, dict) else value
         for key, value in item.items()
-        if not key.startswith(_SEALS)
+        if not key.startswith(UNREADABLE)
     }
     return item if len(kept) == len(item) and all(kept[key] is value for key, value in item.items()) else kept
 
