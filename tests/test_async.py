@@ -45,16 +45,12 @@ def verbs(face: type) -> dict[str, object]:
     return {name: inspect.getattr_static(face, name) for name in dir(face) if not name.startswith("_")}
 
 
-INSIDE = {"runner", "observers", "privacy", "clock", "first_failure", "summarizer", "derivations", "renewals"}
-"""What `AsyncMemory` shows to its own sessions only; `Memory` keeps it in its core."""
-
-
 @pytest.mark.parametrize(("core", "face"), FACES)
 def test_both_faces_have_the_same_verbs(core: type, face: type) -> None:
     """Whatever one of the two classes has, the other has: verbs and properties."""
     asynchronous, synchronous = verbs(core), verbs(face)
 
-    assert set(asynchronous) - INSIDE - {"tenant"} == set(synchronous) - {"tenant"}
+    assert set(asynchronous) - {"tenant"} == set(synchronous) - {"tenant"}
     for name in set(asynchronous) & set(synchronous):
         assert isinstance(asynchronous[name], property) == isinstance(synchronous[name], property), name
 
@@ -78,7 +74,7 @@ def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
     plain = {name for name, verb in verbs(face).items() if not isinstance(verb, property | classmethod)}
     plain = {name for name in plain if not inspect.iscoroutinefunction(getattr(face, name))}
 
-    assert plain <= INSIDE | {"turn", "session", "on"}
+    assert plain <= {"turn", "session", "on"}
 
 
 # --- what runs where

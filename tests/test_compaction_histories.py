@@ -350,7 +350,7 @@ def test_what_has_expired_is_no_gap_in_a_summary_made_anew(memory: Memory, clock
 
 def test_a_neuralyzer_takes_summaries_along_and_says_so(chat: Session) -> None:
     """Its figures count what was covered, too, in a dry run as in the real one, and events name all of it."""
-    heard = Listener().to(chat._core._memory, "erased")  # type: ignore[arg-type]
+    heard = Listener().to(chat._core._scope.observers, "erased")
     forget = {"strategy": "neuralyzer", "interaction_keep": 1}
     planned = chat.compact(forget, dry_run=True)
 

@@ -41,11 +41,11 @@ def stored(path: Path | str, clock: FakeClock) -> Iterator[Session]:
 
 
 def store_of(session: Session) -> Store:
-    return session._core._memory.store
+    return session._core._scope.memory.store
 
 
 def key_of(session: Session) -> SessionKey:
-    return session._core._options.key
+    return session._core._scope.key
 
 
 def summarised(session: Session, text: str, *cover: Span, fold: tuple[Summary, ...] = ()) -> Summary:

@@ -303,7 +303,7 @@ def test_background_looks_do_not_pile_up(memory: Memory) -> None:
     talk(session, 100, 100)
     assert begun.wait(30)
     talk(session, *[100] * 20, start=2)
-    assert len(session._core._memory.runner._jobs) <= 1
+    assert len(session._core._scope.runner._jobs) <= 1
     release.set()
     memory.close()
 

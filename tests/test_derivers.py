@@ -35,8 +35,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 def other(memory: Memory, **options: Any) -> Memory:
     """Another memory object over the same store: as another program has it."""
     core = memory._core
-    opened = Memory.open("memory://", clock=core.clock, **options)
-    opened._core._store = core.store
+    opened = Memory.open("memory://", clock=core._scope.clock, **options)
+    opened._core._scope.opened = core.store
     return opened
 
 

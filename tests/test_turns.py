@@ -202,7 +202,7 @@ def test_a_turn_is_renewed_while_it_lives(place: tuple[str, dict[str, Any]], clo
     """Its lease is renewed by a thread, also where nothing is added: however much later, nobody else gets in."""
     where, options = place
     with Memory.open(where, clock=clock, **options) as memory:
-        renewals = memory._core.renewals
+        renewals = memory._core._scope.renewals
         with memory.session("s").turn():
             for _ in range(5):
                 clock.advance(25)
@@ -240,16 +240,16 @@ def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
         return there
 
     with Memory.open("memory://", clock=clock) as memory:
-        memory._core.renewals.seconds = 0.03
+        memory._core._scope.renewals.seconds = 0.03
         with memory.session("s").turn():
             assert wait()
-            end = memory._core.renewals._end
+            end = memory._core._scope.renewals._end
             assert end is not None
     assert end.is_set()
 
     async def held() -> bool:
         async with AsyncMemory.open("memory://", clock=clock) as memory:
-            memory.renewals.seconds = 0.03
+            memory._scope.renewals.seconds = 0.03
             async with memory.session("s").turn():
                 return wait()  # nothing else runs on the loop meanwhile
 
@@ -262,8 +262,8 @@ def test_a_turn_that_was_lost_says_so(caplog: pytest.LogCaptureFixture, clock: F
         clock.advance(31)
         apart(enter, memory).result()
 
-        memory._core.renewals.renew()
-        memory._core.renewals.renew()
+        memory._core._scope.renewals.renew()
+        memory._core._scope.renewals.renew()
 
     assert [record.message for record in caplog.records if "taken over" in record.message] == [
         "the turn of a session was taken over by another, since it could not be renewed in time"

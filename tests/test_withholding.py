@@ -199,7 +199,7 @@ def test_an_ephemeral_session_forgets_it(memory: Memory) -> None:
         session.add_user_message(SECRET, metadata=TYPED)
         assert SECRET in shown(session)
     assert SECRET not in shown(session)
-    assert memory._core.withheld == {}
+    assert memory._core._scope.withheld == {}
 
 
 # --- what others do meanwhile
@@ -239,7 +239,7 @@ def test_what_takes_something_back_takes_it_along(memory: Memory, how: str) -> N
     verbs[how]()
 
     assert SECRET not in shown(session)
-    assert memory._core.withheld == {}
+    assert memory._core._scope.withheld == {}
 
 
 def test_a_session_that_somebody_else_deletes_takes_it_along(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_batch_that_fails_holds_nothing(memory: Memory) -> None:
         session.add_entries([Entry(content=SECRET, metadata=TYPED), Entry(id="one", content="something else")])
 
     assert SECRET not in shown(session)
-    assert memory._core.withheld == {}
+    assert memory._core._scope.withheld == {}
 
 
 # --- budgets
@@ -332,7 +332,7 @@ async def test_an_asynchronous_memory_holds_it_as_well(tmp_path: Path) -> None:
         assert SECRET not in str((await two.context()).messages)
         await one.add_assistant_message("an answer")
         assert SECRET not in str((await one.context()).messages)
-        assert memory.withheld == {}
+        assert memory._scope.withheld == {}
     assert found_in(bytes_of(tmp_path), SECRET) == []
 
 
@@ -372,7 +372,7 @@ def test_the_memory_lets_go_of_it() -> None:
         session.add_user_message("hello")
         session.add_user_message(SECRET, metadata=TYPED)
         session.context()
-        (held,) = memory._core.withheld.values()
+        (held,) = memory._core._scope.withheld.values()
         assert isinstance(held, Withheld)
         gone = weakref.ref(held)
         del held
@@ -380,7 +380,7 @@ def test_the_memory_lets_go_of_it() -> None:
         gc.collect()
 
         assert gone() is None
-        assert memory._core.withheld == {}
+        assert memory._core._scope.withheld == {}
 
 
 def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) -> None:

@@ -32,9 +32,6 @@ FACES = {
 }
 """Each asynchronous class: where it is, and the name of its face."""
 
-INSIDE = {"derivations", "first_failure", "summarizer"}
-"""What `AsyncMemory` shows to its own sessions alone."""
-
 RETURNS = {"AbstractAsyncContextManager": "AbstractContextManager", "AsyncSession": "Session", "AsyncMemory": "Memory"}
 """What a verb of the face returns in the place of what the asynchronous one does; `Self` is the face."""
 
@@ -173,7 +170,7 @@ def members(core: str) -> dict[str, Member]:
         for node in cls.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
                 found[node.name] = Member(module, node)
-    return {name: member for name, member in found.items() if name not in INSIDE}
+    return found
 
 
 def face(core: str) -> str:

@@ -42,6 +42,7 @@ class Observers:
     def __init__(self, redact: Redact | None = None) -> None:
         self._redact = redact
         self._handlers: dict[str, list[Handler]] = {}
+        self._failed: set[tuple[str, str]] = set()
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler` after each `event` and return a function that stops it.
@@ -61,6 +62,12 @@ class Observers:
                 handlers.remove(handler)
 
         return unsubscribe
+
+    def first_failure(self, session: str, condition: str) -> bool:
+        """Whether this condition fails for the first time in this session: its event is sent once."""
+        before = len(self._failed)
+        self._failed.add((session, condition))
+        return len(self._failed) > before
 
     def wants(self, event: EventName) -> bool:
         """Whether anybody listens to `event`: its facts need not be gathered otherwise."""

@@ -12,8 +12,6 @@ from palimpsest.stores.derivers import Derivers
 
 if TYPE_CHECKING:
     from palimpsest.runtime.runner import Runner
-    from palimpsest.sessions.memory import AsyncMemory
-    from palimpsest.sessions.options import Options
     from palimpsest.stores import Store
 
 
@@ -196,12 +194,3 @@ class Unmaking:
             shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
             if shared:
                 yield other, shared
-
-
-def drop_derived(memory: AsyncMemory, options: Options, store: Store, seqs: Collection[int] | None) -> Unmaking:
-    """`Unmaking` of what a session with these options destroys.
-
-    Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
-    """
-    derivations = None if options.persistence == "ephemeral" else memory.derivations
-    return Unmaking(derivations, store, options.key, seqs)

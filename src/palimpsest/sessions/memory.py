@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import check_whole, checked_clock, unfit
 from palimpsest.log.entry import now_us
-from palimpsest.log.head import SessionKey
 from palimpsest.privacy.gate import Gate, gate_of, guarded
-from palimpsest.runtime.events import Handler, Observers
+from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import GivenOptions, Options, check_id
+from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.common import info
@@ -30,17 +29,15 @@ if TYPE_CHECKING:
 
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
-    from palimpsest.sessions.derived import Derivations, Derived, Unmaking
+    from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scan import Scanned
     from palimpsest.sessions.importing.files import Progress
     from palimpsest.sessions.importing.importer import ImportReport
     from palimpsest.sessions.options import SessionOptions
-    from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.encrypted.keys import Keys
-    from palimpsest.summaries.models import Summarizer
     from palimpsest.transfer.sources.limits import Given
 
 Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
@@ -63,8 +60,6 @@ def _keys(given: Encryption | None) -> Keys | None:
 class AsyncMemory:
     """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
 
-    _store: Store | None = None
-
     def __init__(
         self,
         where: str | Path,
@@ -76,16 +71,11 @@ class AsyncMemory:
         options: dict[str, Any],
     ) -> None:
         check_id(tenant, "tenant")
-        self.runner, self.tenant, self.clock = runner, tenant, checked_clock(clock)
-        self.privacy = self._gate = privacy
-        self.runner.redact = privacy.redact if privacy.redactor is not None else None
-        self.observers = Observers(self.runner.redact)
-        self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
+        self.runner, self.tenant, self._gate = runner, tenant, privacy
+        runner.redact = privacy.redact if privacy.redactor is not None else None
+        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy)
         self._where, self._store_options = where, options
         self._keys = _keys(encryption)
-        self._failed: set[tuple[str, str]] = set()
-        self._derivations: Derivations | None = None
-        self.renewals = Renewals(runner, TURN_SECONDS)
 
     @classmethod
     def open(
@@ -122,24 +112,22 @@ class AsyncMemory:
 
     async def connect(self) -> None:
         """Open the store, which `async with` does by itself."""
-        if self._store is None:
+        if self._scope.opened is None:
             store = await self.runner.run(self._open)
             try:
-                self._store = await unlocked(store, self._keys, self.runner, self.clock)
+                self._scope.opened = await unlocked(store, self._keys, self.runner, self._scope.clock)
                 self._keys = None  # the store has what it needs of them
             except BaseException:
                 await store.close()
                 raise
 
     def _open(self) -> Store:
-        return open_store(self._where, self.runner, clock=self.clock, **self._store_options)
+        return open_store(self._where, self.runner, clock=self._scope.clock, **self._store_options)
 
     @property
     def store(self) -> Store:
         """The store behind this memory."""
-        if self._store is None:
-            raise ConfigError("memory", "not open yet", "`async with AsyncMemory.open(...) as memory:`")
-        return self._store
+        return self._scope.store
 
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session of this id; nothing is read or written before its first verb.
@@ -160,21 +148,21 @@ class AsyncMemory:
         (nothing is written). Raises ConfigError naming the option.
         """
         if options.get("summarizer") is not None:
-            self.summarizer(options["summarizer"])
-        return AsyncSession(self, self._options(session_id, options))
+            self._scope.summarizer(options["summarizer"])
+        return AsyncSession(SessionScope(self._scope, self._options(session_id, options)))
 
     def _options(self, session_id: str, options: SessionOptions) -> Options:
         known = GivenOptions.__struct_fields__
         for name in options:
             if name not in known:
                 raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))
-        made = Options(SessionKey(self.tenant, session_id), **options)
-        if self.privacy.redactor is not None:
+        made = Options(self._scope.key(session_id), **options)
+        if self._gate.redactor is not None:
             tagged = " with every cut; tag entries, and ask for the tag"
-            self.privacy.refuse(made.condition_texts, "conditions", tagged)
-            self.privacy.refuse([strategy.name for strategy in made.long_term], "long_term.name")
-            self.privacy.refuse([made.view] if "view" in options else (), "view")
-            self.privacy.refuse([made.counter.name] if options.get("counter") else (), "counter.name")
+            self._gate.refuse(made.condition_texts, "conditions", tagged)
+            self._gate.refuse([strategy.name for strategy in made.long_term], "long_term.name")
+            self._gate.refuse([made.view] if "view" in options else (), "view")
+            self._gate.refuse([made.counter.name] if options.get("counter") else (), "counter.name")
         return made
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
@@ -187,7 +175,7 @@ class AsyncMemory:
     async def info(self, session_id: str) -> SessionInfo:
         """Return the session as a listing shows it. Raises SessionNotFound."""
         check_id(session_id, "session")
-        head = await self.store.head(SessionKey(self.tenant, session_id))
+        head = await self.store.head(self._scope.key(session_id))
         if head is None:
             raise SessionNotFound(session_id)
         return info(session_id, head)
@@ -203,31 +191,9 @@ class AsyncMemory:
         erased. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.sessions.accesses import restore_accesses
-        from palimpsest.transfer.reading import accesses_of, imported
-        from palimpsest.transfer.relinking import joining
+        from palimpsest.sessions.importing.exports import import_session
 
-        if on_conflict not in ("error", "replace", "merge"):
-            raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
-        found, dump = imported(data, gate=None if on_conflict == "merge" else self.privacy)
-        key, accesses = SessionKey(self.tenant, session_id or found), accesses_of(data, dump)
-        check_id(key.session, "session")
-        if on_conflict == "merge" and await self.store.head(key) is not None:
-            ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
-            there = {entry.id: entry for entry in await self.store.fetch(key, ids=ids)}
-            living = joining(dump.entries, dump.head.rewound, there)
-            slots = await self.privacy.entries(self.store, key, living) if living else []
-            await self.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
-        else:
-            if on_conflict == "merge":
-                _, dump = imported(data, gate=self.privacy)
-            async with self._unmaking(key) if on_conflict == "replace" else nullcontext():
-                await self.store.load(key, dump, replace=on_conflict == "replace")
-            await restore_accesses(self.store, key, accesses)
-            self.withheld.pop((key, self.store), None)
-            await self.store.scrub(whole=False)
-        await self.observers.emit("session:imported", key.session, {"entries": len(dump.entries)}, self.runner.wait)
-        return key.session
+        return await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)
 
     async def import_file(
         self,
@@ -262,7 +228,8 @@ class AsyncMemory:
         from palimpsest.sessions.importing.files import import_file
 
         return await import_file(
-            self,
+            self._scope,
+            self.session,
             path,
             source=source,
             format=format,
@@ -277,10 +244,10 @@ class AsyncMemory:
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
-        key = SessionKey(self.tenant, session_id)
-        async with self._unmaking(key):
+        key = self._scope.key(session_id)
+        async with self._scope.drop_derived(key):
             there = await self.store.delete(key)
-        self.withheld.pop((key, self.store), None)
+        self._scope.let_go(key)
         await self.store.scrub(whole=False)
         return there
 
@@ -311,7 +278,7 @@ class AsyncMemory:
         from palimpsest.sessions.erasing.forget import forget
 
         return await forget(
-            self,
+            self._scope,
             user=user,
             session=session,
             tenant=tenant,
@@ -320,21 +287,6 @@ class AsyncMemory:
             dry_run=dry_run,
             progress=progress,
         )
-
-    @property
-    def derivations(self) -> Derivations:
-        """What is made from this tenant's entries."""
-        if self._derivations is None:
-            from palimpsest.sessions.derived import Derivations
-
-            self._derivations = Derivations(self.runner, self.store, self.tenant)
-        return self._derivations
-
-    def _unmaking(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
-        """What was made from anything of a session, or from these entries of it alone, goes before that does."""
-        from palimpsest.sessions.derived import Unmaking
-
-        return Unmaking(self.derivations, self.store, key, seqs, branches=False)
 
     async def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.
@@ -347,13 +299,13 @@ class AsyncMemory:
         Raises ConfigError for what is not as `palimpsest.sessions.derived.Derived` says, ErasureFailed where it does
         not remove what it should, and StoreUnavailable in a memory that only reads.
         """
-        joined = self.derivations
+        joined = self._scope.derivations
         await joined.join(derived)
         return lambda: joined.leave(derived)
 
     async def derivers(self) -> tuple[str, ...]:
         """Return the names of what is made from this tenant's entries, in this process or another."""
-        return await self.derivations.names()
+        return await self._scope.derivations.names()
 
     async def underive(self, name: str) -> bool:
         """Have the store forget what joined under this name, with the notes for it: for what is there no more.
@@ -361,7 +313,7 @@ class AsyncMemory:
         Returns whether the store knew of it.
         """
         check_id(name, "derived")
-        return await self.derivations.end(name)
+        return await self._scope.derivations.end(name)
 
     async def scan(
         self,
@@ -387,7 +339,7 @@ class AsyncMemory:
         """
         from palimpsest.sessions.erasing.scan import scan
 
-        return await scan(self, privacy, session=session, apply=apply, sample=sample, progress=progress)
+        return await scan(self._scope, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
     async def sweep(self) -> int:
         """Erase what has expired of all that this tenant owns; return how many entries and items that were.
@@ -397,15 +349,15 @@ class AsyncMemory:
         """
         from palimpsest.sessions.erasing.eraser import Eraser
 
-        now = self.clock()
+        now = self._scope.clock()
         due = await self.store.due(now, tenant=self.tenant)
-        await self.derivations.catch_up()
+        await self._scope.derivations.catch_up()
         standing = []
         async with AsyncExitStack() as unmaking:
             for key, seqs in due:
-                await unmaking.enter_async_context(self._unmaking(key, seqs))
+                await unmaking.enter_async_context(self._scope.drop_derived(key, seqs))
             for key, _ in due:
-                eraser = Eraser(self, Options(key), self.store)
+                eraser = Eraser(SessionScope(self._scope, Options(key)))
                 with suppress(StoreCorrupt):  # which the sweep itself tells
                     standing.append((eraser, await eraser.standing([key.session])))
             swept = await self.store.sweep(now, tenant=self.tenant)
@@ -422,19 +374,7 @@ class AsyncMemory:
         context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
         coroutine function; one that raises is logged and breaks nothing.
         """
-        return self.observers.on(event, handler)
-
-    def summarizer(self, given: object) -> Summarizer | None:
-        """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
-        from palimpsest.summaries.models import as_summarizer
-
-        return as_summarizer(given, self.runner, self.clock)
-
-    def first_failure(self, session: str, condition: str) -> bool:
-        """Whether this condition fails for the first time in this session: its event is sent once."""
-        before = len(self._failed)
-        self._failed.add((session, condition))
-        return len(self._failed) > before
+        return self._scope.observers.on(event, handler)
 
     async def close(self) -> None:
         """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
@@ -442,10 +382,11 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine.
         """
-        self.renewals.close()
-        await self.runner.close(last=self._store.close if self._store is not None else None)
+        self._scope.renewals.close()
+        await self.runner.close(last=self._scope.opened.close if self._scope.opened is not None else None)
 
     def __del__(self) -> None:
-        if self._store is not None and self._store.left_open:
-            told = f"the memory over {self._store.url} was not closed"
+        store = self._scope.opened if hasattr(self, "_scope") else None  # it may have been refused
+        if store is not None and store.left_open:
+            told = f"the memory over {store.url} was not closed"
             warnings.warn(told, ResourceWarning, stacklevel=2, source=self)

@@ -16,10 +16,10 @@ from palimpsest.log.checks import check_descriptors, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
-from palimpsest.sessions.adding.appender import TurnBuffer, store_of
-from palimpsest.sessions.compacting.verbs import Sent
+from palimpsest.sessions.adding.appender import TurnBuffer
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.lease import Lease
+from palimpsest.sessions.scope import Sent
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
@@ -73,10 +73,10 @@ class AsyncSession(Erasing):
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
         """
         found = await self._reader.named(id)
-        if self._store.writable and not self._options.readonly:
+        if self._scope.store.writable and not self._options.readonly:
             from palimpsest.sessions.accesses import accessed
 
-            await accessed(self._store, self._options, found)
+            await accessed(self._scope.store, self._options, found)
         return found
 
     async def active_entries(self) -> list[Entry]:
@@ -84,7 +84,7 @@ class AsyncSession(Erasing):
 
         That is what its newest cut has kept, whatever the budget of the next call makes of it.
         """
-        return await self._reader.active(await self._reader.head(), self._memory.clock())
+        return await self._reader.active(await self._reader.head(), self._scope.clock())
 
     async def interactions(self) -> list[Interaction]:
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
@@ -92,7 +92,7 @@ class AsyncSession(Erasing):
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._reader.stats(self._memory.clock(), self._snapshots.costs)
+        return await self._reader.stats(self._scope.clock(), self._snapshots.costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
@@ -145,23 +145,25 @@ class AsyncSession(Erasing):
         if at is not None:
             from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
 
-            builder: ContextBuilder = EarlierContext(self._store, self._options, call, self._memory.clock())
+            builder: ContextBuilder = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
         else:
             yields = compacts and self._options.auto_compact == "inline"
-            builder = ContextBuilder(whole or self._store, self._options, call, self._memory.clock(), yields=yields)
-        context = await self._memory.runner.whole(builder.context, reads=True)
+            builder = ContextBuilder(
+                whole or self._scope.store, self._options, call, self._scope.clock(), yields=yields
+            )
+        context = await self._scope.runner.whole(builder.context, reads=True)
         if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
-            self._room = context.budget.room
+            self._scope.room = context.budget.room
         if builder.overflow is not None:
             await self._watch.overflowed(*builder.overflow)
-            builder = ContextBuilder(self._store, self._options, call, self._memory.clock())
-            context = await self._memory.runner.whole(builder.context, reads=True)
+            builder = ContextBuilder(self._scope.store, self._options, call, self._scope.clock())
+            context = await self._scope.runner.whole(builder.context, reads=True)
         if whole is not None:
             builder.changed = None
             context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
         await self._tell(builder, context)
         if at is None:
-            self._last = context if whole is None else Sent.of(context)
+            self._scope.sent = context if whole is None else Sent.of(context)
         if noted:
             await self._note_prompt(context)
         if compacts and self._options.auto_compact == "background":
@@ -176,29 +178,28 @@ class AsyncSession(Erasing):
 
     async def _with_withheld(self) -> tuple[Store | None, int]:
         """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
-        held = self._memory.withheld.get(self._place)
+        held = self._scope.withheld.get(self._scope.place)
         if held is None:
             return None, 0
         head = await self._reader.head()
-        whole = await self._memory.runner.whole(lambda: held.session(head), reads=True)
+        whole = await self._scope.runner.whole(lambda: held.session(head), reads=True)
         if whole is None:
-            self._let_go()
+            self._scope.let_go()
         return whole, head.revision
 
     async def _tell(self, builder: Any, context: Context) -> None:
-        observers, wait, told = self._memory.observers, self._memory.runner.wait, self._gate.redact
+        observers, told = self._scope.observers, self._gate.redact
         for text, failure in builder.layout_reader.failures.items():
-            if self._memory.first_failure(self.id, text):
-                failed = {"condition": told(text), "error": told(failure)}
-                await observers.emit("condition:error", self.id, failed, wait)
+            if observers.first_failure(self.id, text):
+                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
         if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
             change = builder.changed
             facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
-            await observers.emit("cut", self.id, facts, wait)
+            await self._scope.tell("cut", **facts)
             if change.detail.get("evicted"):
-                await observers.emit("evicted", self.id, facts, wait)
+                await self._scope.tell("evicted", **facts)
         if context.problems:
-            await observers.emit("context:over_budget", self.id, {"tokens": context.tokens}, wait)
+            await self._scope.tell("context:over_budget", tokens=context.tokens)
 
     async def record_usage(
         self,
@@ -225,10 +226,10 @@ class AsyncSession(Erasing):
             raise ConfigError("cached_tokens", cached_tokens, f"at most input_tokens ({input_tokens}). {_PART_OF}")
         if context is not None and not hasattr(context, "counted"):
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
-        self._may_write()
+        self._scope.may_write()
         head = await self._reader.head()
         before = head.usage or Usage(input_tokens=0)
-        sent = context or self._last
+        sent = context or self._scope.sent
         usage = Usage(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
@@ -243,8 +244,8 @@ class AsyncSession(Erasing):
             total_output=before.total_output + output_tokens,
             total_cached=before.total_cached + cached_tokens,
         )
-        await self._store.commit(self._options.key, Change(kind="usage", reason="usage", usage=usage))
-        await self._memory.observers.emit("usage:recorded", self.id, {"usage": usage}, self._memory.runner.wait)
+        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
+        await self._scope.tell("usage:recorded", usage=usage)
         return usage
 
     # --- pins
@@ -258,7 +259,7 @@ class AsyncSession(Erasing):
         await self._pin(ids, unpin=True)
 
     async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
-        self._may_write()
+        self._scope.may_write()
         named, reason = tuple(ids), "unpinned" if unpin else "pinned"
         while named:
             head = await self._reader.head()
@@ -268,7 +269,7 @@ class AsyncSession(Erasing):
                     raise EntryNotFound(self.id, f"{seq}, which was rewound")
             change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
-                await self._store.commit(self._options.key, change)
+                await self._scope.store.commit(self._scope.key, change)
                 return
             except Conflict:  # it was deleted; another may be in its place
                 continue
@@ -299,8 +300,8 @@ class AsyncSession(Erasing):
             if atomic:
                 self._buffer = TurnBuffer()
             else:
-                renewals, runner = self._memory.renewals, self._memory.runner
-                self._lease = Lease(self._store, runner, self._options.key, "turn", renewals.seconds)
+                renewals, runner = self._scope.memory.renewals, self._scope.runner
+                self._lease = Lease(self._scope.store, runner, self._scope.key, "turn", renewals.seconds)
                 try:
                     await self._lease.take(renewals, wait)
                 except OSError as fault:
@@ -327,22 +328,22 @@ class AsyncSession(Erasing):
         buffer, self._buffer = self._buffer, None
         if buffer is not None and buffer.slots:
             await self._commit(buffer.slots, given_ids=buffer.given_ids)
-        self._let_go()
+        self._scope.let_go()
         await self._release()
         flushes = self._options.persistence == "flush" and not self._options.archive
         done = await self._watch.turn_ended(self._flush if flushes else None)
         end = TurnEnd(self._added, (await self._reader.head()).open_calls, done)
         self._forget()
-        await self._memory.observers.emit("turn:ended", self.id, msgspec.structs.asdict(end), self._memory.runner.wait)
+        await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
         self._added = 0
         return end
 
     def _forget(self) -> None:
         """Let go of what an EPHEMERAL session has added."""
-        self._let_go()
+        self._scope.let_go()
         if self._options.persistence == "ephemeral":
-            self._store = store_of(self._memory, self._options)
-            self._last = self._watched = None
+            self._scope.begin_anew()
+            self._watched = None
 
     async def _left(self) -> None:
         self._buffer, self._in_turn = None, False

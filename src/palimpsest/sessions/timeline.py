@@ -41,7 +41,7 @@ class Timeline(Writer):
     def _past(self) -> History:
         from palimpsest.sessions.history import History  # few sessions look back
 
-        return History(self._store, self._options.key)
+        return History(self._scope.store, self._scope.key)
 
     async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
         """Return what happened to the session, oldest first, one record a revision.
@@ -61,15 +61,15 @@ class Timeline(Writer):
         while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
         SessionNotFound for a session without entries, Conflict where `session_id` is taken.
         """
-        self._may_write()
+        self._scope.may_write()
         into = session_id if session_id is not None else f"{self.id[: MAX_ID - 9]}~{os.urandom(4).hex()}"
-        options = self._options.of(into)
+        other = self._scope.of(into)
         while True:
             head = await self._reader.head()
             if not head.revision:
                 raise SessionNotFound(self.id)
             point = await self._past.point(head, at, "at")
-            then, now = await self._past.head(head, point), self._memory.clock()
+            then, now = await self._past.head(head, point), self._scope.clock()
             usage = then.usage and msgspec.structs.replace(
                 then.usage,
                 stale=then.usage.stale
@@ -84,17 +84,18 @@ class Timeline(Writer):
                 then, forked_from=(self.id, point.revision), usage=usage, attempts=attempts, created=now, updated=now
             )
             try:
-                await self._store.fork(self._options.key, into, branch, expect_epoch=head.epoch, created=head.created)
+                await self._scope.store.fork(
+                    self._scope.key, into, branch, expect_epoch=head.epoch, created=head.created
+                )
                 break
             except Conflict:
-                if await self._store.head(options.key) is not None:
+                if await self._scope.store.head(other.key) is not None:
                     raise
         from palimpsest.sessions.accesses import inherited
 
-        await inherited(self._store, self._options, options)
-        facts = {"branch": into, "revision": point.revision, "entries": branch.entries}
-        await self._memory.observers.emit("session:forked", self.id, facts, self._memory.runner.wait)
-        return type(self)(self._memory, options, self._store)
+        await inherited(self._scope.store, self._options, other.options)
+        await self._scope.tell("session:forked", branch=into, revision=point.revision, entries=branch.entries)
+        return type(self)(other)
 
     async def rewind(self, to: When) -> int:
         """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
@@ -103,8 +104,8 @@ class Timeline(Writer):
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
         stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
         """
-        self._may_write()
-        self._let_go()
+        self._scope.may_write()
+        self._scope.let_go()
         looked: Head | None = None
         while True:
             head = await self._reader.head()
@@ -122,18 +123,17 @@ class Timeline(Writer):
             reason, detail = f"to revision {point.revision}", {"entries": gone}
             change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)
             try:
-                after = await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
+                after = await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
                 break
             except Conflict:  # somebody has begun an epoch: that may be nothing that was looked at
                 continue
         gone += after.next_seq - looked.next_seq
-        facts = {"revision": point.revision, "entries": gone}
-        await self._memory.observers.emit("session:rewound", self.id, facts, self._memory.runner.wait)
+        await self._scope.tell("session:rewound", revision=point.revision, entries=gone)
         return gone
 
     async def _still_past(self, looked: Head, now: Head) -> bool:
         """Whether a session's past, and what is hidden of it, is what it was when it was looked at."""
-        kinds = await kinds_since(self._store, self._options.key, looked, now)
+        kinds = await kinds_since(self._scope.store, self._scope.key, looked, now)
         return kinds is not None and kinds <= {"cut", "compact", "pin"}
 
     async def export(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class Timeline(Writer):
         from palimpsest.transfer.writing import exported
 
         head, entries, records = await self._reader.settled(self._all)
-        shown, accesses = self._gate.head(head), await access_order(self._store, self._options.key)
-        return exported(self._options.key, shown, entries, records, self._memory.clock(), accesses)
+        shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
+        return exported(self._scope.key, shown, entries, records, self._scope.clock(), accesses)
 
     async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
@@ -173,7 +173,7 @@ class Timeline(Writer):
                 find_format(format)
             except ConfigError as fault:
                 raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
-        run, size = self._memory.runner.run, 0
+        run, size = self._scope.runner.run, 0
         with SpooledTemporaryFile(SPOOLED) as spool:  # what is begun anew has gone nowhere yet
             await (self._listed(spool, format) if format != "palimpsest" else self._written(spool))
             await run(spool.seek, 0)
@@ -193,10 +193,10 @@ class Timeline(Writer):
             spool.truncate()
             entries = self._shown(self._past.entries(head))
             records = (self._gate.record(record) async for record in self._past.records(head))
-            shown, now = self._gate.head(head), self._memory.clock()
-            accesses = await access_order(self._store, self._options.key)
-            async for piece in written(self._options.key, shown, entries, records, now, accesses):
-                await self._memory.runner.run(spool.write, piece)
+            shown, now = self._gate.head(head), self._scope.clock()
+            accesses = await access_order(self._scope.store, self._scope.key)
+            async for piece in written(self._scope.key, shown, entries, records, now, accesses):
+                await self._scope.runner.run(spool.write, piece)
 
         await self._reader.settled(write)
 
@@ -206,11 +206,11 @@ class Timeline(Writer):
         from palimpsest.sessions.contexts.request import ContextRequest
         from palimpsest.transfer.writing import listed
 
-        plain = type(self._options)(self._options.key, format=format, counter=self._options.counter)
+        plain = type(self._options)(self._scope.key, format=format, counter=self._options.counter)
         builder = ContextBuilder(
-            await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._memory.clock()
+            await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
         )
-        spool.write(listed(await self._memory.runner.whole(builder.context, reads=True)))
+        spool.write(listed(await self._scope.runner.whole(builder.context, reads=True)))
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""
@@ -220,13 +220,11 @@ class Timeline(Writer):
     async def _shown_store(self) -> Store:
         """Where the session is as it may leave this process: the store itself, where there is no policy."""
         if self._gate.redactor is None:
-            return self._store
+            return self._scope.store
         from palimpsest.stores import Dump
         from palimpsest.stores.overlay import Overlay
 
         head, entries, records = await self._reader.settled(self._all)
-        copy = Overlay(self._store, self._memory.clock)
-        await copy.load(
-            self._options.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True
-        )
+        copy = Overlay(self._scope.store, self._scope.clock)
+        await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)
         return copy

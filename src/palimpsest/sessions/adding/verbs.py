@@ -148,11 +148,11 @@ class Writer(Appender):
     async def _known_context(self, entry: Entry) -> Entry | None:
         """The newest version of a context, where it says what this one would say."""
         kept = (await self._admitted([entry]))[0].kept
-        head = await self._store.head(self._options.key)
+        head = await self._scope.store.head(self._scope.key)
         known = head.contexts.get(kept.name or "") if head is not None and kept is not None else None
         if kept is None or known is None or known[1] != digest(kept.text):
             return None
-        there = await self._store.fetch(self._options.key, [known[0]])
+        there = await self._scope.store.fetch(self._scope.key, [known[0]])
         return there[0] if there and there[0].text == kept.text else None
 
     async def add(

@@ -22,14 +22,14 @@ from palimpsest.context.groups import Meter, most, most_messages
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
+from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure
+from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
-from palimpsest.sessions.options import Options
+from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.compacting.compactor import Compactor
     from palimpsest.sessions.compacting.result import CompactionResult
-    from palimpsest.sessions.memory import AsyncMemory
     from palimpsest.stores import Appended
 
 
@@ -57,13 +57,8 @@ class _Due:
 class AutoCompaction:
     """Watches one session, as one session object sees it, from whatever thread or task that is used."""
 
-    def __init__(
-        self,
-        memory: AsyncMemory,
-        options: Options,
-        compactor: Callable[[], Compactor],
-    ) -> None:
-        self._memory, self._options, self._compactor = memory, options, compactor
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope, self._options = scope, scope.options
         self._known: _Known | None = None
         self._new_results = True
         self._skipped: tuple[str, str] | None = None
@@ -170,14 +165,12 @@ class AutoCompaction:
             try:
                 found.extend(await work())
             except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
-                log_failure(
-                    self._memory.runner.redact, fault, "compacting session %s failed", self._options.key.session
-                )
-                facts = {"strategy": None, "reason": "failed", "why": self._memory.privacy.redact(str(fault))}
-                await self._emit("compaction:failed", facts)
+                log_failure(self._scope.runner.redact, fault, "compacting session %s failed", self._scope.key.session)
+                why = self._scope.gate.redact(str(fault))
+                await self._scope.tell("compaction:failed", strategy=None, reason="failed", why=why)
 
         if self._options.auto_compact == "background":
-            self._memory.runner.background(job)
+            self._scope.runner.background(job)
             return ()
         await job()
         return tuple(found)
@@ -189,7 +182,7 @@ class AutoCompaction:
         if completed:
             self._new_results = False
         for strategy in self._options.long_term:
-            loaded = await self._compactor().load(strategy)
+            loaded = await Compactor.of(self._scope).load(strategy)
             if not completed and _overtaken(loaded, since):
                 completed, self._new_results = True, False
             decision = await self.decision(strategy, loaded, completed=completed, since=since)
@@ -208,7 +201,7 @@ class AutoCompaction:
     async def _run(
         self, strategy: Strategy, decision: TriggerDecision, loaded: Loaded | None = None
     ) -> CompactionResult:
-        compactor = self._compactor()
+        compactor = Compactor.of(self._scope)
         result = await compactor.run(strategy, decision, loaded=loaded, automatic=True)
         await self.tell(compactor, result)
         return result
@@ -237,18 +230,18 @@ class AutoCompaction:
         activity = Activity(
             snapshot=snapshot,
             meter=meter,
-            session=self._options.key.session,
+            session=self._scope.key.session,
             entries=head.entries,
             turns=head.turns,
             input_tokens=self._input_tokens(head),
-            idle=_idle(loaded, since) if since else max(self._memory.clock() - head.updated, 0) / 1e6,
+            idle=_idle(loaded, since) if since else max(self._scope.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
         found = decide(triggers, activity, failures)
         for text, failure in failures.items():
-            if self._memory.first_failure(self._options.key.session, text):
-                told = self._memory.privacy.redact
-                await self._emit("condition:error", {"condition": told(text), "error": told(failure)})
+            if self._scope.observers.first_failure(self._scope.key.session, text):
+                told = self._scope.gate.redact
+                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
         return found
 
     def _input_tokens(self, head: Head) -> int | None:
@@ -268,8 +261,8 @@ class AutoCompaction:
         if result.reason is not None:
             failed = result.reason in ("failed", "empty", "no_gain")
             if failed or self._skipped != (result.strategy, result.reason):
-                event = "compaction:failed" if failed else "compaction:skipped"
-                await self._emit(event, {**facts, "reason": result.reason, "why": result.why})
+                event: EventName = "compaction:failed" if failed else "compaction:skipped"
+                await self._scope.tell(event, **facts, reason=result.reason, why=result.why)
             self._skipped = (result.strategy, result.reason)
             return
         self._skipped = None
@@ -280,15 +273,13 @@ class AutoCompaction:
             covered = [entry.id for entry in job.loaded.within(job.plan.cover)]
             made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
             if result.summary.fallback is not None:
-                await self._emit("summarizer:failed", {**facts, **made, "why": result.summary.fallback})
-            await self._emit("compressed", {**facts, **made, "method": result.summary.method})
+                await self._scope.tell("summarizer:failed", **facts, **made, why=result.summary.fallback)
+            await self._scope.tell("compressed", **facts, **made, method=result.summary.method)
         evicted = tuple(entry.seq for entry in job.loaded.within(job.plan.evict))
-        for event, seqs in (("evicted", evicted), ("erased", job.doomed)):
-            if seqs:
-                await self._emit(event, {**facts, "seqs": seqs, "reason": result.strategy})
-
-    async def _emit(self, event: Any, facts: dict[str, Any]) -> None:
-        await self._memory.observers.emit(event, self._options.key.session, facts, self._memory.runner.wait)
+        if evicted:
+            await self._scope.tell("evicted", **facts, seqs=evicted, reason=result.strategy)
+        if job.doomed:
+            await self._scope.tell("erased", **facts, seqs=job.doomed, reason=result.strategy)
 
 
 def completes(head: Head, entries: Sequence[Entry]) -> bool:

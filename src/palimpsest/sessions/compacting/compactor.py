@@ -6,8 +6,7 @@ that nothing is lost rests on the compare-and-set alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,7 +18,7 @@ from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.runtime.runner import Runner
+from palimpsest.privacy.mentions import Mentions
 from palimpsest.sessions.compacting.result import (
     CompactionResult,
     PlannedCompaction,
@@ -29,11 +28,10 @@ from palimpsest.sessions.compacting.result import (
     result_of,
 )
 from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader
-from palimpsest.sessions.compacting.summarise import SummaryMaker
+from palimpsest.sessions.compacting.summarise import SummaryMaker, SummaryMakerWithout
 from palimpsest.sessions.history import kinds_since
 from palimpsest.sessions.lease import Lease
-from palimpsest.sessions.options import Options
-from palimpsest.stores import Store
+from palimpsest.sessions.scope import SessionScope
 from palimpsest.summaries import Rejected
 
 LEASE_SECONDS = 300.0
@@ -50,23 +48,21 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
 
 
 class Compactor:
-    """Compacts one session, once. What destroys entries is inside of `unmaking`, which is called with their places."""
+    """Compacts one session, once."""
 
-    def __init__(
-        self,
-        store: Store,
-        runner: Runner,
-        options: Options,
-        clock: Callable[[], int],
-        snapshots: SnapshotReader,
-        maker: SummaryMaker,
-        unmaking: Callable[[Sequence[int]], AbstractAsyncContextManager[object]] = lambda _: nullcontext(),
-    ) -> None:
-        self._store, self._runner, self._options, self._clock = store, runner, options, clock
-        self._snapshots, self._maker, self._unmaking = snapshots, maker, unmaking
-        self._lease = Lease(store, runner, options.key, "compaction", LEASE_SECONDS)
+    def __init__(self, scope: SessionScope, snapshots: SnapshotReader, maker: SummaryMaker) -> None:
+        self._scope, self._store, self._options, self._clock = scope, scope.store, scope.options, scope.clock
+        self._snapshots, self._maker = snapshots, maker
+        self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", LEASE_SECONDS)
         self.committed: PlannedCompaction | None = None
         """What was committed."""
+
+    @classmethod
+    def of(cls, scope: SessionScope, without: Mentions | None = None) -> Compactor:
+        """The compactor of a session, none of whose summaries holds what `without` looks for."""
+        snapshots = SnapshotReader(scope.store, scope.options, room=scope.room)
+        made = (snapshots, scope.options, scope.clock, scope.memory.summarizer(scope.options.summarizer), scope.gate)
+        return cls(scope, snapshots, SummaryMaker(*made) if without is None else SummaryMakerWithout(*made, without))
 
     async def load(self, strategy: Strategy, *, dry_run: bool = False) -> Loaded:
         """Return the session as the strategy is to see it. A `dry_run` stores not even counts."""
@@ -144,8 +140,8 @@ class Compactor:
                 return made
             summary = made
         result = result_of(job, summary=summary)
-        async with self._unmaking(job.doomed):
-            after = await self._runner.whole(lambda: self._commit(job, summary, result))
+        async with self._scope.drop_derived(job.doomed):
+            after = await self._scope.runner.whole(lambda: self._commit(job, summary, result))
         if after is None:
             return None
         if job.doomed:

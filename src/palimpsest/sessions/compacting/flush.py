@@ -71,7 +71,7 @@ class Flushing(Compacting):
         happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
         Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
         """
-        self._may_write()
+        self._scope.may_write()
         if self._buffer is not None:
             raise ConfigError("replace", "inside an atomic turn", "after it, or in a turn that is not atomic")
         entries, key = self._decoded(messages, format, statuses, metadata), checked_key(key)
@@ -100,7 +100,7 @@ class Flushing(Compacting):
         """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
         from palimpsest.log.replacing import replacement, staying
 
-        snapshots, now = self._snapshots, self._memory.clock()
+        snapshots, now = self._snapshots, self._scope.clock()
         state = await snapshots.state(head)
         hidden = spans.union(state.inactive, await snapshots.evicted(head, state))
         hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
@@ -140,40 +140,40 @@ class Flushing(Compacting):
         if any(slot.own is not None for slot in fresh):
             from palimpsest.sessions.withheld import Withheld
 
-            held = await Withheld.begin(*self._place, self._memory.clock)
+            held = await Withheld.begin(*self._scope.place, self._scope.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
-        after = await self._store.commit(
-            self._options.key,
+        after = await self._scope.store.commit(
+            self._scope.key,
             change,
             expect_epoch=head.epoch,
             expect_revision=head.revision if alone else None,
         )
         added = len(change.entries)
-        stored = await self._store.read(
-            self._options.key, after=after.next_seq - 1 - added, before=after.next_seq, limit=added
+        stored = await self._scope.store.read(
+            self._scope.key, after=after.next_seq - 1 - added, before=after.next_seq, limit=added
         )
-        self._let_go()
+        self._scope.let_go()
         if held is not None:
             following = held
-            await self._memory.runner.whole(lambda: following.replace(change, fresh, stored, after.next_seq - added))
+            await self._scope.runner.whole(lambda: following.replace(change, fresh, stored, after.next_seq - added))
             if self._in_turn or not held.interaction_ended:
-                self._memory.withheld[self._place] = held
+                self._scope.withheld[self._scope.place] = held
         await self._follow_up(Appended(after, tuple(stored), added))
         facts = {"revision": after.revision, **{name: change.detail[name] for name in ("entries", "added", "archived")}}
-        await self._memory.observers.emit("session:replaced", self.id, facts, self._memory.runner.wait)
+        await self._scope.tell("session:replaced", **facts)
         return (*plan.kept, *_in_place(fresh, stored))
 
     async def _done_before(self, head: Head, mark: int, slots: Sequence[Admitted]) -> tuple[Entry, ...] | None:
         """Return the entries of the replacement that was made under a key; None where there is none that stands."""
         from palimpsest.log.replacing import says_the_same
 
-        records = standing(await self._store.records(self._options.key, before=head.revision + 1))
+        records = standing(await self._scope.store.records(self._scope.key, before=head.revision + 1))
         made = [(one, once) for one in records if (once := _once(head, one)) is not None and once.key == mark]
         if not made:
             return None
         record, once = made[-1]
-        found = await self._store.fetch(self._options.key, [*spans.members(once.kept), *record.seqs])
+        found = await self._scope.store.fetch(self._scope.key, [*spans.members(once.kept), *record.seqs])
         given = [slot.kept for slot in slots if slot.kept is not None]
         if len(found) != len(given) or not all(map(says_the_same, found, given)):
             raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
@@ -181,8 +181,6 @@ class Flushing(Compacting):
 
     async def _flush(self) -> None:
         """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
-        from palimpsest.sessions.derived import drop_derived
-
         while True:
             head: Head = await self._reader.head()
             state = await self._snapshots.state(head)
@@ -193,11 +191,11 @@ class Flushing(Compacting):
                 return
             change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
             try:
-                async with drop_derived(self._memory, self._options, self._store, seqs):
-                    await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
+                async with self._scope.drop_derived(seqs):
+                    await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
             except Conflict:
                 continue
-            await self._store.scrub(whole=False)
+            await self._scope.store.scrub(whole=False)
             return
 
 

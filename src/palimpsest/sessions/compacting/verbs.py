@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,7 +13,6 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, PromptSize
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.options import Options
 from palimpsest.sessions.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -24,30 +22,16 @@ if TYPE_CHECKING:
     from palimpsest.sessions.compacting.compactor import Compactor
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.snapshot import SnapshotReader
-    from palimpsest.sessions.memory import AsyncMemory
+    from palimpsest.sessions.scope import SessionScope
     from palimpsest.sessions.verifying import Verification
-    from palimpsest.stores import Appended, Store
-
-
-class Sent(NamedTuple):
-    """The figures of a context, of one that is not to be kept."""
-
-    counted: int
-    revision: int
-
-    @classmethod
-    def of(cls, context: Context) -> Sent:
-        """The figures of this context."""
-        return cls(context.counted, context.revision)
+    from palimpsest.stores import Appended
 
 
 class Compacting(Timeline):
     """Compacts, by hand and by trigger, looks into the archive, and brings back what was covered."""
 
-    def __init__(self, memory: AsyncMemory, options: Options, store: Store | None = None) -> None:
-        super().__init__(memory, options, store)
-        self._last: Context | Sent | None = None
-        self._room: int | None = None
+    def __init__(self, scope: SessionScope) -> None:
+        super().__init__(scope)
         self._watched: AutoCompaction | None = None
 
     # --- by hand
@@ -76,7 +60,7 @@ class Compacting(Timeline):
         checking.switch("dry_run", dry_run)
         checking.switch("force", force)
         if not dry_run:
-            self._may_write()
+            self._scope.may_write()
         chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
         self._gate.refuse([chosen.name], "strategy.name")
         loaded = await compactor.load(chosen, dry_run=dry_run)
@@ -93,18 +77,12 @@ class Compacting(Timeline):
     def _snapshots(self) -> SnapshotReader:
         from palimpsest.sessions.compacting.snapshot import SnapshotReader
 
-        return SnapshotReader(self._store, self._options, room=self._room)
+        return SnapshotReader(self._scope.store, self._options, room=self._scope.room)
 
     def _compactor(self) -> Compactor:
         from palimpsest.sessions.compacting.compactor import Compactor
-        from palimpsest.sessions.compacting.summarise import SummaryMaker
-        from palimpsest.sessions.derived import drop_derived
 
-        memory, snapshots, options = self._memory, self._snapshots, self._options
-        summarizer = memory.summarizer(options.summarizer)
-        maker = SummaryMaker(snapshots, options, memory.clock, summarizer, memory.privacy)
-        unmaking = partial(drop_derived, memory, options, self._store)
-        return Compactor(self._store, memory.runner, options, memory.clock, snapshots, maker, unmaking)
+        return Compactor.of(self._scope)
 
     # --- by trigger
 
@@ -113,18 +91,18 @@ class Compacting(Timeline):
         if self._watched is None:
             from palimpsest.sessions.compacting.auto import AutoCompaction
 
-            self._watched = AutoCompaction(self._memory, self._options, self._compactor)
+            self._watched = AutoCompaction(self._scope)
         return self._watched
 
     async def _note_prompt(self, context: Context) -> None:
         """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
         another object, or another process."""
-        if not (self._store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
+        if not (self._scope.store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
             return
         prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            self._watch.knows(await self._store.commit(self._options.key, change, expect_epoch=context.epoch))
+            self._watch.knows(await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch))
         except Conflict:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
         except StoreUnavailable as fault:  # what can be read can be sent
@@ -146,7 +124,7 @@ class Compacting(Timeline):
         if not history:
             snapshots = self._snapshots
             return await snapshots.summaries(await snapshots.state(await self._reader.head()))
-        records = await self._store.records(self._options.key)
+        records = await self._scope.store.records(self._scope.key)
         return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
 
     async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
@@ -162,7 +140,7 @@ class Compacting(Timeline):
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
         over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
         """
-        self._may_write()
+        self._scope.may_write()
         made = await self._find(summary)
         while True:
             head = await self._reader.head()
@@ -183,10 +161,10 @@ class Compacting(Timeline):
             change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
             change = msgspec.structs.replace(change, created=head.created)
             try:
-                await self._store.commit(self._options.key, change, expect_epoch=head.epoch)
+                await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
             except Conflict:  # somebody was first: look again whether it is still current
                 continue
-            await self._memory.observers.emit("restored", self.id, detail, self._memory.runner.wait)
+            await self._scope.tell("restored", **detail)
             return spans.size(back)
 
     async def verify(self) -> Verification:
@@ -197,7 +175,7 @@ class Compacting(Timeline):
         """
         from palimpsest.sessions.verifying import verify
 
-        return await verify(self._store, self._options, self._memory.clock())
+        return await verify(self._scope.store, self._options, self._scope.clock())
 
     async def _find(self, summary: Summary | str | None) -> Summary:
         id = summary.id if isinstance(summary, Summary) else summary

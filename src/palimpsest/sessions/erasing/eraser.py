@@ -12,7 +12,7 @@ rebuild    summaries that were shown are made anew from what is left of what the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,20 +23,15 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
+from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions
 from palimpsest.sessions.compacting.auto import AutoCompaction
 from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
-from palimpsest.sessions.compacting.summarise import SummaryMaker, SummaryMakerWithout
-from palimpsest.sessions.derived import drop_derived
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.selection import Selection, records_mentioning
 from palimpsest.sessions.history import since
-from palimpsest.sessions.options import Options
-from palimpsest.stores import Store
-
-if TYPE_CHECKING:
-    from palimpsest.sessions.memory import AsyncMemory
+from palimpsest.sessions.scope import SessionScope
 
 Lost = dict[str, list[Summary]]
 """The summaries that an erasure took along, by session."""
@@ -45,7 +40,7 @@ LOOKS = 8
 """How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
 
 
-def checked_reason(memory: AsyncMemory, reason: object, mentions: Mentions | None) -> str:
+def checked_reason(gate: Gate, reason: object, mentions: Mentions | None) -> str:
     """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
     if not isinstance(reason, str) or unfit(reason) is not None:
         raise ConfigError("reason", reason, "text without lone surrogates")
@@ -53,14 +48,14 @@ def checked_reason(memory: AsyncMemory, reason: object, mentions: Mentions | Non
         if reason == BY_REQUEST:
             return ""
         raise ConfigError("reason", "a reason that holds the text", "one that does not: it is kept in the log")
-    return memory.privacy.text(reason)
+    return gate.text(reason)
 
 
 class Eraser:
     """Erases in one session, as its options say, and in the branches that share what is erased."""
 
-    def __init__(self, memory: AsyncMemory, options: Options, store: Store) -> None:
-        self._memory, self._options, self._store = memory, options, store
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope, self._options, self._store = scope, scope.options, scope.store
 
     async def erase(
         self, selection: Selection, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
@@ -73,7 +68,7 @@ class Eraser:
         """
         done, lost = Erased(), Lost()
         again = selection.sees_all or selection.mentions is not None
-        async for look in self._looks(self._options.key, again=again, seen=seen):
+        async for look in self._looks(self._scope.key, again=again, seen=seen):
             found = await selection.find(self._store, self._options, look.head, look.seen)
             silence = await self._telling(look, selection.mentions)
             if found or silence:
@@ -123,7 +118,7 @@ class Eraser:
             silence=silence,
             detail=dict(detail or {}),
         )
-        async with drop_derived(self._memory, self._options, self._store, seqs) as unmade:
+        async with self._scope.drop_derived(seqs) as unmade:
             before = await self.standing([key.session, *branches])
             look.found = True
             try:
@@ -136,7 +131,7 @@ class Eraser:
         gone = set(told[0].seqs) if told else set()  # else it was cleared since
         if gone:
             facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
-            await self._memory.observers.emit("erased", key.session, facts, self._memory.runner.wait)
+            await self._scope.memory.tell("erased", key.session, **facts)
         media = sum(media_in(entry) for entry in found if entry.seq in gone)
         done = Erased(entries=len(gone), branches=tuple(branches), media=media)
         return done + unmade.done, await self.lost(before)
@@ -144,8 +139,8 @@ class Eraser:
     async def sharing(self, found: Sequence[Entry]) -> list[str]:
         """Return the other sessions that share some of these entries."""
         ids, sharing = {entry.seq: entry.id for entry in found}, []
-        for branch in await self._store.branches(self._options.key) if ids else ():
-            there = await self._store.fetch(self._options.key._replace(session=branch), ids)
+        for branch in await self._store.branches(self._scope.key) if ids else ():
+            there = await self._store.fetch(self._scope.key._replace(session=branch), ids)
             if any(one.id == ids[one.seq] for one in there):
                 sharing.append(branch)
         return sharing
@@ -158,7 +153,7 @@ class Eraser:
         """
         lost, done = Lost(), set[str]()
         for _ in range(LOOKS if mentions is not None else 0):
-            new = set(await self._store.branches(self._options.key)) - done
+            new = set(await self._store.branches(self._scope.key)) - done
             if not new:
                 break
             for branch in sorted(new):
@@ -168,7 +163,7 @@ class Eraser:
 
     async def _hushed(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
         lost = Lost()
-        async for look in self._looks(self._options.key._replace(session=branch), again=True):
+        async for look in self._looks(self._scope.key._replace(session=branch), again=True):
             if silence := await self._telling(look, mentions):
                 lost = _merged(lost, (await self._committed(look, (), silence, reason))[1])
         return lost
@@ -207,22 +202,13 @@ class Eraser:
         rebuilt, style = 0, self._options.chosen(None).style
         fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
         for name, summaries in lost.items():
-            options = self._options.of(name)
+            scope = self._scope.of(name)
             for made in summaries:
-                compactor = self._compactor(options, mentions)
+                compactor = Compactor.of(scope, without=mentions)
                 result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
-                await self._watch(options, compactor).tell(compactor, result)
+                await AutoCompaction(scope).tell(compactor, result)
                 rebuilt += result.done
         return rebuilt
-
-    def _watch(self, options: Options, compactor: Compactor) -> AutoCompaction:
-        return AutoCompaction(self._memory, options, lambda: compactor)
-
-    def _compactor(self, options: Options, mentions: Mentions | None) -> Compactor:
-        memory, snapshots = self._memory, SnapshotReader(self._store, options)
-        made = (snapshots, options, memory.clock, memory.summarizer(options.summarizer), memory.privacy)
-        maker = SummaryMaker(*made) if mentions is None else SummaryMakerWithout(*made, mentions)
-        return Compactor(self._store, memory.runner, options, memory.clock, snapshots, maker)
 
 
 class _Look:

@@ -9,7 +9,6 @@ until all branches are done with what came of it. So, after a kill, the same aga
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import spans
@@ -17,17 +16,14 @@ from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.mentions import Mentions, finder, summary_mentions
-from palimpsest.sessions.derived import drop_derived
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery, Selection
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import SessionInfo, Store
-
-if TYPE_CHECKING:
-    from palimpsest.sessions.memory import AsyncMemory
 
 PAGE = 1000
 """Sessions that are listed at once."""
@@ -45,7 +41,7 @@ Progress = Callable[[int, int], object]
 
 
 async def forget(
-    memory: AsyncMemory,
+    scope: MemoryScope,
     *,
     user: str | None,
     session: str | None,
@@ -65,11 +61,11 @@ async def forget(
     check_progress(progress)
     if given[0] in ("session", "tenant"):
         check_id(subjects[given[0]], given[0])
-    if tenant is not None and tenant != memory.tenant:
-        raise ConfigError("tenant", tenant, f"{memory.tenant!r}, whose memory this is; open one of the other tenant")
+    if tenant is not None and tenant != scope.tenant:
+        raise ConfigError("tenant", tenant, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")
     if dry_run is not True and dry_run is not False:
         raise ConfigError("dry_run", dry_run, "True or False")
-    if not (dry_run or memory.store.writable):
+    if not (dry_run or scope.store.writable):
         raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
     query: Query | None = None
     if isinstance(matches, Query):
@@ -77,7 +73,7 @@ async def forget(
     elif user is not None or matches is not None:
         query = Query(user=user, text=matches)
     mentions = finder(query.text) if query is not None and query.text is not None else None
-    forgetting = Forgetting(memory, checked_reason(memory, reason, mentions), dry_run, progress or _nobody)
+    forgetting = Forgetting(scope, checked_reason(scope.gate, reason, mentions), dry_run, progress or _nobody)
     if session is not None:
         done = await forgetting.session(session)
     elif query is not None:
@@ -86,7 +82,7 @@ async def forget(
         done = await forgetting.everything()
     if dry_run:
         return done + Erased(dry_run=True)
-    return done + Erased(remains=await memory.store.scrub())
+    return done + Erased(remains=await scope.store.scrub())
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:
@@ -115,15 +111,15 @@ class Picked:
 class Forgetting:
     """One run over sessions of a memory."""
 
-    def __init__(self, memory: AsyncMemory, reason: str, dry_run: bool, progress: Progress) -> None:
-        self._memory, self._store = memory, memory.store
+    def __init__(self, scope: MemoryScope, reason: str, dry_run: bool, progress: Progress) -> None:
+        self._scope, self._store = scope, scope.store
         self._reason, self._dry_run, self._progress = reason, dry_run, progress
 
     def _key(self, name: str) -> SessionKey:
-        return SessionKey(self._memory.tenant, name)
+        return self._scope.key(name)
 
     def _eraser(self, name: str) -> Eraser:
-        return Eraser(self._memory, self._options(name), self._store)
+        return Eraser(SessionScope(self._scope, self._options(name)))
 
     def _options(self, name: str) -> Options:
         return Options(self._key(name))
@@ -132,7 +128,7 @@ class Forgetting:
         """The tenant's sessions."""
         found: list[SessionInfo] = []
         while True:
-            page = await self._store.sessions(self._memory.tenant, after=found[-1].session if found else "", limit=PAGE)
+            page = await self._store.sessions(self._scope.tenant, after=found[-1].session if found else "", limit=PAGE)
             found += page
             if len(page) < PAGE:
                 return found
@@ -176,7 +172,7 @@ class Forgetting:
         return done
 
     async def _items(self) -> Erased:
-        return Erased(items=await self._store.clear_items(self._memory.tenant, dry_run=self._dry_run))
+        return Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
 
     async def _removed(self, name: str, *, everywhere: bool) -> tuple[Erased, Lost]:
         """Delete a session, with what others add meanwhile; before that, `everywhere`, erase what branches share of it.
@@ -215,20 +211,20 @@ class Forgetting:
 
         With `certainly` that goes, too.
         """
-        key, options = self._key(name), self._options(name)
-        found = await SelectedAll().find(self._store, options, head)
+        session = SessionScope(self._scope, self._options(name))
+        found = await SelectedAll().find(self._store, session.options, head)
         own = await self._alone(name, found)
-        async with drop_derived(self._memory, options, self._store, None) as unmade:
+        async with session.drop_derived(None) as unmade:
             try:
-                await self._store.delete(key, expect=head.revision)
+                await self._store.delete(session.key, expect=head.revision)
             except Conflict:
                 if not certainly:
                     return None
-                await self._store.delete(key)
+                await self._store.delete(session.key)
                 await unmade.again()
         if found:
             facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
-            await self._memory.observers.emit("erased", name, facts, self._memory.runner.wait)
+            await session.tell("erased", **facts)
         return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmade.done
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:

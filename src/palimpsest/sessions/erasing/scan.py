@@ -28,14 +28,16 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
+from palimpsest.sessions.erasing.eraser import Eraser
+from palimpsest.sessions.erasing.selection import SelectedIds
 from palimpsest.sessions.history import since
-from palimpsest.sessions.options import check_id
+from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import Store
 from palimpsest.stores.rewriting import Rewritable
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
-    from palimpsest.sessions.memory import AsyncMemory, Privacy
 
 PAGE, BATCH = 1000, 256
 """Sessions, and entries, that are read at once."""
@@ -83,8 +85,8 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def scan(
-    memory: AsyncMemory,
-    privacy: Privacy | None,
+    scope: MemoryScope,
+    privacy: object,
     *,
     session: str | None,
     apply: bool,
@@ -92,7 +94,7 @@ async def scan(
     progress: Progress | None,
 ) -> Scanned:
     """Scan a memory; see `AsyncMemory.scan`."""
-    redactor = memory.privacy.redactor if privacy is None else gate_of(privacy).redactor
+    redactor = scope.gate.redactor if privacy is None else gate_of(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
     check_whole(sample, "sample")
@@ -101,15 +103,15 @@ async def scan(
         raise ConfigError("apply", apply, "True or False")
     if session is not None:
         check_id(session, "session")
-        if await memory.store.head(SessionKey(memory.tenant, session)) is None:
+        if await scope.store.head(scope.key(session)) is None:
             raise SessionNotFound(session)
     if apply:
-        await _check_rewritable(memory.store)
-    scanner = _Scanner(memory, redactor.afresh(), apply=apply, sample=sample)
+        await _check_rewritable(scope.store)
+    scanner = _Scanner(scope, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
     busy: tuple[str, ...] = ()
     for _ in range(PASSES):
-        left = [session] if session is not None and not done else await _left(memory, session, done, apply)
+        left = [session] if session is not None and not done else await _left(scope, session, done, apply)
         if not left:
             break
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
@@ -119,8 +121,8 @@ async def scan(
             if progress is not None:
                 progress(len(done), total)
     else:
-        busy = (BUSY,) if await _left(memory, session, done, apply) else ()
-    return scanner.result(len(done), busy + (await memory.store.scrub() if apply else ()))
+        busy = (BUSY,) if await _left(scope, session, done, apply) else ()
+    return scanner.result(len(done), busy + (await scope.store.scrub() if apply else ()))
 
 
 async def _check_rewritable(store: Store) -> None:
@@ -131,14 +133,14 @@ async def _check_rewritable(store: Store) -> None:
     await store.tenants()  # which an encrypted store can as far as the one below it can
 
 
-async def _left(memory: AsyncMemory, only: str | None, done: set[str], apply: bool) -> list[str]:
+async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
     """The sessions that are still to be looked at: all, or the branches of one, which have copies of what it has."""
     if only is not None:
-        branches = await memory.store.branches(SessionKey(memory.tenant, only)) if apply else []
+        branches = await scope.store.branches(scope.key(only)) if apply else []
         return [name for name in branches if name not in done]
     found: list[str] = []
     after = ""
-    while page := await memory.store.sessions(memory.tenant, after=after, limit=PAGE):
+    while page := await scope.store.sessions(scope.tenant, after=after, limit=PAGE):
         found += [one.session for one in page if one.session not in done]
         after = page[-1].session
     return found
@@ -156,8 +158,8 @@ class _Seen(NamedTuple):
 class _Scanner:
     """Scans sessions and sums up what is found."""
 
-    def __init__(self, memory: AsyncMemory, redactor: Redactor, *, apply: bool, sample: int) -> None:
-        self._memory, self._store, self._redactor = memory, memory.store, redactor
+    def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool, sample: int) -> None:
+        self._scope, self._store, self._redactor = scope, scope.store, redactor
         self._applies, self._most = apply, sample
         self._portion = PORTION
         self._entries = self._summaries = self._withheld = self._redacted = 0
@@ -182,7 +184,7 @@ class _Scanner:
     async def session(self, name: str) -> None:
         """Scan a session until nothing has been added to it while it was looked at."""
         try:
-            await self._scan(SessionKey(self._memory.tenant, name))
+            await self._scan(self._scope.key(name))
         except StoreCorrupt:
             self._refused[name, ""] = Unchecked(name, "session", UNREADABLE)
 
@@ -216,7 +218,7 @@ class _Scanner:
     async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Findings, _Seen]:
         """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
         found = Findings(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
-        run = self._memory.runner.run
+        run = self._scope.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
             batch, after = await self._batch(key, after, head.next_seq, found)
@@ -289,10 +291,10 @@ class _Scanner:
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
         from palimpsest.sessions.derived import Unmaking
 
-        async with Unmaking(self._memory.derivations, self._store, key, sorted(found.entries)):
+        async with Unmaking(self._scope.derivations, self._store, key, sorted(found.entries)):
             done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
         if done:
-            await self._memory.observers.emit("redacted", key.session, figures, self._memory.runner.wait)
+            await self._scope.tell("redacted", key.session, **figures)
         return done
 
     async def _rewritten(self, key: SessionKey, head: Head, found: Findings) -> bool:
@@ -330,11 +332,13 @@ class _Scanner:
 
     async def _erase(self, key: SessionKey, ids: set[str]) -> None:
         """Erase what is withheld, in every branch, with what summaries tell of it."""
-        session = self._memory.session(key.session)
+        eraser = Eraser(SessionScope(self._scope, Options(key)))
         try:
-            await session.erase(sorted(ids), reason="withheld")
+            done, lost = await eraser.erase(SelectedIds(sorted(ids)), self._scope.gate.text("withheld"))
         except EntryNotFound:  # the session was cleared meanwhile, or another is in its place
             return
+        self._scope.let_go(key)
+        await eraser.finished(done, lost, None)
         self._withheld += len(ids)
         self._redacted += len(ids)
 

@@ -36,14 +36,14 @@ class Erasing(Flushing):
         from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
         from palimpsest.sessions.erasing.selection import SelectedByQuery
 
-        self._may_write()
+        self._scope.may_write()
         selection = _selection(what)
-        reason = checked_reason(self._memory, reason, selection.mentions)
-        eraser = Eraser(self._memory, self._options, self._store)
+        reason = checked_reason(self._gate, reason, selection.mentions)
+        eraser = Eraser(self._scope)
         done, lost = await eraser.erase(selection, reason)
         if isinstance(selection, SelectedByQuery):
             done += Erased(remains=selection.remains(self.id))
-        self._let_go()
+        self._scope.let_go()
         return await eraser.finished(done, lost, selection.mentions)
 
     async def repair(self) -> Erased:
@@ -56,10 +56,10 @@ class Erasing(Flushing):
         from palimpsest.sessions.erasing.eraser import Eraser
         from palimpsest.sessions.erasing.selection import SelectedDamaged
 
-        self._may_write()
-        eraser = Eraser(self._memory, self._options, self._store)
+        self._scope.may_write()
+        eraser = Eraser(self._scope)
         done, lost = await eraser.erase(SelectedDamaged(), "damaged")
-        self._let_go()
+        self._scope.let_go()
         return await eraser.finished(done, lost, None)
 
     async def clear(self) -> int:
@@ -67,28 +67,25 @@ class Erasing(Flushing):
 
         What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
         """
-        from palimpsest.sessions.derived import drop_derived
-
-        self._may_write()
-        self._let_go()
+        self._scope.may_write()
+        self._scope.let_go()
         head = await self._reader.head()
         if head.next_seq == head.first_seq:
             return 0
         detail = {"entries": head.entries}
         change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
-        async with drop_derived(self._memory, self._options, self._store, None) as unmade:
+        async with self._scope.drop_derived(None) as unmade:
             try:
-                after = await self._store.commit(self._options.key, change)
+                after = await self._scope.store.commit(self._scope.key, change)
             except Conflict:  # it was deleted meanwhile
                 return 0
             if after.revision != head.revision + 1:
                 await unmade.again()  # somebody added meanwhile: that went, too, and something was made of it
-        told = await self._store.records(self._options.key, after=after.revision - 1, before=after.revision + 1)
+        told = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
         entries = int(told[0].detail["entries"]) if told else head.entries  # else it was cleared again
-        self._last = None
-        await self._store.scrub(whole=False)
-        facts = {"entries": entries}
-        await self._memory.observers.emit("session:cleared", self.id, facts, self._memory.runner.wait)
+        self._scope.sent = None
+        await self._scope.store.scrub(whole=False)
+        await self._scope.tell("session:cleared", entries=entries)
         return entries
 
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, BinaryIO
 from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
 from palimpsest.formats import find_format
 from palimpsest.log.checks import check_file, check_progress, unfit
+from palimpsest.privacy.gate import Gate
 from palimpsest.sessions.importing.importer import OTHERS, Importer, ImportReport
 from palimpsest.sessions.options import check_id
+from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.session import AsyncSession
 from palimpsest.transfer.sources import SOURCES, Piece
 from palimpsest.transfer.sources.limits import Given, Limits, limits_of
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.memory import AsyncMemory
     from palimpsest.transfer.sources.files import SourceFile
 
 AT_ONCE = 64
@@ -27,7 +29,8 @@ Progress = Callable[[int, int | None], object]
 
 
 async def import_file(
-    memory: AsyncMemory,
+    scope: MemoryScope,
+    open_session: Callable[[str], AsyncSession],
     path: str | os.PathLike[str] | BinaryIO,
     *,
     source: str,
@@ -39,7 +42,7 @@ async def import_file(
     progress: Progress | None,
     limits: Given,
 ) -> ImportReport:
-    """Take what a file holds into the memory; see `AsyncMemory.import_file`."""
+    """As `AsyncMemory.import_file` says. `open_session` gives the session of an id."""
     check_file(path, "path", "read")
     check_progress(progress)
     if source != "auto":
@@ -51,18 +54,18 @@ async def import_file(
     if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
         raise ConfigError("key", key, "a text that names this import, or None")
     most = limits_of(limits)
-    run, finish = memory.runner.run, memory.runner.finish
+    run, finish = scope.runner.run, scope.runner.finish
     file: SourceFile = await run(_opened, path, strict, most)
     try:
         if strict:
-            checking = Checking(memory, session_id)
+            checking = Checking(scope.gate, session_id)
             _, _, pieces = await run(_pieces, file, source, format, branches)
             while chunk := await run(_next, pieces):
                 for piece in chunk:
                     checking.take(piece)
             await run(file.again)
         found, taken, pieces = await run(_pieces, file, source, format, branches)
-        importer = Importer(memory, file.stem, session_id, key, most.refused)
+        importer = Importer(scope, open_session, file.stem, session_id, key, most.refused)
         if file.others:
             importer.left_out[OTHERS] = file.others
         while chunk := await run(_next, pieces):
@@ -100,8 +103,8 @@ def _next(pieces: Iterator[Piece]) -> list[Piece]:
 class Checking:
     """Looks at every piece before anything is stored. Raises ImportFailed at the first fault."""
 
-    def __init__(self, memory: AsyncMemory, session: str | None) -> None:
-        self._memory, self._given = memory, session
+    def __init__(self, gate: Gate, session: str | None) -> None:
+        self._gate, self._given = gate, session
 
     def take(self, piece: Piece) -> None:
         """Look at one piece."""
@@ -114,8 +117,8 @@ class Checking:
             if piece.export is not None:
                 from palimpsest.transfer.reading import imported
 
-                imported(piece.export, gate=self._memory.privacy)
-            self._memory.privacy.shown(piece.entries)
+                imported(piece.export, gate=self._gate)
+            self._gate.shown(piece.entries)
         except PalimpsestError as fault:
             raise ImportFailed(_where(piece.place), str(fault)) from fault
 

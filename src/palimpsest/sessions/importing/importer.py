@@ -8,8 +8,8 @@ nothing, and a file that has grown adds what is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,15 +20,15 @@ from palimpsest.errors import (
     ImportFailed,
     InvalidEntry,
     PrivacyRefused,
-    SessionNotFound,
 )
 from palimpsest.log.entry import Entry, derived_ids
+from palimpsest.log.head import Head
+from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
+from palimpsest.sessions.options import check_id
+from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.session import AsyncSession
 from palimpsest.transfer.sources import Conversation, Piece
-
-if TYPE_CHECKING:
-    from palimpsest.sessions.memory import AsyncMemory
-    from palimpsest.sessions.session import AsyncSession
 
 BATCH = 256
 
@@ -72,8 +72,17 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 class Importer:
     """Takes the pieces of one file into a memory, in order."""
 
-    def __init__(self, memory: AsyncMemory, stem: str, session: str | None, key: str | None, most: int) -> None:
-        self._memory, self._stem, self._given, self._key, self._most = memory, stem, session, key or "", most
+    def __init__(
+        self,
+        scope: MemoryScope,
+        open_session: Callable[[str], AsyncSession],
+        stem: str,
+        session: str | None,
+        key: str | None,
+        most: int,
+    ) -> None:
+        self._scope, self._gate, self._open = scope, scope.gate, open_session
+        self._stem, self._given, self._key, self._most = stem, session, key or "", most
         self._sessions: dict[str, Imported] = {}
         self._refused: list[Refused] = []
         self.left_out: dict[str, int] = {}
@@ -96,14 +105,14 @@ class Importer:
 
     def _refuse(self, piece: Piece, why: object) -> None:
         if len(self._refused) < self._most:
-            self._refused.append(Refused(piece.place, self._memory.privacy.redact(str(why))))
+            self._refused.append(Refused(piece.place, self._gate.redact(str(why))))
         else:
             self.left_out[MORE] = self.left_out.get(MORE, 0) + 1
 
     async def take(self, piece: Piece) -> None:
         """Take one piece; what is wrong with it goes into the report."""
         for why, count in piece.left_out.items():
-            reason = self._memory.privacy.redact(why)
+            reason = self._gate.redact(why)
             self.left_out[reason] = self.left_out.get(reason, 0) + count
         if piece.fault is not None:
             self._refuse(piece, piece.fault)
@@ -146,7 +155,7 @@ class Importer:
             raise ConfigError("session_id", None, "the id of a session: nothing in the file or its name gives one")
         number = talk.number if talk is not None else ""
         try:
-            return self._memory.session(name or (f"{self._stem}-{number}" if number else self._stem))
+            return self._open(name or (f"{self._stem}-{number}" if number else self._stem))
         except ConfigError as fault:
             self._refuse(piece, fault)
             self._shut = talk
@@ -223,7 +232,7 @@ class Importer:
                 await self._add_new(session, [one])
 
     def _places(self, session: AsyncSession) -> Places:
-        return Places(self._memory.privacy, self._memory.store, session.options.key)
+        return Places(self._gate, self._scope.store, session.options.key)
 
     def _ids(self, count: int, *name: str | int) -> list[str]:
         return derived_ids(f"import {json.dumps([self._key, *name])}", count)
@@ -249,7 +258,7 @@ class Importer:
     async def _compare(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         """A message that is there with something else in it stays as it is; what it says now is counted."""
         changed = False
-        slots = await self._memory.privacy.entries(self._memory.store, session.options.key, entries)
+        slots = await self._gate.entries(self._scope.store, session.options.key, entries)
         for entry in [slot.kept for slot in slots if slot.kept is not None]:
             try:
                 there = await session.entry(entry.id)
@@ -266,9 +275,7 @@ class Importer:
             return
         seen = await self._revision(session.id)
         given = await session.add_entries(entries)
-        self._memory.withheld.pop(
-            (session.options.key, self._memory.store), None
-        )  # nobody goes on with an interaction of then
+        self._scope.let_go(session.options.key)  # nobody goes on with an interaction of then
         stored = [entry for entry in given if entry.revision]
         if len(stored) < len(given):
             self.left_out[WITHHELD] = self.left_out.get(WITHHELD, 0) + len(given) - len(stored)
@@ -279,36 +286,31 @@ class Importer:
     async def _revision(self, session: str) -> int:
         """The session's revision before anything of this file came into it."""
         if session not in self._seen:
-            try:
-                self._seen[session] = (await self._memory.info(session)).revision
-            except SessionNotFound:
-                self._seen[session] = 0
+            self._seen[session] = (await self._head(session)).revision
         return self._seen[session]
 
     async def _take_export(self, piece: Piece) -> None:
         assert piece.export is not None, "the caller has looked"
         own = piece.export.get("session_id")
         name = self._given or (own if isinstance(own, str) else "")
-        had = await self._entries_in(name)
+        had = (await self._head(name)).entries
         try:
-            session = await self._memory.import_session(piece.export, session_id=self._given, on_conflict="merge")
+            session = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
             self._refuse(piece, fault)
             return
-        new = await self._entries_in(session) - had
+        new = (await self._head(session)).entries - had
         self._count(session, new, len(piece.export["entries"]) - new)
         self._seen.pop(session, None)
 
-    async def _entries_in(self, session: str) -> int:
-        try:
-            return (await self._memory.info(session)).entries
-        except SessionNotFound:
-            return 0
+    async def _head(self, session: str) -> Head:
+        check_id(session, "session")
+        return await self._scope.store.head(self._scope.key(session)) or Head()
 
     def _count(self, session: str, added: int, there: int) -> None:
         before = self._sessions.get(session, Imported(0, 0))
         named = self._talk.title if self._talk is not None else None
-        title = before.title or (named and self._memory.privacy.redact(named))
+        title = before.title or (named and self._gate.redact(named))
         self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
 
 

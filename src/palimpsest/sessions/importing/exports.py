@@ -1,0 +1,41 @@
+"""Taking a session that `export()` gave into a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.sessions.accesses import restore_accesses
+from palimpsest.sessions.options import check_id
+from palimpsest.sessions.scope import MemoryScope
+from palimpsest.transfer.reading import accesses_of, imported
+from palimpsest.transfer.relinking import joining
+
+
+async def import_session(
+    scope: MemoryScope, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str
+) -> str:
+    """As `AsyncMemory.import_session` says."""
+    if on_conflict not in ("error", "replace", "merge"):
+        raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
+    found, dump = imported(data, gate=None if on_conflict == "merge" else scope.gate)
+    key, accesses = scope.key(session_id or found), accesses_of(data, dump)
+    check_id(key.session, "session")
+    if on_conflict == "merge" and await scope.store.head(key) is not None:
+        ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
+        there = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
+        living = joining(dump.entries, dump.head.rewound, there)
+        slots = await scope.gate.entries(scope.store, key, living) if living else []
+        await scope.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
+    else:
+        if on_conflict == "merge":
+            _, dump = imported(data, gate=scope.gate)
+        async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
+            await scope.store.load(key, dump, replace=on_conflict == "replace")
+        await restore_accesses(scope.store, key, accesses)
+        scope.let_go(key)
+        await scope.store.scrub(whole=False)
+    await scope.tell("session:imported", key.session, entries=len(dump.entries))
+    return key.session

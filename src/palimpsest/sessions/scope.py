@@ -1,0 +1,154 @@
+"""What parts share: those of a memory, and those of one open session. No part knows the memory itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.privacy.gate import Gate
+from palimpsest.runtime.events import EventName, Observers
+from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.lease import TURN_SECONDS, Renewals
+from palimpsest.sessions.options import Options
+from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from palimpsest.context.result import Context
+    from palimpsest.sessions.derived import Derivations, Unmaking
+    from palimpsest.sessions.withheld import Withheld
+    from palimpsest.summaries.models import Summarizer
+
+
+class MemoryScope:
+    """What the parts of one memory share. Made once, by the memory; nothing of it changes but that its store opens."""
+
+    def __init__(self, tenant: str, runner: Runner, clock: Callable[[], int], gate: Gate) -> None:
+        self.tenant, self.runner, self.clock, self.gate = tenant, runner, clock, gate
+        self.observers = Observers(runner.redact)
+        self.renewals = Renewals(runner, TURN_SECONDS)
+        self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
+        """What is withheld of open interactions: several objects of one session see it."""
+        self.opened: Store | None = None
+        """The store, from when it is open."""
+        self._derivations: Derivations | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store. Raises ConfigError before it is open."""
+        if self.opened is None:
+            raise ConfigError("memory", "not open yet", "`async with AsyncMemory.open(...) as memory:`")
+        return self.opened
+
+    @property
+    def derivations(self) -> Derivations:
+        """What is made from this tenant's entries."""
+        if self._derivations is None:
+            from palimpsest.sessions.derived import Derivations
+
+            self._derivations = Derivations(self.runner, self.store, self.tenant)
+        return self._derivations
+
+    def key(self, session: str) -> SessionKey:
+        """Return the key of this tenant's session."""
+        return SessionKey(self.tenant, session)
+
+    def summarizer(self, given: object) -> Summarizer | None:
+        """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
+        from palimpsest.summaries.models import as_summarizer
+
+        return as_summarizer(given, self.runner, self.clock)
+
+    def drop_derived(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
+        """What was made from anything of a session, or from these entries of it alone, goes before that does."""
+        from palimpsest.sessions.derived import Unmaking
+
+        return Unmaking(self.derivations, self.store, key, seqs, branches=False)
+
+    def let_go(self, key: SessionKey) -> None:
+        """Forget what is withheld of a session in the memory's store."""
+        self.withheld.pop((key, self.store), None)
+
+    async def tell(self, event: EventName, session: str, /, **facts: Any) -> None:
+        """Tell observers what happened to a session."""
+        await self.observers.emit(event, session, facts, self.runner.wait)
+
+
+class Sent(NamedTuple):
+    """The figures of a context, of one that is not to be kept."""
+
+    counted: int
+    revision: int
+
+    @classmethod
+    def of(cls, context: Context) -> Sent:
+        """The figures of this context."""
+        return cls(context.counted, context.revision)
+
+
+class SessionScope:
+    """What the parts of one open session share.
+
+    Two things of it change: `store`, where an EPHEMERAL session begins anew after each turn, and what the last context
+    came to: `sent`, and `room`, which its budget left for the log, in counted tokens. Contexts write those.
+    """
+
+    def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
+        self.memory, self.options, self.key = memory, options, options.key
+        self.runner, self.clock, self.gate = memory.runner, memory.clock, memory.gate
+        self.observers, self.withheld = memory.observers, memory.withheld
+        self.store = store or self._own_store()
+        self.sent: Context | Sent | None = None
+        self.room: int | None = None
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether nothing of the session is written to the memory's store."""
+        return self.options.persistence == "ephemeral"
+
+    @property
+    def place(self) -> tuple[SessionKey, Store]:
+        """Where the session is, as `withheld` knows it."""
+        return self.key, self.store
+
+    def _own_store(self) -> Store:
+        if not self.is_ephemeral:
+            return self.memory.store
+        from palimpsest.stores.overlay import Overlay
+
+        return Overlay(self.memory.store, self.clock)
+
+    def begin_anew(self) -> None:
+        """Forget all that an EPHEMERAL session has added."""
+        self.store, self.sent = self._own_store(), None
+
+    def of(self, session: str) -> SessionScope:
+        """The scope of another session, such as a branch, in the same store and with the same options."""
+        return SessionScope(self.memory, self.options.of(session), self.store)
+
+    def may_write(self) -> None:
+        """Raise ConfigError in a session that was opened to read."""
+        if self.options.readonly:
+            raise ConfigError("readonly", True, "False, for a session that writes")
+
+    async def head(self) -> Head:
+        """The session's head; an empty one for a session that does not exist."""
+        return await self.store.head(self.key) or Head()
+
+    def let_go(self) -> None:
+        """Forget what is withheld: its interaction is over."""
+        self.withheld.pop(self.place, None)
+
+    def drop_derived(self, seqs: Collection[int] | None) -> Unmaking:
+        """What was made from these entries (None: from anything of the session) goes before they do, in every branch.
+
+        Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
+        """
+        from palimpsest.sessions.derived import Unmaking
+
+        return Unmaking(None if self.is_ephemeral else self.memory.derivations, self.store, self.key, seqs)
+
+    async def tell(self, event: EventName, /, **facts: Any) -> None:
+        """Tell observers what happened."""
+        await self.observers.emit(event, self.key.session, facts, self.runner.wait)
