@@ -118,3 +118,19 @@ def test_rooms_stand_on_few_floors() -> None:
 
     assert in_circles(graph) == set()
     assert floors(graph) <= 11
+
+
+def test_parts_are_held_and_not_inherited() -> None:
+    """No class of the package of sessions inherits from a class there that inherits from a third one there."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for module, path in modules().items()
+        if module.startswith("palimpsest.sessions.")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    variants = {name for name, own in bases.items() if own & bases.keys()}
+
+    assert {name for name in variants if bases[name] & variants} == set()
+    assert bases["AsyncSession"] == bases["AsyncMemory"] == set()
+    assert variants

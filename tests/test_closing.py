@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,3 +156,23 @@ def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: s
             closer.end()
 
     assert kept(where) == 8
+
+
+def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Path) -> None:
+    """Nothing is said of a memory that was not closed while a session of it is in use; then a warning is."""
+
+    def missed() -> list[str]:
+        gc.collect()
+        return [str(one.message) for one in told if "was not closed" in str(one.message)]
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session = Memory.open(tmp_path / "log.db").session("one")
+        session.add_user_message("hello")
+        session.context()
+        in_use = missed()
+
+        del session
+
+        assert in_use == []
+        assert missed() == [f"the memory over sqlite:///{tmp_path}/log.db was not closed"]

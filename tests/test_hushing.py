@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Iterator
+from inspect import isfunction
+from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, MissingExtra
+from palimpsest import AsyncMemory, AsyncSession, ConfigError, MissingExtra
 from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy.errors import redact_error
 
@@ -100,3 +103,19 @@ def test_a_refusal_says_why_nothing_is_told() -> None:
 
     assert (fault.rule, fault.kind) == ("redact_patterns[0]", "timeout")
     assert "it takes too long" in str(fault)
+
+
+@pytest.mark.parametrize("core", [AsyncMemory, AsyncSession])
+def test_every_verb_hushes_its_errors_once(core: type) -> None:
+    """Each public function of a memory and of a session is wrapped by what keeps errors quiet, and by that alone."""
+    verbs = {name: verb for name, verb in vars(core).items() if isfunction(verb) and not name.startswith("_")}
+
+    layers = {name: len(list(_unwrapped(verb))) for name, verb in verbs.items()}
+
+    assert verbs
+    assert {name: number for name, number in layers.items() if number != 1} == {}
+
+
+def _unwrapped(verb: Any) -> Iterator[object]:
+    while (verb := getattr(verb, "__wrapped__", None)) is not None:
+        yield verb

@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from palimpsest.sessions.reading import Interaction as Interaction
     from palimpsest.sessions.reading import Stats as Stats
     from palimpsest.sessions.session import AsyncSession as AsyncSession
-    from palimpsest.sessions.session import TurnEnd as TurnEnd
     from palimpsest.sessions.sync import Memory as Memory
     from palimpsest.sessions.sync import Session as Session
+    from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.stores import SessionInfo as SessionInfo
     from palimpsest.stores.encrypted.keys import Keys as Keys
@@ -157,7 +157,7 @@ _HOMES = {
     "TokenAwareLru": "compaction.evict",
     "TriggerDecision": "compaction",
     "Triggers": "compaction.triggers",
-    "TurnEnd": "sessions.session",
+    "TurnEnd": "sessions.turns",
     "Usage": "log.head",
     "Verification": "sessions.verifying",
     "WrongKey": "errors",

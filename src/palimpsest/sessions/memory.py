@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -384,9 +383,3 @@ class AsyncMemory:
         """
         self._scope.renewals.close()
         await self.runner.close(last=self._scope.opened.close if self._scope.opened is not None else None)
-
-    def __del__(self) -> None:
-        store = self._scope.opened if hasattr(self, "_scope") else None  # it may have been refused
-        if store is not None and store.left_open:
-            told = f"the memory over {store.url} was not closed"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)

@@ -13,15 +13,18 @@ from palimpsest.errors import Conflict, EntryNotFound
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans
-from palimpsest.log.checks import unfit
+from palimpsest.log.checks import check_whole, unfit
 from palimpsest.log.entry import Entry, moment
-from palimpsest.log.head import Head, Usage
+from palimpsest.log.head import Head, SessionKey, Usage
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
 
 BATCH = 512
 """Entries read at once where a whole log is walked."""
+
+FEW, MORE = 8, 256
+"""Entries read at first where a group is wanted, for most groups are smaller, and entries read then."""
 
 END = 2**32 - 1
 """Over every `seq`."""
@@ -117,14 +120,30 @@ class LogReader:
             raise EntryNotFound(self._options.key.session, id)
         return found[0]
 
+    async def entry(self, id: object) -> Entry:
+        """The entry of this id, or of this number, which counts as an access. Raises EntryNotFound."""
+        found = await self.named(id)
+        if self._store.writable and not self._options.readonly:
+            from palimpsest.sessions.accesses import accessed
+
+            await accessed(self._store, self._options, found)
+        return found
+
     async def entries(
-        self, after: int, limit: int | None, *, rewound: bool = False, then: Head | None = None
+        self, after: int, limit: int | None, *, rewound: bool = False, at: int | None = None
     ) -> list[Entry]:
         """The log's entries after a `seq`, oldest first, at most `limit`; those taken back only with `rewound`.
 
-        `then` is the head of another time, to see the log of that.
+        With `at` it is the log as it was at that revision.
         """
+        check_whole(after, "after")
+        check_whole(limit, "limit", or_none=True)
         found: list[Entry] = []
+        then: Head | None = None
+        if at is not None:
+            from palimpsest.sessions.history import History  # few look back
+
+            then = await History(self._store, self._options.key).view(await self.head(), self._options.view, at)
         head = then or (Head() if rewound else await self.head())
         for first, last in spans.visible(
             () if rewound else head.rewound, after, END if then is None else then.next_seq
@@ -268,3 +287,18 @@ def _interaction(members: list[Entry], before: list[Interaction], *, newest: boo
     last = members[-1]
     is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
     return Interaction(index, tuple(members), is_open)
+
+
+async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
+    """Return the group of this entry, whole, with counts; what was rewound is not in it."""
+    members: list[Entry] = []
+    limit = FEW
+    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
+        after = first - 1
+        while after < last:
+            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
+            members += [other for other in near if other.group == entry.group]
+            if not near or near[-1].group != entry.group:
+                return members
+            after, limit = near[-1].seq, MORE
+    return members

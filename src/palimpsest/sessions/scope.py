@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,6 +74,11 @@ class MemoryScope:
     async def tell(self, event: EventName, session: str, /, **facts: Any) -> None:
         """Tell observers what happened to a session."""
         await self.observers.emit(event, session, facts, self.runner.wait)
+
+    def __del__(self) -> None:
+        if self.opened is not None and self.opened.left_open:  # and no session of the memory is left, either
+            told = f"the memory over {self.opened.url} was not closed"
+            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
 
 class Sent(NamedTuple):

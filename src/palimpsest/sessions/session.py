@@ -1,56 +1,271 @@
-"""`AsyncSession`: one conversation. Every verb of it is written here once; `Session` is its synchronous face."""
+"""`AsyncSession`: one conversation. What each verb promises stands here, and nothing else: a part does it.
+
+`Session` is its synchronous face. It is longer than other modules for its docstrings, which are the reference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
-from palimpsest.log import spans
-from palimpsest.log.change import Change
-from palimpsest.log.checks import check_descriptors, check_whole
-from palimpsest.log.entry import Entry
+from palimpsest.log.change import BY_REQUEST, Record
+from palimpsest.log.entry import Entry, Status
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
-from palimpsest.sessions.adding.appender import TurnBuffer
-from palimpsest.sessions.erasing.verbs import Erasing
-from palimpsest.sessions.lease import Lease
-from palimpsest.sessions.scope import Sent
+from palimpsest.sessions.adding.appender import Appender, OpenTurn
+from palimpsest.sessions.adding.verbs import Adding, Content
+from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.options import Options
+from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.turns import TurnEnd, Turns
 
 if TYPE_CHECKING:
+    import os
+
+    from palimpsest.compaction import Strategy
     from palimpsest.context.result import Context
+    from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
-    from palimpsest.sessions.contexts.builder import ContextBuilder
-    from palimpsest.sessions.reading import Interaction, Stats
-    from palimpsest.stores import Store
-
-
-class TurnEnd(msgspec.Struct, frozen=True):
-    """What `end_turn` found: how many entries were added since the turn began, ids of calls still open, and what
-    triggers have led to."""
-
-    added: int
-    open_calls: tuple[str, ...]
-    compactions: tuple[CompactionResult, ...] = ()
-
-
-_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+    from palimpsest.sessions.compacting.verbs import Compacting
+    from palimpsest.sessions.contexts.verbs import Contexts
+    from palimpsest.sessions.erased import Erased
+    from palimpsest.sessions.erasing.query import Query
+    from palimpsest.sessions.erasing.verbs import Erasing
+    from palimpsest.sessions.exporting import Exporting
+    from palimpsest.sessions.history import When
+    from palimpsest.sessions.reading import Interaction, LogReader, Stats
+    from palimpsest.sessions.replacing import Replacing
+    from palimpsest.sessions.timeline import Timeline
+    from palimpsest.sessions.verifying import Verification
+    from palimpsest.transfer.writing import Sink
 
 
 @guarded
-class AsyncSession(Erasing):
+class AsyncSession:
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
     processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
     """
 
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope, self._gate = scope, scope.gate
+        self._auto = LazyAutoCompaction(scope)
+        self._appender = Appender(scope, OpenTurn(scope), self._auto)
+        self._adding = Adding(scope, self._appender)
+        self._turns = Turns(scope, self._appender, self._auto)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._scope.key.session
+
+    @property
+    def options(self) -> Options:
+        """What the session was opened with."""
+        return self._scope.options
+
+    # --- parts, each loaded when it is first asked: a session that only adds needs none of them
+
+    @property
+    def _log(self) -> LogReader:
+        from palimpsest.sessions.reading import LogReader
+
+        return LogReader(self._scope.store, self._scope.options)
+
+    @cached_property
+    def _contexts(self) -> Contexts:
+        from palimpsest.sessions.contexts.verbs import Contexts
+
+        return Contexts(self._scope, self._auto)
+
+    @cached_property
+    def _compacting(self) -> Compacting:
+        from palimpsest.sessions.compacting.verbs import Compacting
+
+        return Compacting(self._scope, self._auto)
+
+    @cached_property
+    def _replacing(self) -> Replacing:
+        from palimpsest.sessions.replacing import Replacing
+
+        return Replacing(self._scope, self._adding, self._appender)
+
+    @cached_property
+    def _erasing(self) -> Erasing:
+        from palimpsest.sessions.erasing.verbs import Erasing
+
+        return Erasing(self._scope)
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        from palimpsest.sessions.timeline import Timeline
+
+        return Timeline(self._scope)
+
+    @cached_property
+    def _exporting(self) -> Exporting:
+        from palimpsest.sessions.exporting import Exporting
+
+        return Exporting(self._scope)
+
+    # --- adding
+
+    async def add_user_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        importance: float | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        """Append what the human said, which starts an interaction, and return its entry.
+
+        `content` is text or a list of parts. `importance` is 0 to 1; a pinned entry is in every context; an
+        entry that has expired is in none. Raises InvalidEntry, and stores nothing, for what is malformed.
+        """
+        return await self._adding.say("user", content, name, metadata, importance, pinned, expires_at)
+
+    async def add_assistant_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        importance: float | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        """Append what the model said and return its entry. Options as in `add_user_message`."""
+        return await self._adding.say("assistant", content, name, metadata, importance, pinned, expires_at)
+
+    async def add_system_message(
+        self,
+        content: Content,
+        *,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        """Append a system message to the log: every context keeps it, as if it were pinned.
+
+        A system prompt that every call brings along belongs into `context(system=…)`, not here.
+        """
+        return await self._adding.say("system", content, name, metadata, None, False, expires_at)
+
+    async def add_tool_call(
+        self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> Entry:
+        """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
+
+        `arguments` is any JSON value, or JSON text as the provider gave it. Without `call_id` one is made.
+        Calls added before the first of them is answered are parallel calls of one group.
+        """
+        return await self._adding.tool_call(name, arguments, call_id, metadata)
+
+    async def add_tool_result(
+        self,
+        name: str | None,
+        output: Any,
+        *,
+        call_id: str | None = None,
+        status: Status = "unknown",
+        metadata: dict[str, Any] | None = None,
+    ) -> Entry:
+        """Append a tool's result and return its entry.
+
+        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool
+        `name`. A result that answers no call is kept, and shown as plain data. `output` is text, or any JSON
+        value, which is kept as JSON text. `status` is success, error, unknown, pending or denied.
+        """
+        return await self._adding.tool_result(name, output, call_id, status, metadata)
+
+    async def add_context(
+        self,
+        text: str,
+        *,
+        name: str,
+        metadata: dict[str, Any] | None = None,
+        pinned: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Entry:
+        """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
+
+        The same text under the same name again adds nothing and returns the entry that is there. A new text
+        supersedes the older one in every context; both stay in the log.
+        """
+        return await self._adding.context(text, name, metadata, pinned, expires_at)
+
+    async def add(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        format: str | None = None,
+        key: str | None = None,
+        statuses: Mapping[str, Status] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> tuple[Entry, ...]:
+        """Append provider messages as one atomic batch and return their entries.
+
+        `messages` is one message or a list of them in `format` (default: the session's). With `key` the
+        batch is idempotent, since its ids derive from the key: adding it again adds nothing, adding it grown
+        adds what is new at its end (so a list of messages that grows can be added whole after every step),
+        and other content at any place raises Conflict. `statuses` gives results a status by call id;
+        `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
+        malformed; then nothing of the batch is stored.
+        """
+        return await self._adding.messages(messages, format, key, statuses, metadata)
+
+    async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
+        """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
+
+        Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
+        has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
+        there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
+        stores nothing, for an entry with a field that is not allowed.
+        """
+        return await self._adding.entries(entries, key)
+
+    async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
+        """Close an open call whose result will not come, and return the result entry that says so.
+
+        Until then a group with an open call is held back from every context. Raises EntryNotFound where no
+        call of this id is open.
+        """
+        return await self._adding.resolve(call_id, status, output)
+
+    async def replace(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        format: str | None = None,
+        key: str | None = None,
+        statuses: Mapping[str, Status] | None = None,
+        metadata: dict[str, Any] | None = None,
+        seen: Context | int | None = None,
+    ) -> tuple[Entry, ...]:
+        """Make these messages the active set, in one step, and return their entries, in the order of the list.
+
+        The messages that the list begins with, and that are active in this order, stay the entries that they are, with
+        id and place. Those from the first new one on are appended. Whatever is left out goes to the archive, pinned or
+        not, as do current summaries; calls that wait there are not open any more. Nothing is destroyed: `entries`,
+        `entry`, `expand` and exports hold it, a rewind brings it back. An empty list leaves nothing active.
+
+        What others add while it runs stays active. With `seen`, a context or a revision, so does all that was added
+        since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
+        happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
+        Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+        """
+        return await self._replacing.replace(messages, format, key, statuses, metadata, seen)
 
     # --- reading
 
@@ -62,41 +277,33 @@ class AsyncSession(Erasing):
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
         only with `rewound`. With `at` it is the log as it was at that revision.
         """
-        check_whole(after, "after")
-        check_whole(limit, "limit", or_none=True)
-        then = None if at is None else await self._past.view(await self._reader.head(), self._options.view, at)
-        return await self._reader.entries(after, limit, rewound=rewound, then=then)
+        return await self._log.entries(after, limit, rewound=rewound, at=at)
 
     async def entry(self, id: str | int) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
         """
-        found = await self._reader.named(id)
-        if self._scope.store.writable and not self._options.readonly:
-            from palimpsest.sessions.accesses import accessed
-
-            await accessed(self._scope.store, self._options, found)
-        return found
+        return await self._log.entry(id)
 
     async def active_entries(self) -> list[Entry]:
         """Return what the session's view shows from now on, oldest first; summaries are not included.
 
         That is what its newest cut has kept, whatever the budget of the next call makes of it.
         """
-        return await self._reader.active(await self._reader.head(), self._scope.clock())
+        return await self._log.active(await self._scope.head(), self._scope.clock())
 
     async def interactions(self) -> list[Interaction]:
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
-        return await self._reader.interactions()
+        return await self._log.interactions()
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._reader.stats(self._scope.clock(), self._snapshots.costs)
+        return await self._log.stats(self._scope.clock(), self._compacting.costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
-        return await self._reader.count()
+        return await self._log.count()
 
     # --- the context
 
@@ -124,82 +331,9 @@ class AsyncSession(Erasing):
         Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown where
         nothing tells any more what was given.
         """
-        from palimpsest.sessions.contexts.builder import ContextBuilder
-        from palimpsest.sessions.contexts.request import ContextRequest
-
-        if system is not None and not isinstance(system, str):
-            raise ConfigError("system", system, "text, or None")
-        if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
-            raise ConfigError("tools", tools, "a list of tools' schemas")
-        if isinstance(view, str):
-            self._gate.refuse([view], "view")
-        call = ContextRequest(
-            system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run
+        return await self._contexts.next(
+            system, tools, format, reserve, max_tokens, max_messages, view, at, dry_run=dry_run
         )
-        own = at is None and view in (None, self._options.view)
-        compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
-        if compacts and self._options.before_turn:
-            await self._watch.turn_ended()
-        whole, revision = await self._with_withheld() if at is None else (None, 0)
-        noted, compacts = compacts, compacts and whole is None
-        if at is not None:
-            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
-
-            builder: ContextBuilder = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
-        else:
-            yields = compacts and self._options.auto_compact == "inline"
-            builder = ContextBuilder(
-                whole or self._scope.store, self._options, call, self._scope.clock(), yields=yields
-            )
-        context = await self._scope.runner.whole(builder.context, reads=True)
-        if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
-            self._scope.room = context.budget.room
-        if builder.overflow is not None:
-            await self._watch.overflowed(*builder.overflow)
-            builder = ContextBuilder(self._scope.store, self._options, call, self._scope.clock())
-            context = await self._scope.runner.whole(builder.context, reads=True)
-        if whole is not None:
-            builder.changed = None
-            context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
-        await self._tell(builder, context)
-        if at is None:
-            self._scope.sent = context if whole is None else Sent.of(context)
-        if noted:
-            await self._note_prompt(context)
-        if compacts and self._options.auto_compact == "background":
-            await self._evicted(builder, context)
-        return context
-
-    async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
-        """Have what a cut has evicted summarised."""
-        cut = builder.changed.detail if builder.changed is not None else {}
-        if cut.get("evicted") and context.budget:
-            await self._watch.overflowed(cut["tokens_before"], context.budget.room)
-
-    async def _with_withheld(self) -> tuple[Store | None, int]:
-        """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
-        held = self._scope.withheld.get(self._scope.place)
-        if held is None:
-            return None, 0
-        head = await self._reader.head()
-        whole = await self._scope.runner.whole(lambda: held.session(head), reads=True)
-        if whole is None:
-            self._scope.let_go()
-        return whole, head.revision
-
-    async def _tell(self, builder: Any, context: Context) -> None:
-        observers, told = self._scope.observers, self._gate.redact
-        for text, failure in builder.layout_reader.failures.items():
-            if observers.first_failure(self.id, text):
-                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
-        if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
-            change = builder.changed
-            facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
-            await self._scope.tell("cut", **facts)
-            if change.detail.get("evicted"):
-                await self._scope.tell("evicted", **facts)
-        if context.problems:
-            await self._scope.tell("context:over_budget", tokens=context.tokens)
 
     async def record_usage(
         self,
@@ -216,63 +350,15 @@ class AsyncSession(Erasing):
         last). For a model without a public tokenizer the ratio of reported to counted tokens scales the budget from the
         next cut on, within bounds: a report beyond them is named in the warnings of contexts.
         """
-        for name, value in (
-            ("input_tokens", input_tokens),
-            ("output_tokens", output_tokens),
-            ("cached_tokens", cached_tokens),
-        ):
-            check_whole(value, name)
-        if cached_tokens > input_tokens:
-            raise ConfigError("cached_tokens", cached_tokens, f"at most input_tokens ({input_tokens}). {_PART_OF}")
-        if context is not None and not hasattr(context, "counted"):
-            raise ConfigError("context", context, "the Context that was sent, or None for the last one")
-        self._scope.may_write()
-        head = await self._reader.head()
-        before = head.usage or Usage(input_tokens=0)
-        sent = context or self._scope.sent
-        usage = Usage(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            cached_tokens=cached_tokens,
-            counted=sent.counted if sent is not None else 0,
-            margin=self._options.default_factor(),
-            epoch=head.epoch,
-            revision=sent.revision if sent is not None else head.revision,
-            stale=sent is not None and sent.revision < head.compaction,
-            calls=before.calls + 1,
-            total_input=before.total_input + input_tokens,
-            total_output=before.total_output + output_tokens,
-            total_cached=before.total_cached + cached_tokens,
-        )
-        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
-        await self._scope.tell("usage:recorded", usage=usage)
-        return usage
-
-    # --- pins
+        return await self._contexts.record_usage(input_tokens, output_tokens, cached_tokens, context)
 
     async def pin(self, *ids: str | int) -> None:
         """Keep these entries in every context. They stay in place until a cut passes them."""
-        await self._pin(ids, unpin=False)
+        await self._replacing.pin(ids, unpin=False)
 
     async def unpin(self, *ids: str | int) -> None:
         """Let go of pins, from the next cut on."""
-        await self._pin(ids, unpin=True)
-
-    async def _pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
-        self._scope.may_write()
-        named, reason = tuple(ids), "unpinned" if unpin else "pinned"
-        while named:
-            head = await self._reader.head()
-            seqs = tuple([(await self._reader.named(id)).seq for id in named])
-            for seq in seqs if not unpin else ():
-                if spans.within(head.rewound, seq):
-                    raise EntryNotFound(self.id, f"{seq}, which was rewound")
-            change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
-            try:
-                await self._scope.store.commit(self._scope.key, change)
-                return
-            except Conflict:  # it was deleted; another may be in its place
-                continue
+        await self._replacing.pin(ids, unpin=True)
 
     # --- turns
 
@@ -285,38 +371,7 @@ class AsyncSession(Erasing):
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
         for nobody.
         """
-        if not isinstance(atomic, bool):
-            raise ConfigError("atomic", atomic, "True or False")
-        if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
-            raise ConfigError("wait", wait, "a number of seconds, 0 or more, or None: as long as the other run lives")
-        return self._turn(atomic, wait)
-
-    @asynccontextmanager
-    async def _turn(self, atomic: bool, wait: float | None) -> AsyncIterator[AsyncSession]:
-        if self._in_turn:
-            raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
-        try:
-            self._added, self._in_turn = 0, True
-            if atomic:
-                self._buffer = TurnBuffer()
-            else:
-                renewals, runner = self._scope.memory.renewals, self._scope.runner
-                self._lease = Lease(self._scope.store, runner, self._scope.key, "turn", renewals.seconds)
-                try:
-                    await self._lease.take(renewals, wait)
-                except OSError as fault:
-                    check_descriptors(fault)
-                    raise
-            yield self
-            await self.end_turn()
-        except BaseException:
-            self._forget()
-            raise
-        finally:
-            try:
-                await self._left()
-            finally:
-                await self._left()  # an interrupt may have cut the first one short
+        return self._turns.turn(self, atomic, wait)
 
     async def end_turn(self) -> TurnEnd:
         """Say that a run of the model is over: commit what an atomic turn gathered, compact where a trigger says so,
@@ -325,31 +380,138 @@ class AsyncSession(Erasing):
         INCREMENTAL has stored everything already. FLUSH without `archive` destroys what compactions have replaced. What
         an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
         """
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None and buffer.slots:
-            await self._commit(buffer.slots, given_ids=buffer.given_ids)
-        self._scope.let_go()
-        await self._release()
-        flushes = self._options.persistence == "flush" and not self._options.archive
-        done = await self._watch.turn_ended(self._flush if flushes else None)
-        end = TurnEnd(self._added, (await self._reader.head()).open_calls, done)
-        self._forget()
-        await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
-        self._added = 0
-        return end
+        return await self._turns.end()
 
-    def _forget(self) -> None:
-        """Let go of what an EPHEMERAL session has added."""
-        self._scope.let_go()
-        if self._options.persistence == "ephemeral":
-            self._scope.begin_anew()
-            self._watched = None
+    # --- compaction
 
-    async def _left(self) -> None:
-        self._buffer, self._in_turn = None, False
-        await self._release()
+    async def compact(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        *,
+        dry_run: bool = False,
+        threshold: float | None = None,
+        force: bool = True,
+    ) -> CompactionResult:
+        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
 
-    async def _release(self) -> None:
-        if self._lease is not None:
-            await self._lease.give_back()
-            self._lease = None
+        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
+        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
+        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
+        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
+        `entry` reach it; only the neuralyzer destroys.
+
+        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        """
+        return await self._compacting.compact(strategy, dry_run=dry_run, threshold=threshold, force=force)
+
+    async def summaries(self, *, history: bool = False) -> list[Summary]:
+        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+
+        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        """
+        return await self._compacting.summaries(history=history)
+
+    async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
+        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+
+        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        """
+        return await self._compacting.expand(summary)
+
+    async def restore(self, summary: Summary | str | None = None) -> int:
+        """Bring the entries that a current summary covers back into the active set; return how many there are.
+
+        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        """
+        return await self._compacting.restore(summary)
+
+    async def verify(self) -> Verification:
+        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+
+        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
+        not hold together, and is empty for a session that is whole.
+        """
+        return await self._compacting.verify()
+
+    # --- erasing
+
+    async def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
+        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
+
+        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
+        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
+        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
+
+        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
+        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
+        query cannot look into what is damaged: `remains` of the report names it.
+
+        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
+        removed, ConfigError for what is not accepted: then nothing is erased.
+        """
+        return await self._erasing.erase(what, reason)
+
+    async def repair(self) -> Erased:
+        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
+
+        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
+        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
+        a backup first, if there is one.
+        """
+        return await self._erasing.repair()
+
+    async def clear(self) -> int:
+        """Destroy every entry of the session for good and return how many there were; the session stays.
+
+        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
+        """
+        return await self._erasing.clear()
+
+    # --- the past, and elsewhere
+
+    async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return what happened to the session, oldest first, one record a revision.
+
+        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
+        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        """
+        return await self._timeline.history(after, before)
+
+    async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
+        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+
+        The branch shares every entry before that point, with id, number and counts, and goes its own way from
+        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
+        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
+        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        """
+        return type(self)(await self._timeline.fork(session_id, at))
+
+    async def rewind(self, to: When) -> int:
+        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+
+        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
+        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
+        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+        """
+        return await self._timeline.rewind(to)
+
+    async def export(self) -> dict[str, Any]:
+        """Return the whole session as plain JSON values: entries with state and links, records, usage.
+
+        `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
+        the session faster than it can be read.
+        """
+        return await self._exporting.export()
+
+    async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
+
+        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
+        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
+        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
+        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
+        OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
+        """
+        return await self._exporting.export_to(file, format)

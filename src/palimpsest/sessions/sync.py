@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -14,22 +13,24 @@ from palimpsest.formats import Message
 from palimpsest.log.change import BY_REQUEST, Record
 from palimpsest.log.entry import Entry, Status, now_us
 from palimpsest.log.head import Usage
-from palimpsest.log.summary import Summary
 from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.session import AsyncSession, TurnEnd
+from palimpsest.sessions.session import AsyncSession
+from palimpsest.sessions.turns import TurnEnd
 from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
     from palimpsest.compaction import Strategy
     from palimpsest.context.result import Context
+    from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased
@@ -202,102 +203,6 @@ class Session:
         """
         return drive(self._core.resolve(call_id, status=status, output=output))
 
-    def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
-        """Return what happened to the session, oldest first, one record a revision.
-
-        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
-        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
-        """
-        return drive(self._core.history(after=after, before=before))
-
-    def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
-        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
-
-        The branch shares every entry before that point, with id, number and counts, and goes its own way from
-        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
-        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
-        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
-        """
-        return Session(drive(self._core.fork(session_id, at=at)))
-
-    def rewind(self, to: When) -> int:
-        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
-
-        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
-        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
-        """
-        return drive(self._core.rewind(to))
-
-    def export(self) -> dict[str, Any]:
-        """Return the whole session as plain JSON values: entries with state and links, records, usage.
-
-        `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
-        the session faster than it can be read.
-        """
-        return drive(self._core.export())
-
-    def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
-        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
-
-        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
-        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
-        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
-        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
-        OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
-        """
-        return drive(self._core.export_to(file, format=format))
-
-    def compact(
-        self,
-        strategy: Strategy | Mapping[str, Any] | str | None = None,
-        *,
-        dry_run: bool = False,
-        threshold: float | None = None,
-        force: bool = True,
-    ) -> CompactionResult:
-        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
-
-        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
-        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
-        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
-        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
-        `entry` reach it; only the neuralyzer destroys.
-
-        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
-        """
-        return drive(self._core.compact(strategy, dry_run=dry_run, threshold=threshold, force=force))
-
-    def summaries(self, *, history: bool = False) -> list[Summary]:
-        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
-
-        One whose text went with an erasure is in the history, `withdrawn` and without words.
-        """
-        return drive(self._core.summaries(history=history))
-
-    def expand(self, summary: Summary | str | None = None) -> list[Entry]:
-        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
-
-        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
-        """
-        return drive(self._core.expand(summary))
-
-    def restore(self, summary: Summary | str | None = None) -> int:
-        """Bring the entries that a current summary covers back into the active set; return how many there are.
-
-        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
-        """
-        return drive(self._core.restore(summary))
-
-    def verify(self) -> Verification:
-        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
-
-        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
-        not hold together, and is empty for a session that is whole.
-        """
-        return drive(self._core.verify())
-
     def replace(
         self,
         messages: Message | Sequence[Message],
@@ -323,38 +228,6 @@ class Session:
         return drive(
             self._core.replace(messages, format=format, key=key, statuses=statuses, metadata=metadata, seen=seen)
         )
-
-    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
-        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
-
-        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
-        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
-        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
-
-        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
-        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
-        query cannot look into what is damaged: `remains` of the report names it.
-
-        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
-        removed, ConfigError for what is not accepted: then nothing is erased.
-        """
-        return drive(self._core.erase(what, reason=reason))
-
-    def repair(self) -> Erased:
-        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
-
-        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
-        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
-        a backup first, if there is one.
-        """
-        return drive(self._core.repair())
-
-    def clear(self) -> int:
-        """Destroy every entry of the session for good and return how many there were; the session stays.
-
-        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
-        """
-        return drive(self._core.clear())
 
     def entries(
         self, *, after: int = 0, limit: int | None = None, at: int | None = None, rewound: bool = False
@@ -474,6 +347,134 @@ class Session:
         an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
         """
         return drive(self._core.end_turn())
+
+    def compact(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        *,
+        dry_run: bool = False,
+        threshold: float | None = None,
+        force: bool = True,
+    ) -> CompactionResult:
+        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
+
+        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
+        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
+        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
+        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
+        `entry` reach it; only the neuralyzer destroys.
+
+        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        """
+        return drive(self._core.compact(strategy, dry_run=dry_run, threshold=threshold, force=force))
+
+    def summaries(self, *, history: bool = False) -> list[Summary]:
+        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+
+        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        """
+        return drive(self._core.summaries(history=history))
+
+    def expand(self, summary: Summary | str | None = None) -> list[Entry]:
+        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+
+        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        """
+        return drive(self._core.expand(summary))
+
+    def restore(self, summary: Summary | str | None = None) -> int:
+        """Bring the entries that a current summary covers back into the active set; return how many there are.
+
+        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        """
+        return drive(self._core.restore(summary))
+
+    def verify(self) -> Verification:
+        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+
+        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
+        not hold together, and is empty for a session that is whole.
+        """
+        return drive(self._core.verify())
+
+    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
+        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
+
+        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
+        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
+        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
+
+        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
+        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
+        query cannot look into what is damaged: `remains` of the report names it.
+
+        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
+        removed, ConfigError for what is not accepted: then nothing is erased.
+        """
+        return drive(self._core.erase(what, reason=reason))
+
+    def repair(self) -> Erased:
+        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
+
+        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
+        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
+        a backup first, if there is one.
+        """
+        return drive(self._core.repair())
+
+    def clear(self) -> int:
+        """Destroy every entry of the session for good and return how many there were; the session stays.
+
+        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
+        """
+        return drive(self._core.clear())
+
+    def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return what happened to the session, oldest first, one record a revision.
+
+        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
+        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        """
+        return drive(self._core.history(after=after, before=before))
+
+    def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
+        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+
+        The branch shares every entry before that point, with id, number and counts, and goes its own way from
+        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
+        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
+        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        """
+        return Session(drive(self._core.fork(session_id, at=at)))
+
+    def rewind(self, to: When) -> int:
+        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+
+        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
+        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
+        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+        """
+        return drive(self._core.rewind(to))
+
+    def export(self) -> dict[str, Any]:
+        """Return the whole session as plain JSON values: entries with state and links, records, usage.
+
+        `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
+        the session faster than it can be read.
+        """
+        return drive(self._core.export())
+
+    def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
+
+        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
+        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
+        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
+        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
+        OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
+        """
+        return drive(self._core.export_to(file, format=format))
 
 
 class Memory:

@@ -1,4 +1,4 @@
-"""The one way by which entries reach the store: identity, privacy, store, event."""
+"""The one way by which entries reach the store: identity, privacy, store, event; and the turn in which they do."""
 
 from __future__ import annotations
 
@@ -11,43 +11,54 @@ from palimpsest.errors import PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
+from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.lease import Lease
+from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.lease import Lease
-    from palimpsest.sessions.options import Options
-    from palimpsest.sessions.reading import LogReader
-    from palimpsest.sessions.scope import SessionScope
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
 
 
-class Appender:
-    """What every verb that adds ends in. A part of `AsyncSession`."""
+class TurnBuffer:
+    """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
+
+    def __init__(self) -> None:
+        self.slots: list[Admitted] = []
+        self.given_ids = False
+
+
+class OpenTurn:
+    """One session object's turn: whether it `is_open`, how many entries were `added` since it began, the `lease` that
+    it holds, the `buffer` of an atomic one."""
 
     def __init__(self, scope: SessionScope) -> None:
+        self._scope = scope
+        self.is_open, self.added = False, 0
+        self.buffer: TurnBuffer | None = None
+        self.lease: Lease | None = None
+
+    async def take_lease(self, wait: float | None) -> None:
+        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
+        scope, renewals = self._scope, self._scope.memory.renewals
+        self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds)
+        await self.lease.take(renewals, wait)
+
+    async def release(self) -> None:
+        """Let the next one in."""
+        if self.lease is not None:
+            await self.lease.give_back()
+            self.lease = None
+
+
+class Appender:
+    """What every verb that adds ends in, in a `turn` or not."""
+
+    def __init__(self, scope: SessionScope, turn: OpenTurn, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._gate = scope, scope.options, scope.gate
-        self._buffer: TurnBuffer | None = None
-        self._lease: Lease | None = None
-        self._in_turn = False
-        self._added = 0
+        self.turn, self._auto = turn, auto
 
-    @property
-    def _reader(self) -> LogReader:
-        from palimpsest.sessions.reading import LogReader  # not every session reads its log
-
-        return LogReader(self._scope.store, self._options)
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._scope.key.session
-
-    @property
-    def options(self) -> Options:
-        """What the session was opened with."""
-        return self._options
-
-    async def _append(
+    async def append(
         self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
     ) -> tuple[Entry, ...]:
         """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given."""
@@ -61,24 +72,24 @@ class Appender:
         given_ids = key is not None or bool([1 for entry in entries if entry.id])
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
-        elif self._buffer is not None:  # otherwise they get their ids with their place in the log
+        elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), self._scope.clock() // 1000), own=True)
-        if self._gate.redactor is None and self._buffer is None:
+        if self._gate.redactor is None and self.turn.buffer is None:
             return await self._stored(entries, given_ids=given_ids)
-        slots = await self._admitted(entries)
-        if self._buffer is None:
-            return await self._commit(slots, given_ids=given_ids)
-        self._buffer.slots.extend(slots)
-        self._buffer.given_ids |= given_ids
+        slots = await self.admitted(entries)
+        if self.turn.buffer is None:
+            return await self.commit(slots, given_ids=given_ids)
+        self.turn.buffer.slots.extend(slots)
+        self.turn.buffer.given_ids |= given_ids
         return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
 
     async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store one batch of which nothing is withheld."""
         done = await self._scope.store.append(self._scope.key, entries, check_ids=given_ids)
-        await self._follow_up(done)
+        await self.follow_up(done)
         return done.entries
 
-    async def _admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
+    async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
         try:
             return await self._gate.entries(self._scope.store, self._scope.key, entries)
@@ -86,7 +97,7 @@ class Appender:
             await self._scope.tell("privacy:refused", rule=fault.rule, kind=fault.kind, why=fault.why)
             raise
 
-    async def _commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> tuple[Entry, ...]:
+    async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store what may be stored of a batch, and hold the rest back."""
         withholds = any(map(_is_withheld, slots))
         held = self._scope.withheld.get(self._scope.place)
@@ -107,25 +118,26 @@ class Appender:
             if withholds and not held.holds:  # it failed, or all of it was there before
                 self._scope.let_go()
         if kept:
-            await self._follow_up(done)
-        elif self._lease is not None:
-            await self._lease.renew()
-        if not self._in_turn and held.interaction_ended:
+            await self.follow_up(done)
+        elif self.turn.lease is not None:
+            await self.turn.lease.renew()
+        if not self.turn.is_open and held.interaction_ended:
             self._scope.let_go()
         rest = iter(stored)
         return tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
 
-    async def _follow_up(self, done: Appended) -> None:
-        """Count what was added, keep the turn's lease alive, tell who asked to be told."""
-        self._added += done.added
-        if self._lease is not None:
-            await self._lease.renew()
+    async def follow_up(self, done: Appended) -> None:
+        """Count what was added, keep the turn's lease alive, tell who asked to be told, look at the triggers."""
+        self.turn.added += done.added
+        if self.turn.lease is not None:
+            await self.turn.lease.renew()
         observers = self._scope.observers
         if done.added and observers.wants("entry:added"):
             for entry in done.entries:
                 if entry.revision == done.head.revision:  # the others were there already
                     await self._scope.tell("entry:added", entry=entry)
-        await self._appended(done)
+        if done.added and self._options.long_term:
+            await self._auto().appended(done, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
         """What is withheld of the session's open interaction, from now on."""
@@ -133,17 +145,6 @@ class Appender:
 
         begun = await Withheld.begin(*self._scope.place, self._scope.clock)
         return self._scope.withheld.setdefault(self._scope.place, begun)  # another thread may have been first
-
-    async def _appended(self, done: Appended) -> None:
-        """What follows an append that is committed and told: it cannot fail any more."""
-
-
-class TurnBuffer:
-    """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
-
-    def __init__(self) -> None:
-        self.slots: list[Admitted] = []
-        self.given_ids = False
 
 
 def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:

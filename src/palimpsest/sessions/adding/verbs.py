@@ -14,68 +14,44 @@ from palimpsest.formats.common import canonical
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, new_ids
 from palimpsest.sessions.adding.appender import Appender
+from palimpsest.sessions.scope import SessionScope
 
 Content = str | Sequence[Part]
 
 
-class Writer(Appender):
-    """The adding half of `AsyncSession`.
+class Adding:
+    """What the verbs of a session that add do.
 
     The order is fixed: decode or build, check, identify, privacy, store, event.
     """
 
-    async def add_user_message(
+    def __init__(self, scope: SessionScope, appender: Appender) -> None:
+        self._scope, self._options, self._appender = scope, scope.options, appender
+
+    async def say(
         self,
+        role: Role,
         content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        importance: float | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
+        name: str | None,
+        metadata: dict[str, Any] | None,
+        importance: float | None,
+        pinned: bool,
+        expires_at: datetime | None,
     ) -> Entry:
-        """Append what the human said, which starts an interaction, and return its entry.
+        """Append what somebody said."""
+        entry = Entry(
+            role=role,
+            content=content if isinstance(content, str) else _fixed(content),
+            name=name,
+            metadata=metadata,
+            importance=importance,
+            pinned=pinned,
+            expires_at=expires_at,
+        )
+        return (await self._appender.append([entry], "message"))[0]
 
-        `content` is text or a list of parts. `importance` is 0 to 1; a pinned entry is in every context; an
-        entry that has expired is in none. Raises InvalidEntry, and stores nothing, for what is malformed.
-        """
-        return await self._say("user", content, name, metadata, importance, pinned, expires_at)
-
-    async def add_assistant_message(
-        self,
-        content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        importance: float | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append what the model said and return its entry. Options as in `add_user_message`."""
-        return await self._say("assistant", content, name, metadata, importance, pinned, expires_at)
-
-    async def add_system_message(
-        self,
-        content: Content,
-        *,
-        name: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        expires_at: datetime | None = None,
-    ) -> Entry:
-        """Append a system message to the log: every context keeps it, as if it were pinned.
-
-        A system prompt that every call brings along belongs into `context(system=…)`, not here.
-        """
-        return await self._say("system", content, name, metadata, None, False, expires_at)
-
-    async def add_tool_call(
-        self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
-    ) -> Entry:
-        """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
-
-        `arguments` is any JSON value, or JSON text as the provider gave it. Without `call_id` one is made.
-        Calls added before the first of them is answered are parallel calls of one group.
-        """
+    async def tool_call(self, name: str, arguments: Any, call_id: str | None, metadata: dict[str, Any] | None) -> Entry:
+        """Append a call."""
         if not isinstance(name, str) or not name:
             raise InvalidEntry("name", f"{shorten(name)} is no tool's name; give its name as text")
         entry = Entry(
@@ -86,23 +62,17 @@ class Writer(Appender):
             call_id=call_id or f"call_{new_ids(1, 0)[0].replace('-', '')[-24:]}",
             metadata=metadata,
         )
-        return (await self._append([entry], "tool_call"))[0]
+        return (await self._appender.append([entry], "tool_call"))[0]
 
-    async def add_tool_result(
+    async def tool_result(
         self,
         name: str | None,
         output: Any,
-        *,
-        call_id: str | None = None,
-        status: Status = "unknown",
-        metadata: dict[str, Any] | None = None,
+        call_id: str | None,
+        status: Status,
+        metadata: dict[str, Any] | None,
     ) -> Entry:
-        """Append a tool's result and return its entry.
-
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool
-        `name`. A result that answers no call is kept, and shown as plain data. `output` is text, or any JSON
-        value, which is kept as JSON text. `status` is success, error, unknown, pending or denied.
-        """
+        """Append a result."""
         if name is None and call_id is None:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
         content = output if isinstance(output, str) else _json_text(output, "output")
@@ -115,22 +85,17 @@ class Writer(Appender):
             status=status,
             metadata=metadata,
         )
-        return (await self._append([entry], "tool_result"))[0]
+        return (await self._appender.append([entry], "tool_result"))[0]
 
-    async def add_context(
+    async def context(
         self,
         text: str,
-        *,
         name: str,
-        metadata: dict[str, Any] | None = None,
-        pinned: bool = False,
-        expires_at: datetime | None = None,
+        metadata: dict[str, Any] | None,
+        pinned: bool,
+        expires_at: datetime | None,
     ) -> Entry:
-        """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
-
-        The same text under the same name again adds nothing and returns the entry that is there. A new text
-        supersedes the older one in every context; both stay in the log.
-        """
+        """Append background data, unless it is there."""
         if not isinstance(text, str) or not isinstance(name, str) or not name:
             raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name")
         entry = Entry(
@@ -143,11 +108,11 @@ class Writer(Appender):
             expires_at=expires_at,
         )
         check(entry, "context")
-        return await self._known_context(entry) or (await self._append([entry], "context", checked=True))[0]
+        return await self._known_context(entry) or (await self._appender.append([entry], "context", checked=True))[0]
 
     async def _known_context(self, entry: Entry) -> Entry | None:
         """The newest version of a context, where it says what this one would say."""
-        kept = (await self._admitted([entry]))[0].kept
+        kept = (await self._appender.admitted([entry]))[0].kept
         head = await self._scope.store.head(self._scope.key)
         known = head.contexts.get(kept.name or "") if head is not None and kept is not None else None
         if kept is None or known is None or known[1] != digest(kept.text):
@@ -155,28 +120,19 @@ class Writer(Appender):
         there = await self._scope.store.fetch(self._scope.key, [known[0]])
         return there[0] if there and there[0].text == kept.text else None
 
-    async def add(
+    async def messages(
         self,
         messages: Message | Sequence[Message],
-        *,
-        format: str | None = None,
-        key: str | None = None,
-        statuses: Mapping[str, Status] | None = None,
-        metadata: dict[str, Any] | None = None,
+        format: str | None,
+        key: str | None,
+        statuses: Mapping[str, Status] | None,
+        metadata: dict[str, Any] | None,
     ) -> tuple[Entry, ...]:
-        """Append provider messages as one atomic batch and return their entries.
+        """Append provider messages."""
+        entries = self.decoded(messages, format, statuses, metadata)
+        return await self._appender.append(entries, "messages", checked_key(key), checked=True)
 
-        `messages` is one message or a list of them in `format` (default: the session's). With `key` the
-        batch is idempotent, since its ids derive from the key: adding it again adds nothing, adding it grown
-        adds what is new at its end (so a list of messages that grows can be added whole after every step),
-        and other content at any place raises Conflict. `statuses` gives results a status by call id;
-        `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
-        malformed; then nothing of the batch is stored.
-        """
-        entries = self._decoded(messages, format, statuses, metadata)
-        return await self._append(entries, "messages", checked_key(key), checked=True)
-
-    def _decoded(
+    def decoded(
         self,
         messages: Message | Sequence[Message],
         format: str | None,
@@ -195,55 +151,25 @@ class Writer(Appender):
                 check(entry, "messages")
         return entries
 
-    async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
-        """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
-
-        Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
-        has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
-        there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
-        stores nothing, for an entry with a field that is not allowed.
-        """
+    async def entries(self, entries: Sequence[Entry], key: str | None) -> tuple[Entry, ...]:
+        """Append entries that were made elsewhere."""
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "a list of entries is needed")
         for i, entry in enumerate(entries):
             check(entry, f"entries[{i}]")
-        return await self._append(entries, "entries", checked_key(key), checked=True)
+        return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
-    async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
-        """Close an open call whose result will not come, and return the result entry that says so.
-
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where no
-        call of this id is open.
-        """
+    async def resolve(self, call_id: str, status: Status, output: str) -> Entry:
+        """Append the result of a call that has none."""
         if status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
-        head = await self._reader.head()
+        head = await self._scope.head()
         if not any(call.call_id == call_id for call in head.calls):
-            raise EntryNotFound(self.id, f"open call {call_id}" if isinstance(call_id, str) else call_id)
-        return await self.add_tool_result(
-            None, output or f"[no result: {status}]", call_id=call_id, status=status, metadata={"resolved": True}
-        )
-
-    async def _say(
-        self,
-        role: Role,
-        content: Content,
-        name: str | None,
-        metadata: dict[str, Any] | None,
-        importance: float | None,
-        pinned: bool,
-        expires_at: datetime | None,
-    ) -> Entry:
-        entry = Entry(
-            role=role,
-            content=content if isinstance(content, str) else _fixed(content),
-            name=name,
-            metadata=metadata,
-            importance=importance,
-            pinned=pinned,
-            expires_at=expires_at,
-        )
-        return (await self._append([entry], "message"))[0]
+            raise EntryNotFound(
+                self._scope.key.session, f"open call {call_id}" if isinstance(call_id, str) else call_id
+            )
+        metadata = {"resolved": True}
+        return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
 
 
 def _fixed(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -60,7 +60,7 @@ class Compactor:
     @classmethod
     def of(cls, scope: SessionScope, without: Mentions | None = None) -> Compactor:
         """The compactor of a session, none of whose summaries holds what `without` looks for."""
-        snapshots = SnapshotReader(scope.store, scope.options, room=scope.room)
+        snapshots = SnapshotReader.of(scope)
         made = (snapshots, scope.options, scope.clock, scope.memory.summarizer(scope.options.summarizer), scope.gate)
         return cls(scope, snapshots, SummaryMaker(*made) if without is None else SummaryMakerWithout(*made, without))
 

@@ -17,8 +17,9 @@ from palimpsest.log.head import Cut, Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.accesses import ACCESSES, named_of, unpacked
-from palimpsest.sessions.contexts.load import whole_group
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.reading import whole_group
+from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.tokens.counter import TokenCounter
 
@@ -48,6 +49,11 @@ class SnapshotReader:
 
     def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
         self._store, self._options, self._room = store, options, room
+
+    @classmethod
+    def of(cls, scope: SessionScope) -> SnapshotReader:
+        """What reads an open session."""
+        return cls(scope.store, scope.options, room=scope.room)
 
     async def state(self, head: Head) -> Compaction:
         """Return what is covered and evicted, and what stands for it."""

@@ -1,4 +1,4 @@
-"""Compaction as a session offers it: by hand, by trigger, and the way back. A part of `AsyncSession`."""
+"""Compaction by hand, the way back, and the flush at a turn's end: what a session's verbs for them do."""
 
 from __future__ import annotations
 
@@ -7,143 +7,85 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound, StoreUnavailable
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Attempts, PromptSize
+from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.timeline import Timeline
+from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
-    from palimpsest.context.result import Context
-    from palimpsest.sessions.compacting.auto import AutoCompaction
-    from palimpsest.sessions.compacting.compactor import Compactor
     from palimpsest.sessions.compacting.result import CompactionResult
-    from palimpsest.sessions.compacting.snapshot import SnapshotReader
-    from palimpsest.sessions.scope import SessionScope
     from palimpsest.sessions.verifying import Verification
-    from palimpsest.stores import Appended
 
 
-class Compacting(Timeline):
-    """Compacts, by hand and by trigger, looks into the archive, and brings back what was covered."""
+class Compacting:
+    """Compacts by hand, looks into the archive, and brings back what was covered."""
 
-    def __init__(self, scope: SessionScope) -> None:
-        super().__init__(scope)
-        self._watched: AutoCompaction | None = None
+    def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
+        self._scope, self._options, self._auto = scope, scope.options, auto
 
-    # --- by hand
+    @property
+    def _snapshots(self) -> SnapshotReader:
+        return SnapshotReader.of(self._scope)
+
+    async def costs(self, head: Head, now: int) -> tuple[int, int]:
+        """What the active set costs, and what of that the current summaries do."""
+        return await self._snapshots.costs(head, now)
 
     async def compact(
         self,
-        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        strategy: Strategy | Mapping[str, Any] | str | None,
         *,
-        dry_run: bool = False,
-        threshold: float | None = None,
-        force: bool = True,
+        dry_run: bool,
+        threshold: float | None,
+        force: bool,
     ) -> CompactionResult:
-        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
-
-        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
-        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
-        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
-        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
-        `entry` reach it; only the neuralyzer destroys.
-
-        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
-        """
+        """Compact now."""
         from palimpsest.compaction import checking
+        from palimpsest.sessions.compacting.compactor import Compactor
         from palimpsest.sessions.compacting.result import below_threshold
 
         checking.switch("dry_run", dry_run)
         checking.switch("force", force)
         if not dry_run:
             self._scope.may_write()
-        chosen, compactor, decision = self._options.chosen(strategy), self._compactor(), None
-        self._gate.refuse([chosen.name], "strategy.name")
+        chosen, compactor, decision = self._options.chosen(strategy), Compactor.of(self._scope), None
+        self._scope.gate.refuse([chosen.name], "strategy.name")
         loaded = await compactor.load(chosen, dry_run=dry_run)
         if threshold is not None or not force:
-            decision = await self._watch.decision(chosen, loaded, threshold=threshold)
+            decision = await self._auto().decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)
         result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
-            await self._watch.tell(compactor, result)
+            await self._auto().tell(compactor, result)
         return result
 
-    @property
-    def _snapshots(self) -> SnapshotReader:
-        from palimpsest.sessions.compacting.snapshot import SnapshotReader
-
-        return SnapshotReader(self._scope.store, self._options, room=self._scope.room)
-
-    def _compactor(self) -> Compactor:
-        from palimpsest.sessions.compacting.compactor import Compactor
-
-        return Compactor.of(self._scope)
-
-    # --- by trigger
-
-    @property
-    def _watch(self) -> AutoCompaction:
-        if self._watched is None:
-            from palimpsest.sessions.compacting.auto import AutoCompaction
-
-            self._watched = AutoCompaction(self._scope)
-        return self._watched
-
-    async def _note_prompt(self, context: Context) -> None:
-        """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
-        another object, or another process."""
-        if not (self._scope.store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
-            return
-        prompt = PromptSize(tokens=context.tokens, revision=context.revision)
-        try:
-            change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            self._watch.knows(await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch))
-        except Conflict:
-            context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
-        except StoreUnavailable as fault:  # what can be read can be sent
-            context.noted(f"its count was not kept: {fault}")
-
-    async def _appended(self, done: Appended) -> None:
-        if self._options.long_term and done.added:
-            await self._watch.appended(done, in_turn=self._in_turn)
-
-    # --- what is covered
-
-    async def summaries(self, *, history: bool = False) -> list[Summary]:
-        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
-
-        One whose text went with an erasure is in the history, `withdrawn` and without words.
-        """
+    async def summaries(self, *, history: bool) -> list[Summary]:
+        """The current summaries, or every version."""
         if not isinstance(history, bool):
             raise ConfigError("history", history, "True or False")
         if not history:
             snapshots = self._snapshots
-            return await snapshots.summaries(await snapshots.state(await self._reader.head()))
+            return await snapshots.summaries(await snapshots.state(await self._scope.head()))
         records = await self._scope.store.records(self._scope.key)
         return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
 
-    async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
-        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
-
-        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
-        """
+    async def expand(self, summary: Summary | str | None) -> list[Entry]:
+        """The entries that a summary covers."""
         return await self._snapshots.read((await self._find(summary)).covers)
 
-    async def restore(self, summary: Summary | str | None = None) -> int:
-        """Bring the entries that a current summary covers back into the active set; return how many there are.
-
-        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
-        """
+    async def restore(self, summary: Summary | str | None) -> int:
+        """Bring the entries that a current summary covers back."""
         self._scope.may_write()
         made = await self._find(summary)
         while True:
-            head = await self._reader.head()
+            head = await self._scope.head()
             state = await self._snapshots.state(head)
             if made.revision not in state.current:
                 raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
@@ -168,11 +110,7 @@ class Compacting(Timeline):
             return spans.size(back)
 
     async def verify(self) -> Verification:
-        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
-
-        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
-        not hold together, and is empty for a session that is whole.
-        """
+        """What became of each entry."""
         from palimpsest.sessions.verifying import verify
 
         return await verify(self._scope.store, self._options, self._scope.clock())
@@ -185,4 +123,24 @@ class Compacting(Timeline):
         for made in reversed(found):
             if id is None or made.id == id:
                 return made
-        raise EntryNotFound(self.id, "summary" if id is None else id)
+        raise EntryNotFound(self._scope.key.session, "summary" if id is None else id)
+
+
+async def flush(scope: SessionScope) -> None:
+    """Destroy what compactions of a session have replaced, which keeps no archive. The summaries stay."""
+    snapshots = SnapshotReader.of(scope)
+    while True:
+        head = await scope.head()
+        replaced = spans.minus((await snapshots.state(head)).inactive, head.rewound)
+        entries = await snapshots.read(replaced)
+        seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
+        if not seqs:
+            return
+        change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
+        try:
+            async with scope.drop_derived(seqs):
+                await scope.store.commit(scope.key, change, expect_epoch=head.epoch)
+        except Conflict:
+            continue
+        await scope.store.scrub(whole=False)
+        return

@@ -13,13 +13,11 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, SessionKey, ShownSummary
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
+from palimpsest.sessions.reading import FEW, whole_group
 from palimpsest.stores import Store, compaction_of
 
 CHUNK = 256
 """Entries read at once: most windows are one read."""
-
-FEW = 8
-"""Entries read at first where a group is wanted: most groups are smaller."""
 
 _SENTENCE = re.compile(r"[.!?](?=\s)|\n")
 """Where a text may be cut: behind a sentence or a line."""
@@ -188,21 +186,6 @@ class WindowReader:
         members = [found[seq] for seq in sorted(found)]
         waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
         return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
-
-
-async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
-    """Return the group of this entry, whole, with counts; what was rewound is not in it."""
-    members: list[Entry] = []
-    limit = FEW
-    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
-        after = first - 1
-        while after < last:
-            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
-            members += [other for other in near if other.group == entry.group]
-            if not near or near[-1].group != entry.group:
-                return members
-            after, limit = near[-1].seq, CHUNK
-    return members
 
 
 def sentence_ends(text: str, limit: int) -> list[int]:

@@ -172,9 +172,9 @@ class Eraser:
 
     async def summaries(self, session: str) -> list[Summary]:
         """Return the summaries that contexts of this session, or a branch, show."""
-        options = self._options.of(session)
-        snapshots = SnapshotReader(self._store, options)
-        return await snapshots.summaries(await snapshots.state(await self._store.head(options.key) or Head()))
+        scope = self._scope.of(session)
+        snapshots = SnapshotReader.of(scope)
+        return await snapshots.summaries(await snapshots.state(await scope.head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show."""

@@ -28,8 +28,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
-from palimpsest.sessions.erasing.eraser import Eraser
-from palimpsest.sessions.erasing.selection import SelectedIds
+from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
@@ -332,13 +331,10 @@ class _Scanner:
 
     async def _erase(self, key: SessionKey, ids: set[str]) -> None:
         """Erase what is withheld, in every branch, with what summaries tell of it."""
-        eraser = Eraser(SessionScope(self._scope, Options(key)))
         try:
-            done, lost = await eraser.erase(SelectedIds(sorted(ids)), self._scope.gate.text("withheld"))
+            await Erasing(SessionScope(self._scope, Options(key))).erase(sorted(ids), "withheld")
         except EntryNotFound:  # the session was cleared meanwhile, or another is in its place
             return
-        self._scope.let_go(key)
-        await eraser.finished(done, lost, None)
         self._withheld += len(ids)
         self._redacted += len(ids)
 

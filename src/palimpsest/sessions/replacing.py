@@ -1,14 +1,13 @@
-"""Saying what a session keeps active: a whole list in the place of what was, and the flush at a turn's end. A part of
-`AsyncSession`."""
+"""Saying what a session keeps active: a whole list in the place of what was, and pins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import Message
 from palimpsest.log import spans
 from palimpsest.log.change import Change, Record
@@ -19,8 +18,12 @@ from palimpsest.log.resuming import standing
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 from palimpsest.privacy.gate import Admitted
-from palimpsest.sessions.adding.verbs import checked_key
-from palimpsest.sessions.compacting.verbs import Compacting
+from palimpsest.sessions.adding.appender import Appender
+from palimpsest.sessions.adding.verbs import Adding, checked_key
+from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.history import History
+from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Appended
 
 if TYPE_CHECKING:
@@ -46,43 +49,38 @@ class _Plan(NamedTuple):
     change: Change | None
 
 
-class Flushing(Compacting):
-    """Replaces what is active, and flushes."""
+class Replacing:
+    """Replaces what is active, and pins."""
+
+    def __init__(self, scope: SessionScope, adding: Adding, appender: Appender) -> None:
+        self._scope, self._adding, self._appender = scope, adding, appender
 
     async def replace(
         self,
         messages: Message | Sequence[Message],
-        *,
-        format: str | None = None,
-        key: str | None = None,
-        statuses: Mapping[str, Status] | None = None,
-        metadata: dict[str, Any] | None = None,
-        seen: Context | int | None = None,
+        format: str | None,
+        key: str | None,
+        statuses: Mapping[str, Status] | None,
+        metadata: dict[str, Any] | None,
+        seen: Context | int | None,
     ) -> tuple[Entry, ...]:
-        """Make these messages the active set, in one step, and return their entries, in the order of the list.
-
-        The messages that the list begins with, and that are active in this order, stay the entries that they are, with
-        id and place. Those from the first new one on are appended. Whatever is left out goes to the archive, pinned or
-        not, as do current summaries; calls that wait there are not open any more. Nothing is destroyed: `entries`,
-        `entry`, `expand` and exports hold it, a rewind brings it back. An empty list leaves nothing active.
-
-        What others add while it runs stays active. With `seen`, a context or a revision, so does all that was added
-        since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
-        happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
-        Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
-        """
+        """Make these messages the active set."""
         self._scope.may_write()
-        if self._buffer is not None:
+        if self._appender.turn.buffer is not None:
             raise ConfigError("replace", "inside an atomic turn", "after it, or in a turn that is not atomic")
-        entries, key = self._decoded(messages, format, statuses, metadata), checked_key(key)
+        entries, key = self._adding.decoded(messages, format, statuses, metadata), checked_key(key)
         for entry in entries:
             check_names(entry, "messages")
-        slots, mark = await self._admitted(entries), _mark(key) if key is not None else 0
-        first = await self._reader.head()
-        since = first.next_seq if seen is None else (await self._past.point(first, _revision(seen), "seen")).next_seq
+        slots, mark = await self._appender.admitted(entries), _mark(key) if key is not None else 0
+        first = await self._scope.head()
+        since = (
+            first.next_seq
+            if seen is None
+            else (await History(self._scope.store, self._scope.key).point(first, _revision(seen), "seen")).next_seq
+        )
         tries = 0
         while True:
-            head = await self._reader.head()
+            head = await self._scope.head()
             if mark and (done := await self._done_before(head, mark, slots)) is not None:
                 return done
             known = _seen_at(first, head, since)
@@ -100,7 +98,7 @@ class Flushing(Compacting):
         """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
         from palimpsest.log.replacing import replacement, staying
 
-        snapshots, now = self._snapshots, self._scope.clock()
+        snapshots, now = SnapshotReader.of(self._scope), self._scope.clock()
         state = await snapshots.state(head)
         hidden = spans.union(state.inactive, await snapshots.evicted(head, state))
         hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
@@ -157,9 +155,9 @@ class Flushing(Compacting):
         if held is not None:
             following = held
             await self._scope.runner.whole(lambda: following.replace(change, fresh, stored, after.next_seq - added))
-            if self._in_turn or not held.interaction_ended:
+            if self._appender.turn.is_open or not held.interaction_ended:
                 self._scope.withheld[self._scope.place] = held
-        await self._follow_up(Appended(after, tuple(stored), added))
+        await self._appender.follow_up(Appended(after, tuple(stored), added))
         facts = {"revision": after.revision, **{name: change.detail[name] for name in ("entries", "added", "archived")}}
         await self._scope.tell("session:replaced", **facts)
         return (*plan.kept, *_in_place(fresh, stored))
@@ -179,24 +177,23 @@ class Flushing(Compacting):
             raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
         return _in_place(slots, found)
 
-    async def _flush(self) -> None:
-        """Destroy what compactions have replaced, where the session is to keep no archive. The summaries stay."""
-        while True:
-            head: Head = await self._reader.head()
-            state = await self._snapshots.state(head)
-            replaced = spans.minus(state.inactive, head.rewound)
-            entries = await self._snapshots.read(replaced)
-            seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
-            if not seqs:
-                return
-            change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
+    async def pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
+        """Pin these entries, or let go of them."""
+        self._scope.may_write()
+        log = LogReader(self._scope.store, self._scope.options)
+        named, reason = tuple(ids), "unpinned" if unpin else "pinned"
+        while named:
+            head = await self._scope.head()
+            seqs = tuple([(await log.named(id)).seq for id in named])
+            for seq in seqs if not unpin else ():
+                if spans.within(head.rewound, seq):
+                    raise EntryNotFound(self._scope.key.session, f"{seq}, which was rewound")
+            change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
-                async with self._scope.drop_derived(seqs):
-                    await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
-            except Conflict:
+                await self._scope.store.commit(self._scope.key, change)
+                return
+            except Conflict:  # it was deleted; another may be in its place
                 continue
-            await self._scope.store.scrub(whole=False)
-            return
 
 
 def _is_open(head: Head) -> bool:

@@ -1,0 +1,167 @@
+"""The next context of a session, and what is remembered of it: what the session's verbs for it do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
+from palimpsest.formats import Message
+from palimpsest.log.change import Change
+from palimpsest.log.checks import check_whole
+from palimpsest.log.head import PromptSize, Usage
+from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.contexts.builder import ContextBuilder
+from palimpsest.sessions.contexts.request import ContextRequest
+from palimpsest.sessions.scope import Sent, SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.context.result import Context
+    from palimpsest.stores import Store
+
+_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+
+
+class Contexts:
+    """Contexts of one session. What does not fit is summarised first, where the session says so."""
+
+    def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
+        self._scope, self._options, self._auto = scope, scope.options, auto
+
+    async def next(
+        self,
+        system: str | None,
+        tools: Sequence[Message],
+        format: str | None,
+        reserve: int | None,
+        max_tokens: int | None,
+        max_messages: int | None,
+        view: str | None,
+        at: int | None,
+        *,
+        dry_run: bool,
+    ) -> Context:
+        """Return what to send to the model next."""
+        if system is not None and not isinstance(system, str):
+            raise ConfigError("system", system, "text, or None")
+        if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
+            raise ConfigError("tools", tools, "a list of tools' schemas")
+        if isinstance(view, str):
+            self._scope.gate.refuse([view], "view")
+        call = ContextRequest(
+            system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run
+        )
+        own = at is None and view in (None, self._options.view)
+        compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
+        if compacts and self._options.before_turn:
+            await self._auto().turn_ended()
+        whole, revision = await self._with_withheld() if at is None else (None, 0)
+        noted, compacts = compacts, compacts and whole is None
+        if at is not None:
+            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
+
+            builder: ContextBuilder = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
+        else:
+            yields = compacts and self._options.auto_compact == "inline"
+            builder = ContextBuilder(
+                whole or self._scope.store, self._options, call, self._scope.clock(), yields=yields
+            )
+        context = await self._scope.runner.whole(builder.context, reads=True)
+        if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
+            self._scope.room = context.budget.room
+        if builder.overflow is not None:
+            await self._auto().overflowed(*builder.overflow)
+            builder = ContextBuilder(self._scope.store, self._options, call, self._scope.clock())
+            context = await self._scope.runner.whole(builder.context, reads=True)
+        if whole is not None:
+            builder.changed = None
+            context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
+        await self._tell(builder, context)
+        if at is None:
+            self._scope.sent = context if whole is None else Sent.of(context)
+        if noted:
+            await self._note_prompt(context)
+        if compacts and self._options.auto_compact == "background":
+            await self._evicted(builder, context)
+        return context
+
+    async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
+        """Have what a cut has evicted summarised."""
+        cut = builder.changed.detail if builder.changed is not None else {}
+        if cut.get("evicted") and context.budget:
+            await self._auto().overflowed(cut["tokens_before"], context.budget.room)
+
+    async def _with_withheld(self) -> tuple[Store | None, int]:
+        """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
+        held = self._scope.withheld.get(self._scope.place)
+        if held is None:
+            return None, 0
+        head = await self._scope.head()
+        whole = await self._scope.runner.whole(lambda: held.session(head), reads=True)
+        if whole is None:
+            self._scope.let_go()
+        return whole, head.revision
+
+    async def _tell(self, builder: ContextBuilder, context: Context) -> None:
+        observers, told = self._scope.observers, self._scope.gate.redact
+        for text, failure in builder.layout_reader.failures.items():
+            if observers.first_failure(self._scope.key.session, text):
+                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
+        if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
+            change = builder.changed
+            facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
+            await self._scope.tell("cut", **facts)
+            if change.detail.get("evicted"):
+                await self._scope.tell("evicted", **facts)
+        if context.problems:
+            await self._scope.tell("context:over_budget", tokens=context.tokens)
+
+    async def _note_prompt(self, context: Context) -> None:
+        """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
+        another object, or another process."""
+        if not (self._scope.store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
+            return
+        prompt = PromptSize(tokens=context.tokens, revision=context.revision)
+        try:
+            change = Change(kind="prompt", reason="prompt", prompt=prompt)
+            self._auto().knows(await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch))
+        except Conflict:
+            context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
+        except StoreUnavailable as fault:  # what can be read can be sent
+            context.noted(f"its count was not kept: {fault}")
+
+    async def record_usage(
+        self, input_tokens: int, output_tokens: int, cached_tokens: int, context: Context | None
+    ) -> Usage:
+        """Note what the provider reported for a call."""
+        for name, value in (
+            ("input_tokens", input_tokens),
+            ("output_tokens", output_tokens),
+            ("cached_tokens", cached_tokens),
+        ):
+            check_whole(value, name)
+        if cached_tokens > input_tokens:
+            raise ConfigError("cached_tokens", cached_tokens, f"at most input_tokens ({input_tokens}). {_PART_OF}")
+        if context is not None and not hasattr(context, "counted"):
+            raise ConfigError("context", context, "the Context that was sent, or None for the last one")
+        self._scope.may_write()
+        head = await self._scope.head()
+        before = head.usage or Usage(input_tokens=0)
+        sent = context or self._scope.sent
+        usage = Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            counted=sent.counted if sent is not None else 0,
+            margin=self._options.default_factor(),
+            epoch=head.epoch,
+            revision=sent.revision if sent is not None else head.revision,
+            stale=sent is not None and sent.revision < head.compaction,
+            calls=before.calls + 1,
+            total_input=before.total_input + input_tokens,
+            total_output=before.total_output + output_tokens,
+            total_cached=before.total_cached + cached_tokens,
+        )
+        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
+        await self._scope.tell("usage:recorded", usage=usage)
+        return usage

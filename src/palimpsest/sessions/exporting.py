@@ -1,0 +1,121 @@
+"""A session as a file, or as values, as it may leave this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.formats import find_format
+from palimpsest.log.change import Record
+from palimpsest.log.checks import check_file
+from palimpsest.log.head import Head
+from palimpsest.sessions.accesses import access_order
+from palimpsest.sessions.history import History
+from palimpsest.sessions.options import Options
+from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.scope import SessionScope
+from palimpsest.transfer.writing import exported, listed, partial, written
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from palimpsest.log.entry import Entry
+    from palimpsest.stores import Store
+    from palimpsest.transfer.writing import Sink
+
+SPOOLED = 1 << 20
+"""Bytes of an export that are held in memory; more of it waits in a file without a name."""
+
+PIECE = 64 * 1024
+"""Bytes of an export that are written at once."""
+
+
+class Exporting:
+    """Exports one session."""
+
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope, self._gate = scope, scope.gate
+
+    @property
+    def _past(self) -> History:
+        return History(self._scope.store, self._scope.key)
+
+    @property
+    def _reader(self) -> LogReader:
+        return LogReader(self._scope.store, self._scope.options)
+
+    async def export(self) -> dict[str, Any]:
+        """The whole session as plain JSON values."""
+        head, entries, records = await self._reader.settled(self._all)
+        shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
+        return exported(self._scope.key, shown, entries, records, self._scope.clock(), accesses)
+
+    async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
+        """The session as it may leave this process: the head, all entries, all records."""
+        entries = [entry async for entry in self._shown(self._past.entries(head))]
+        return head, entries, [self._gate.record(record) async for record in self._past.records(head)]
+
+    async def export_to(self, file: str | os.PathLike[str] | Sink, format: str) -> int:
+        """Write the session as JSON, and return the bytes written."""
+        from tempfile import SpooledTemporaryFile
+
+        check_file(file, "file", "write")
+        if format != "palimpsest":
+            try:
+                find_format(format)
+            except ConfigError as fault:
+                raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
+        run, size = self._scope.runner.run, 0
+        with SpooledTemporaryFile(SPOOLED) as spool:  # what is begun anew has gone nowhere yet
+            await (self._listed(spool, format) if format != "palimpsest" else self._written(spool))
+            await run(spool.seek, 0)
+            with partial(file) as out:
+                while piece := await run(spool.read, PIECE):
+                    await run(out.write, piece)
+                    size += len(piece)
+        return size
+
+    async def _written(self, spool: IO[bytes]) -> None:
+        """Write what `export` returns."""
+
+        async def write(head: Head) -> None:
+            spool.seek(0)
+            spool.truncate()
+            entries = self._shown(self._past.entries(head))
+            records = (self._gate.record(record) async for record in self._past.records(head))
+            shown, now = self._gate.head(head), self._scope.clock()
+            accesses = await access_order(self._scope.store, self._scope.key)
+            async for piece in written(self._scope.key, shown, entries, records, now, accesses):
+                await self._scope.runner.run(spool.write, piece)
+
+        await self._reader.settled(write)
+
+    async def _listed(self, spool: IO[bytes], format: str) -> None:
+        """Write what a model would be sent."""
+        from palimpsest.sessions.contexts.builder import ContextBuilder
+        from palimpsest.sessions.contexts.request import ContextRequest
+
+        plain = Options(self._scope.key, format=format, counter=self._scope.options.counter)
+        builder = ContextBuilder(
+            await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
+        )
+        spool.write(listed(await self._scope.runner.whole(builder.context, reads=True)))
+
+    async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
+        """The entries as they may leave this process."""
+        async for entry in entries:
+            yield self._gate.shown([entry])[0]
+
+    async def _shown_store(self) -> Store:
+        """Where the session is as it may leave this process: the store itself, where there is no policy."""
+        if self._gate.redactor is None:
+            return self._scope.store
+        from palimpsest.stores import Dump
+        from palimpsest.stores.overlay import Overlay
+
+        head, entries, records = await self._reader.settled(self._all)
+        copy = Overlay(self._scope.store, self._scope.clock)
+        await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)
+        return copy

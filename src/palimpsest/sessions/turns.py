@@ -1,0 +1,111 @@
+"""Turns: runs of the model as blocks, what an atomic one gathers, and what happens at their end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.checks import check_descriptors
+from palimpsest.sessions.adding.appender import Appender, TurnBuffer
+from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.scope import SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.compacting.result import CompactionResult
+
+
+class TurnEnd(msgspec.Struct, frozen=True):
+    """What `end_turn` found: how many entries were added since the turn began, ids of calls still open, and what
+    triggers have led to."""
+
+    added: int
+    open_calls: tuple[str, ...]
+    compactions: tuple[CompactionResult, ...] = ()
+
+
+class EndsTurns(Protocol):
+    """A session: what a block gives, and ends the turn of."""
+
+    async def end_turn(self) -> TurnEnd:
+        """Say that a run of the model is over."""
+        ...
+
+
+E = TypeVar("E", bound=EndsTurns)
+
+
+class Turns:
+    """The turns of one session object."""
+
+    def __init__(self, scope: SessionScope, appender: Appender, auto: LazyAutoCompaction) -> None:
+        self._scope, self._turn, self._appender, self._auto = scope, appender.turn, appender, auto
+
+    def turn(self, session: E, atomic: bool, wait: float | None) -> AbstractAsyncContextManager[E]:
+        """A block that is a turn of the session, which is given."""
+        if not isinstance(atomic, bool):
+            raise ConfigError("atomic", atomic, "True or False")
+        if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
+            raise ConfigError("wait", wait, "a number of seconds, 0 or more, or None: as long as the other run lives")
+        return self._block(session, atomic, wait)
+
+    @asynccontextmanager
+    async def _block(self, session: E, atomic: bool, wait: float | None) -> AsyncIterator[E]:
+        turn = self._turn
+        if turn.is_open:
+            raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
+        try:
+            turn.added, turn.is_open = 0, True
+            if atomic:
+                turn.buffer = TurnBuffer()
+            else:
+                try:
+                    await turn.take_lease(wait)
+                except OSError as fault:
+                    check_descriptors(fault)
+                    raise
+            yield session
+            await session.end_turn()
+        except BaseException:
+            self._forget()
+            raise
+        finally:
+            try:
+                await self._left()
+            finally:
+                await self._left()  # an interrupt may have cut the first one short
+
+    async def end(self) -> TurnEnd:
+        """Commit what was gathered, compact where a trigger says so, and persist as the session has it."""
+        turn, options = self._turn, self._scope.options
+        buffer, turn.buffer = turn.buffer, None
+        if buffer is not None and buffer.slots:
+            await self._appender.commit(buffer.slots, given_ids=buffer.given_ids)
+        self._scope.let_go()
+        await turn.release()
+        flushes = options.persistence == "flush" and not options.archive
+        done = await self._auto().turn_ended(self._flush if flushes else None)
+        end = TurnEnd(turn.added, (await self._scope.head()).open_calls, done)
+        self._forget()
+        await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
+        turn.added = 0
+        return end
+
+    async def _flush(self) -> None:
+        from palimpsest.sessions.compacting.verbs import flush
+
+        await flush(self._scope)
+
+    def _forget(self) -> None:
+        """Let go of what is withheld, and of what an EPHEMERAL session has added."""
+        self._scope.let_go()
+        if self._scope.is_ephemeral:
+            self._scope.begin_anew()
+            self._auto.begin_anew()
+
+    async def _left(self) -> None:
+        self._turn.buffer, self._turn.is_open = None, False
+        await self._turn.release()
