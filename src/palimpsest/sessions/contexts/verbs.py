@@ -57,22 +57,13 @@ class Contexts:
             await self._auto().turn_ended()
         whole, revision = await self._with_withheld() if at is None else (None, 0)
         noted, compacts = compacts, compacts and whole is None
-        if at is not None:
-            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
-
-            builder: ContextBuilder = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
-        else:
-            yields = compacts and self._options.auto_compact == "inline"
-            builder = ContextBuilder(
-                whole or self._scope.store, self._options, call, self._scope.clock(), yields=yields
-            )
-        context = await self._scope.runner.whole(builder.context, reads=True)
+        yields = compacts and self._options.auto_compact == "inline"
+        builder, context = await self._built(call, whole, yields=yields)
         if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
             self._scope.room = context.budget.room
         if builder.overflow is not None:
             await self._auto().overflowed(*builder.overflow)
-            builder = ContextBuilder(self._scope.store, self._options, call, self._scope.clock())
-            context = await self._scope.runner.whole(builder.context, reads=True)
+            builder, context = await self._built(call)
         if whole is not None:
             builder.changed = None
             context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
@@ -84,6 +75,19 @@ class Contexts:
         if compacts and self._options.auto_compact == "background":
             await self._evicted(builder, context)
         return context
+
+    async def _built(
+        self, call: ContextRequest, whole: Store | None = None, *, yields: bool = False
+    ) -> tuple[ContextBuilder, Context]:
+        """Return a context, of the session or of what it is with what is withheld, and what has built it."""
+        store, now = whole or self._scope.store, self._scope.clock()
+        if call.at is None:
+            builder = ContextBuilder(store, self._options, call, now, yields=yields)
+        else:
+            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
+
+            builder = EarlierContext(store, self._options, call, now)
+        return builder, await self._scope.runner.whole(builder.context, reads=True)
 
     async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
         """Have what a cut has evicted summarised."""
