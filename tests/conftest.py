@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
 from processes import can_be_anybody
+from suspending import awaited
 from writer import quarters
+
+EMBEDDED = ("memory", "sqlite", "file")
 
 COMPILED = pytest.StashKey[str]()
 """The folder of compiled modules for processes that tests start."""
@@ -67,15 +71,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": Memory.open, "driver awaited": awaited}
+"""A store with an asynchronous driver, in both classes: the second is an `AsyncMemory` on an event loop."""
+
+OVER_DRIVERS = {
+    "test_branches": DRIVERS,
+    "test_compacting": DRIVERS,
+    "test_erasing": DRIVERS,
+    "test_past_contexts": DRIVERS,
+    "test_replacing": DRIVERS,
+    "test_session_changes": DRIVERS,
+    "test_sessions": DRIVERS,
+}
+"""Tests of sessions that run over them, too."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of sessions over stores with an asynchronous driver, too."""
+    drivers = OVER_DRIVERS.get(metafunc.module.__name__.rpartition(".")[2], ())
+    chosen = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
+    if drivers and "memory" in metafunc.fixturenames and not (chosen or hasattr(metafunc.module, "memory")):
+        mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers], indirect=True)
+        metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """A clock that stands still until it is told to go on."""
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "file"])
+@pytest.fixture(params=EMBEDDED)
 def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
     """An empty store of each embedded kind, whose clock stands still."""
+    if request.param in DRIVERS:
+        with DRIVERS[request.param]("suspending://", clock=clock) as memory:
+            yield memory
+        return
     addresses = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}
     where: str | Path = addresses.get(request.param, tmp_path / "log.db")
     with Memory.open(where, clock=clock) as memory:

@@ -44,7 +44,7 @@ def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_u
     if where != "memory://":
         options.setdefault("synchronous", "NORMAL")
     store = open_store(where, runner, clock=clock, **options)
-    return drive(unlocked(store, keys, runner, clock))
+    return drive(unlocked(store, keys, clock))
 
 
 def bytes_of(folder: Path) -> bytes:

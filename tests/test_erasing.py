@@ -543,6 +543,7 @@ def test_what_joins_is_checked(memory: Memory) -> None:
 # --- other writers
 
 
+@pytest.mark.parametrize("memory", ["memory", "sqlite", "file"], indirect=True)  # a driver's loop runs what meddles
 def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) -> None:
     """When what was found is gone, what others have added by then is looked at, and erased, too: nothing twice."""
     session.add_user_message(f"to {WORD}")

@@ -177,7 +177,7 @@ def test_a_store_that_cannot_rewrite_is_named() -> None:
 
 def opened_over(below: Store, keys: Keys = FIRST) -> Store:
     """An encrypted store over this one."""
-    return drive(unlocked(below, keys, Inline(), now_us))
+    return drive(unlocked(below, keys, now_us))
 
 
 # --- while others go on

@@ -236,6 +236,7 @@ def test_clearing_nothing_does_nothing(memory: Memory, session: Session) -> None
 # --- events
 
 
+@pytest.mark.parametrize("memory", ["memory", "sqlite", "file", "driver"], indirect=True)  # its handler reads
 def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
     """Each event comes once, with the session and its facts, when the store has it already."""
     heard: list[tuple[str, str]] = []

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from palimpsest.runtime.runner import Inline
+import suspending  # noqa: F401 (it registers the store of a driver that suspends)
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
+
+T = TypeVar("T")
 
 
 class TestMemoryStore(StoreConformance, RewritingConformance):
@@ -35,6 +42,27 @@ class TestSQLiteStore(StoreConformance, RewritingConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
         return lambda clock: open_store(tmp_path / "a.db", Inline(), clock=clock)
+
+
+class TestSuspendingStore(StoreConformance, RewritingConformance):
+    """A driver that suspends keeps it on an event loop, which shows that the contract can be kept there."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: open_store("suspending://", Threaded(), clock=clock)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(coroutine)
+
+
+class TestBridgedStore(StoreConformance, RewritingConformance):
+    """The same driver keeps it without an event loop, as a synchronous memory uses it."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[StoreFactory]:
+        runner = Inline()
+        yield lambda clock: open_store("suspending://", runner, clock=clock)
+        drive(runner.close())
 
 
 def test_the_contract_is_imported_without_pytest() -> None:

@@ -40,6 +40,8 @@ class Runner(Protocol):
     kept: dict[Any, Any]
     redact: Redact | None
     patience: float
+    suspends: bool
+    """Whether what it runs may wait for an event loop of its caller's."""
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what the function returns, which is waited for once it has started, even when cancelled."""
@@ -64,10 +66,11 @@ class Runner(Protocol):
         """
         ...
 
-    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
         """Run a coroutine that waits for nothing but this runner, for a thread that the runner knows nothing of.
 
-        Raises Closed after `close`.
+        One that waits for an event loop runs on that of the `caller` who began it all. Raises Closed after `close`, or
+        when that loop is, TimeoutError where it stands still for longer than `patience`.
         """
         ...
 
@@ -115,6 +118,8 @@ class Inline:
     work goes one after the other in another, which is there while there is any.
     """
 
+    suspends = False
+
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
         self.redact: Redact | None = None
@@ -124,7 +129,7 @@ class Inline:
         self._loop: LoopThread | None = None
         self._jobs: deque[Job] = deque()
         self._worker: Future[None] | None = None
-        self._working = 0
+        self._working = self._ending = 0
         self._closed = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -138,7 +143,7 @@ class Inline:
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await start()
 
-    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
         return drive(start())
 
     def caller(self) -> object:
@@ -166,7 +171,7 @@ class Inline:
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             try:
-                if self._closed:
+                if self._closed and get_ident() != self._ending:
                     raise Closed("the memory")
                 if self._loop is None:
                     self._loop = LoopThread(self._stray)
@@ -227,11 +232,19 @@ class Inline:
                 wait.cancel()
             await self.settle(min(patience, GRACE))
         if last is not None:
-            await self._done(last, patience)
+            await self._done(lambda: self._end(last), patience)
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.close(patience if settled else min(patience, GRACE))
+
+    async def _end(self, last: Last) -> None:
+        """Do it, which may still want the loop."""
+        self._ending = get_ident()
+        try:
+            await last()
+        finally:
+            self._ending = 0
 
     async def _done(self, last: Last, patience: float) -> None:
         """Do it here, or beside where somebody in the background may have what it needs."""

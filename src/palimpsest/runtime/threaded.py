@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.runtime.logs import Redact, log_failure
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
-from palimpsest.runtime.threads import apart, warn
+from palimpsest.runtime.threads import apart, outcome, warn
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +28,8 @@ class Threaded:
     anyio would add 20 ms to a cold start and 10 us to each hop. Inside `whole`, `run` and `read` call their function
     where they are, so that several verbs of a store are one hop.
     """
+
+    suspends = True
 
     def __init__(self) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -90,13 +92,32 @@ class Threaded:
                 await _settled(asyncio.ensure_future(start()))
             raise
 
-    def beside(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
+        if caller is not None:
+            return self._on_loop(start(), caller)
         try:
             return self._writer.submit(self._driven, start).result()
         except RuntimeError as fault:
             if self._closed and not isinstance(fault, PalimpsestError):
                 raise Closed("the memory") from None
             raise
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T], caller: object) -> T:
+        import asyncio
+        from concurrent.futures import CancelledError
+
+        assert isinstance(caller, asyncio.Task), "who takes something under an event loop is a task"
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, caller.get_loop())
+        except RuntimeError:
+            coroutine.close()
+            raise Closed("the event loop of the memory") from None
+        try:
+            return outcome(future, self.patience)
+        except CancelledError:
+            raise Closed("the event loop of the memory") from None
+        finally:
+            future.cancel()  # does nothing to one that is done
 
     def caller(self) -> object:
         import asyncio

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palimpsest.errors import PalimpsestError
+from palimpsest.errors import ForkedProcess, PalimpsestError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -77,7 +78,7 @@ class LoopThread:
     def __init__(self, stray: Callable[[BaseException | None, str], None]) -> None:
         import asyncio
 
-        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._loop, self._end, self._pid = asyncio.new_event_loop(), asyncio.Event(), os.getpid()
         self._loop.set_exception_handler(lambda _, told: stray(told.get("exception"), told["message"]))
         self._gone = apart(self._run)
 
@@ -91,12 +92,16 @@ class LoopThread:
         """Begin to run it. To cancel the future cancels the coroutine, and waits for nothing."""
         import asyncio
 
+        if os.getpid() != self._pid:
+            raise ForkedProcess(self._pid, os.getpid())
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 (the public one raises where there is none)
             raise Suspended("a synchronous call came from this memory's own event loop; use AsyncMemory there")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self, timeout: float) -> None:
         """Cancel everything and wait for the end of the thread, at most so many seconds."""
+        if os.getpid() != self._pid:  # a fork takes no thread along
+            return
         self._loop.call_soon_threadsafe(self._end.set)
         try:
             outcome(self._gone, timeout)

@@ -101,7 +101,7 @@ class Exporting:
         builder = ContextBuilder(
             await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
         )
-        spool.write(listed(await self._scope.runner.whole(builder.context, reads=True)))
+        spool.write(listed(await self._scope.store.together(builder.context, reads=True)))
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""

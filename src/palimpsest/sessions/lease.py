@@ -93,6 +93,10 @@ class Lease:
         tenant, fence = self._key.tenant, self._fence
         return await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is not None
 
+    def renew_beside(self) -> bool:
+        """The same for a thread that the runner knows nothing of."""
+        return self._runner.beside(self.renew, None if self._store.blocking else self._caller)
+
     async def give_back(self) -> None:
         """Let the next one in, whatever was interrupted before, and even where the caller is cancelled meanwhile."""
         if self._renewals is not None:
@@ -149,12 +153,12 @@ class Renewals:
             held = tuple(self._held)
         for lease in held:
             try:
-                if not self._runner.beside(lease.renew) and self._still(lease):
+                if not lease.renew_beside() and self._still(lease):
                     warn("%s was taken over by another, since it could not be renewed in time", lease)
                     self.drop(lease)
             except Closed:
                 self.drop(lease)
-            except PalimpsestError as fault:
+            except (PalimpsestError, TimeoutError) as fault:
                 log_failure(self._runner.redact, fault, "%s could not be renewed; it is tried again", lease)
 
     def _still(self, lease: Lease) -> bool:

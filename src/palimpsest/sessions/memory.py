@@ -114,7 +114,7 @@ class AsyncMemory:
         if self._scope.opened is None:
             store = await self.runner.run(self._open)
             try:
-                self._scope.opened = await unlocked(store, self._keys, self.runner, self._scope.clock)
+                self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
                 self._keys = None  # the store has what it needs of them
             except BaseException:
                 await store.close()

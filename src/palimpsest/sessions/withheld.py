@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 
 import msgspec
 
@@ -25,7 +26,9 @@ class Withheld:
 
     def __init__(self, store: Store, key: SessionKey, clock: Callable[[], int], branch: Overlay, head: Head) -> None:
         self._store, self._key, self._clock, self._branch = store, key, clock, branch
-        self._lock = allocate_lock()  # a synchronous memory may be used from many threads
+        # Threads may share a memory, where nothing suspends; where something does, tasks of one loop share it.
+        self._lock: AbstractContextManager[object] = allocate_lock() if store.blocking else nullcontext()
+        self._turn: AbstractAsyncContextManager[object] = nullcontext() if store.blocking else _task_lock()
         self._seen = head.next_seq - 1
         self._begun, self._created = _state(head), head.created
         self._own: dict[str, Entry] = {}
@@ -62,24 +65,25 @@ class Withheld:
 
         It never suspends where its store does not, and is called there.
         """
-        with self._lock:
-            rest = iter(stored)
-            places = [(next(rest) if slot.kept is not None else None, slot.own) for slot in slots]
-            # What stands before something that was there already is of an interaction of then.
-            there = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
-            waiting: list[Entry] = []
-            for entry, own in places[there[-1] + 1 if there else 0 :]:
-                self.holds |= own is not None
-                if entry is None:
-                    waiting += self._once(own)
-                elif entry.seq > self._seen:
-                    if entry.seq > self._seen + 1:  # others came between
-                        await self._take(waiting)
-                        waiting = []
-                        await self._catch_up(entry.seq)
-                    waiting.append(self._as_said(entry))
-                    self._seen = entry.seq
-            await self._take(waiting)
+        async with self._turn:
+            with self._lock:
+                rest = iter(stored)
+                places = [(next(rest) if slot.kept is not None else None, slot.own) for slot in slots]
+                # What stands before something that was there already is of an interaction of then.
+                there = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
+                waiting: list[Entry] = []
+                for entry, own in places[there[-1] + 1 if there else 0 :]:
+                    self.holds |= own is not None
+                    if entry is None:
+                        waiting += self._once(own)
+                    elif entry.seq > self._seen:
+                        if entry.seq > self._seen + 1:  # others came between
+                            await self._take(waiting)
+                            waiting = []
+                            await self._catch_up(entry.seq)
+                        waiting.append(self._as_said(entry))
+                        self._seen = entry.seq
+                await self._take(waiting)
 
     async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
         """Take over a replacement that was committed: what was to be added, what of it is stored, from the place
@@ -87,28 +91,30 @@ class Withheld:
 
         It is called where `follow` is, on what was begun right before that commit.
         """
-        with self._lock:
-            await self._catch_up(first)
-            rest = iter(stored)
-            said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
-            entries = tuple(_bare(entry) for entry in said if entry is not None)
-            self.holds = True
-            head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
-            self._seen = max([self._seen, *(entry.seq for entry in stored)])
-            self._newest, self._waiting = entries[-1], bool(head.calls)
+        async with self._turn:
+            with self._lock:
+                await self._catch_up(first)
+                rest = iter(stored)
+                said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
+                entries = tuple(_bare(entry) for entry in said if entry is not None)
+                self.holds = True
+                head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
+                self._seen = max([self._seen, *(entry.seq for entry in stored)])
+                self._newest, self._waiting = entries[-1], bool(head.calls)
 
     async def session(self, head: Head) -> Overlay | None:
         """Return the store in which the session is whole; None where some of its log is gone, and this with it.
 
         It is called where `follow` is.
         """
-        with self._lock:
-            another = self._created and head.created != self._created
-            if _state(head) != self._begun or head.next_seq <= self._seen or another:
-                return None
-            self._created = head.created
-            await self._catch_up(head.next_seq)
-            return self._branch
+        async with self._turn:
+            with self._lock:
+                another = self._created and head.created != self._created
+                if _state(head) != self._begun or head.next_seq <= self._seen or another:
+                    return None
+                self._created = head.created
+                await self._catch_up(head.next_seq)
+                return self._branch
 
     def _once(self, own: Entry | None) -> list[Entry]:
         """The entry, unless it was taken over before: a batch may be added again under its key."""
@@ -133,6 +139,12 @@ class Withheld:
         """The entry, or what was said where a stub stands."""
         own = self._own.get(entry.id)
         return entry if own is None else msgspec.structs.replace(own, id=entry.id, at=entry.at)
+
+
+def _task_lock() -> AbstractAsyncContextManager[object]:
+    import asyncio
+
+    return asyncio.Lock()
 
 
 def _with_id(entry: Entry, id: str) -> Entry:

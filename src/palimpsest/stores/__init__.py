@@ -7,8 +7,8 @@ is the contract that every backend passes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from palimpsest.stores.witness import NOBODY, Witness
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+T = TypeVar("T")
 
 LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
@@ -94,6 +96,11 @@ class Store(ABC):
     url: str
     writable: bool = True
     witness: Witness = NOBODY
+    blocking: bool = False
+    """Whether its verbs are functions that block, and never suspend where they may (`blocking.BlockingStore`).
+
+    Else they are awaited on the caller's event loop, as those of a driver for it are.
+    """
 
     def ask(self, witness: Witness) -> None:
         """From now on ask `witness` about each head, record and tombstone, in the step that commits it.
@@ -107,6 +114,20 @@ class Store(ABC):
     def left_open(self) -> bool:
         """Whether `close` is still due in this process: what a memory that is let go of warns about."""
         return False
+
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        """Run a coroutine that waits for nothing but this store where its verbs run: several of them in one go.
+
+        With `reads` it only reads, or writes what it may do without. One that is `blocking` runs all of it in its own
+        thread. Else it is awaited here: what it computes at length between two verbs belongs into `apart`.
+        """
+        return await start()
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
+        import asyncio
+
+        return await asyncio.to_thread(function, *arguments)
 
     @abstractmethod
     async def head(self, key: SessionKey) -> Head | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess
@@ -24,6 +24,8 @@ class BlockingStore(Store):
     at a time or not, as its own lock says.
     """
 
+    blocking = True
+
     def __init__(self, runner: Runner, clock: Callable[[], int] = now_us) -> None:
         self._runner, self._clock = runner, clock
         self._pid = os.getpid()
@@ -39,6 +41,12 @@ class BlockingStore(Store):
             raise Closed(self.url)
         if os.getpid() != self._pid:
             raise ForkedProcess(self._pid, os.getpid())
+
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        return await self._runner.whole(start, reads=reads)
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._runner.read(function, *arguments)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run one of the store's functions."""

@@ -24,10 +24,15 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
     or a path, which is an SQLite file. Options may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
     Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
-    or StoreCorrupt where it cannot be opened.
+    or StoreCorrupt where it cannot be opened. One with an asynchronous driver is bridged, where the runner has no loop.
     """
     opener, url, given = read_address(where)
-    return opener(url, runner, **{**given, **options})
+    store = opener(url, runner, **{**given, **options})
+    if store.blocking or runner.suspends:
+        return store
+    from palimpsest.stores.bridged import bridged
+
+    return bridged(store, runner)
 
 
 def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
@@ -58,7 +63,7 @@ LONGEST = 4096
 """Characters of an address: no system takes longer paths."""
 
 
-async def unlocked(store: Store, encryption: Encryption | None, runner: Runner, clock: Callable[[], int]) -> Store:
+async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[[], int]) -> Store:
     """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
 
     Raises WrongKey where it is and the keys do not fit, or there are none; ConfigError for keys to one that is not.
@@ -68,4 +73,4 @@ async def unlocked(store: Store, encryption: Encryption | None, runner: Runner, 
         return store
     from palimpsest.stores.encrypted import unlock
 
-    return await unlock(store, mark, encryption, runner, clock)
+    return await unlock(store, mark, encryption, clock)

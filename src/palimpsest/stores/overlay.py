@@ -13,7 +13,8 @@ leases are the overlay's own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from palimpsest.log.change import Change, Record, still_meant
 from palimpsest.log.entry import Entry, now_us
@@ -25,17 +26,26 @@ from palimpsest.stores.layer import Below, Layer, counted
 from palimpsest.stores.memory import MemoryStore
 from palimpsest.stores.memory_log import shared
 
+T = TypeVar("T")
+
 
 class Overlay(Store):
     """Writes over another store that never reach it, which may be read-only. Closing it leaves that store open."""
 
     def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
         self.url, self._below, self._clock = f"an overlay of {store.url}", store, clock
+        self.blocking = store.blocking
         self._lock = threading.Lock()
         self._logs: dict[SessionKey, Layer] = {}
         self._side = MemoryStore(Inline(), clock=clock)
         self._side.url = self.url
         self._taken: set[tuple[str, str]] = set()
+
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        return await self._below.together(start, reads=reads)
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._below.apart(function, *arguments)
 
     async def _log(self, key: SessionKey) -> Layer:
         """The session as it is here, from its first use on."""

@@ -113,7 +113,7 @@ class Appender:
                 done = await self._scope.store.append(self._scope.key, kept, check_ids=given_ids)
                 stored, revision = done.entries, done.head.revision
             if not kept or done.added:  # else all of it was there before
-                await self._scope.runner.whole(lambda: following.follow(slots, stored, revision))
+                await self._scope.store.together(lambda: following.follow(slots, stored, revision))
         finally:
             if withholds and not held.holds:  # it failed, or all of it was there before
                 self._scope.let_go()

@@ -114,7 +114,7 @@ class Compactor:
             await self._lease.give_back()
 
     async def _job(self, strategy: Strategy, loaded: Loaded, decision: TriggerDecision | None) -> PlannedCompaction:
-        plan = planned(strategy, loaded.snapshot)
+        plan = await self._store.apart(planned, strategy, loaded.snapshot)
         doomed = await self._doomed(loaded, plan) if plan.erase else ()
         job = PlannedCompaction(strategy, loaded, decision, plan, doomed)
         if plan.erase and not (doomed or job.folded):
@@ -141,7 +141,7 @@ class Compactor:
             summary = made
         result = result_of(job, summary=summary)
         async with self._scope.drop_derived(job.doomed):
-            after = await self._scope.runner.whole(lambda: self._commit(job, summary, result))
+            after = await self._scope.store.together(lambda: self._commit(job, summary, result))
         if after is None:
             return None
         if job.doomed:

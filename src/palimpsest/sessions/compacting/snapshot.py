@@ -49,6 +49,8 @@ class SnapshotReader:
 
     def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
         self._store, self._options, self._room = store, options, room
+        self.apart = store.apart
+        """Runs what takes long and waits for nothing."""
 
     @classmethod
     def of(cls, scope: SessionScope) -> SnapshotReader:
@@ -102,28 +104,33 @@ class SnapshotReader:
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
         loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
         old = await self.read(spans.minus(loose, head.rewound))
+        summaries = await self.summaries(state)
         accessed, clock = await self._accesses(head, active)
-        snapshot = Snapshot(
-            interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
-            archived=self._interactions(old, head, state.mask, meter, now),
-            summaries=[self._counted(made) for made in await self.summaries(state)],
-            pinned=frozenset(head.pinned),
-            max_tokens=self._limit(),
-            max_messages=self._options.limits.max_messages,
-            mask=max(state.mask, cut.mask),
-            seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
-            tried=head.attempts.tried if head.attempts else 0,
-            now=now,
-            accessed=accessed,
-            clock=clock,
-            weigh=weigh,
-            fence=fence(_sample(head), meter.counter, weigh) if archive else 0,
-            notes={
-                entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq))
-                for entry in active
-                if entry.kind == "tool_result" and is_maskable(entry)
-            },
-        )
+
+        def made() -> Snapshot:
+            return Snapshot(
+                interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
+                archived=self._interactions(old, head, state.mask, meter, now),
+                summaries=[self._counted(summary) for summary in summaries],
+                pinned=frozenset(head.pinned),
+                max_tokens=self._limit(),
+                max_messages=self._options.limits.max_messages,
+                mask=max(state.mask, cut.mask),
+                seen=head.attempts.cursors.get(strategy, 0) if head.attempts else 0,
+                tried=head.attempts.tried if head.attempts else 0,
+                now=now,
+                accessed=accessed,
+                clock=clock,
+                weigh=weigh,
+                fence=fence(_sample(head), meter.counter, weigh) if archive else 0,
+                notes={
+                    entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq))
+                    for entry in active
+                    if entry.kind == "tool_result" and is_maskable(entry)
+                },
+            )
+
+        snapshot = await self.apart(made)
         if stores and meter.counted and self._store.writable:
             await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}

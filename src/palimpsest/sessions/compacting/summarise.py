@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -57,7 +58,7 @@ class SummaryMaker:
         folded = [made for made in loaded.snapshot.summaries if made.revision in plan.fold]
         taken, id = _cost(loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
         source_tokens = taken + loaded.snapshot.standing(folded)
-        around = self._fence(loaded, plan, folded, id)
+        around = await self._snapshots.apart(self._fence, loaded, plan, folded, id)
         if source_tokens - around < 2:
             raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
@@ -71,8 +72,8 @@ class SummaryMaker:
         recipe = self._recipe(strategy, plan, source_tokens - around)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous
-        summary = self._summary(loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
-        cost = loaded.snapshot.standing([summary])
+        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
+        summary, cost = await self._snapshots.apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens:
             raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
         return summary
@@ -106,7 +107,7 @@ class SummaryMaker:
 
         count = self._options.counter.count
         if self._summarizer is None:
-            return heuristic(source, recipe, count), None
+            return await self._snapshots.apart(heuristic, source, recipe, count), None
         from palimpsest.summaries.density import summarise
 
         try:
@@ -114,24 +115,23 @@ class SummaryMaker:
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
-            return heuristic(source, recipe, count), self.gate.redact(str(fault))
+            draft = await self._snapshots.apart(heuristic, source, recipe, count)
+            return draft, self.gate.redact(str(fault))
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
         """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
-        try:
-            prompt = next(passes)
-            while True:
-                await renew()
-                try:
-                    reply = await summarizer.ask(self._clean_prompt(prompt))
-                except SummarizerFailed as fault:
-                    prompt = passes.throw(fault)
-                    continue
-                self.spent += reply.spent
-                prompt = passes.send(self._clean_reply(reply))
-        except StopIteration as end:
-            draft: Draft = end.value
-            return draft
+        apart = self._snapshots.apart
+        step = await apart(_stepped, partial(next, passes))
+        while isinstance(step, Prompt):
+            await renew()
+            try:
+                reply = await summarizer.ask(self._clean_prompt(step))
+            except SummarizerFailed as fault:
+                step = await apart(_stepped, partial(passes.throw, fault))
+                continue
+            self.spent += reply.spent
+            step = await apart(_stepped, partial(passes.send, self._clean_reply(reply)))
+        return step
 
     def _clean_prompt(self, prompt: Prompt) -> Prompt:
         """The prompt without what is private in what a user configured, or in what an answer hid in escapes."""
@@ -213,6 +213,21 @@ class SummaryMaker:
             spent=self.spent,
         )
         return msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
+
+
+def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:
+    """What the passes ask next, or what came of them at their end."""
+    try:
+        return step()
+    except StopIteration as end:
+        draft: Draft = end.value
+        return draft
+
+
+def _weighed(make: Callable[[], Summary], weigh: Callable[[Sequence[Summary]], int]) -> tuple[Summary, int]:
+    """A summary, and what it costs."""
+    summary = make()
+    return summary, weigh([summary])
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:

@@ -163,7 +163,7 @@ class ContextBuilder:
         state = await self.layout_reader.view(state.head, cut, planning=True)
         cut = msgspec.structs.replace(cut, gone=state.gone)
         for _, rules in self.layout_reader.rules:
-            cut = self._sifted(state, cut, rules)
+            cut = await self.store.apart(self._sifted, state, cut, rules)
         if cut.gone != state.cut.gone:
             state = await self.layout_reader.view(state.head, cut, planning=True)
         state, plan = await self._planned(state, target)
@@ -233,7 +233,8 @@ class ContextBuilder:
             cut = msgspec.structs.replace(state.cut, gone=state.gone)
             state = await self._again(state, cut)
         for strategy, rules in self.layout_reader.rules:
-            cut = self._sifted(state, msgspec.structs.replace(state.cut, reason="an exact walk"), rules)
+            cut = msgspec.structs.replace(state.cut, reason="an exact walk")
+            cut = await self.store.apart(self._sifted, state, cut, rules)
             state = await self._again(state, cut)
             state, plan = await self._planned(state, None, strategy)
             state = await self.layout_reader.view(state.head, plan.cut, state.entries)
@@ -244,7 +245,7 @@ class ContextBuilder:
     ) -> tuple[Layout, CutPlan]:
         """Plan a cut: with the summaries where they leave room for what may not be left out, else without them."""
         try:
-            return state, self._plan(state, target, strategy)
+            return state, await self.store.apart(self._plan, state, target, strategy)
         except BudgetImpossible:
             if not state.summaries:
                 raise
@@ -253,7 +254,7 @@ class ContextBuilder:
             state = await self._again(state, cut)
         else:
             state = await self.layout_reader.view(state.head, cut, planning=True)
-        return state, self._plan(state, target, strategy)
+        return state, await self.store.apart(self._plan, state, target, strategy)
 
     async def _again(self, state: Layout, cut: Cut) -> Layout:
         """The same entries under another cut, to plan from: with all that is pinned before them, as it is sent, too."""

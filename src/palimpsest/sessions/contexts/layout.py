@@ -6,6 +6,7 @@ Whoever makes a context reads it as the present cut shows it, and again for ever
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -83,7 +84,7 @@ class LayoutReader:
     """Reads views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
 
     def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
-        self._options, self._call, self._now = options, call, now
+        self._store, self._options, self._call, self._now = store, options, call, now
         self.failures: dict[str, str] = {}
         self._limits = limits_of(options, call)
         self._bounds = bounds_of(self._limits, options.model, options.model_name)
@@ -112,7 +113,7 @@ class LayoutReader:
         `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
         human message from before are read, too, whether or not the present cut shows them.
         """
-        budget, fixed = self._budget(cut)
+        budget, fixed = await self._store.apart(self._budget, cut)
         if known is None:
             # What was given at a past revision is given whole: it fitted then.
             everything = self._call.at is not None or (self.meter.exact and self._walks_all)
@@ -133,7 +134,9 @@ class LayoutReader:
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
         rules = [] if self._options.exact else self._static_rules(cut)
-        window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
+        window = await self._store.apart(
+            partial(look, entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
+        )
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
         summaries = await self.window_reader.summaries(cut.summaries) if cut.summaries else []
         return Layout(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)

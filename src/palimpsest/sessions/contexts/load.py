@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from palimpsest.context.groups import CostedEntry, Group, Meter
 from palimpsest.context.window import Window, look
@@ -56,7 +57,8 @@ class WindowReader:
                 entries = chunk + entries if entries else chunk
                 if room is None or before <= open_spans[0][0]:
                     continue
-                total += sum(self._least(entry, cut) for entry in chunk if not entry.erased and entry.seq < waiting)
+                meant = [entry for entry in chunk if not entry.erased and entry.seq < waiting]
+                total += await self._store.apart(self._least_of, meant, cut)
                 if total > max(room, 0):
                     return entries, True
         return entries, False
@@ -146,6 +148,9 @@ class WindowReader:
             return summary.shown_tokens
         return summary_entry_tokens(summary, counter.count, characters)
 
+    def _least_of(self, entries: Sequence[Entry], cut: Cut) -> int:
+        return sum(self._least(entry, cut) for entry in entries)
+
     def _least(self, entry: Entry, cut: Cut) -> int:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
         if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
@@ -185,7 +190,8 @@ class WindowReader:
                 found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
         waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
-        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
+        show = partial(look, members, cut, self._meter, now=now, newest=newest, open_group=waiting)
+        return await self._store.apart(show)
 
 
 def sentence_ends(text: str, limit: int) -> list[int]:

@@ -87,7 +87,7 @@ class Contexts:
             from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
 
             builder = EarlierContext(store, self._options, call, now)
-        return builder, await self._scope.runner.whole(builder.context, reads=True)
+        return builder, await self._scope.store.together(builder.context, reads=True)
 
     async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
         """Have what a cut has evicted summarised."""
@@ -101,7 +101,7 @@ class Contexts:
         if held is None:
             return None, 0
         head = await self._scope.head()
-        whole = await self._scope.runner.whole(lambda: held.session(head), reads=True)
+        whole = await self._scope.store.together(lambda: held.session(head), reads=True)
         if whole is None:
             self._scope.let_go()
         return whole, head.revision

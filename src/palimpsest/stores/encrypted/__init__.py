@@ -20,16 +20,13 @@ from palimpsest.errors import WrongKey
 from palimpsest.stores.encrypted.keys import Keys
 
 if TYPE_CHECKING:
-    from palimpsest.runtime.runner import Runner
     from palimpsest.stores import Item, Store
 
 Encryption: TypeAlias = Keys | Mapping[str, str | bytes] | str
 """What `encryption=` takes: keys, a mapping of key ids to keys, or the text that `PALIMPSEST_KEY` has."""
 
 
-async def unlock(
-    store: Store, mark: Item | None, encryption: Encryption | None, runner: Runner, clock: Callable[[], int]
-) -> Store:
+async def unlock(store: Store, mark: Item | None, encryption: Encryption | None, clock: Callable[[], int]) -> Store:
     """Return the store as these keys read it; `mark` is what it says of its encryption (None: it says nothing).
 
     Raises WrongKey where it is encrypted and they do not fit, or none were given; ConfigError where it holds what is
@@ -48,4 +45,4 @@ async def unlock(
     keys = Keys.of(encryption)
     sealer = Sealer(keys)
     markings = await Markings.opened(store, keys, sealer, mark)
-    return EncryptedStore(store, sealer, markings, runner, clock)
+    return EncryptedStore(store, sealer, markings, clock)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, Item, Store
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.encrypted.items import Items
@@ -32,16 +31,15 @@ LOCKS = 64
 class SealingStore(Store, Rewritable):
     """The part of an encrypted store that is about keys."""
 
-    def __init__(
-        self, below: Store, sealer: Sealer, markings: Markings, runner: Runner, clock: Callable[[], int]
-    ) -> None:
+    def __init__(self, below: Store, sealer: Sealer, markings: Markings, clock: Callable[[], int]) -> None:
         self.below, self.url, self.writable = below, below.url, below.writable
+        self.blocking = below.blocking
         self.markings, self.reader = markings, SealedReader(below, sealer, markings)
         self.notary = self.reader.notary
         self.notary.take_over(below.witness)
         below.ask(self.notary)
         self.items = Items(below.url, sealer, markings)
-        self._runner, self._clock = runner, clock
+        self._clock = clock
         self._blocking = below if isinstance(below, BlockingStore) else None
         self._locks = tuple(threading.Lock() for _ in range(LOCKS))
         self._seen: dict[SessionKey, tuple[int, int]] = {}
@@ -51,11 +49,14 @@ class SealingStore(Store, Rewritable):
         return self.below.left_open
 
     async def close(self) -> None:
-        await self._whole(self.below.close)  # behind a write that has begun
+        await self.together(self.below.close)  # behind a write that has begun
 
-    async def _whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run what waits for nothing but a blocking store where that runs, sealing included, in one go."""
-        return await (self._runner.whole(start, reads=reads) if self._blocking is not None else start())
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        """As the store below has it, sealing included."""
+        return await self.below.together(start, reads=reads)
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self.below.apart(function, *arguments)
 
     def _alone(self, key: SessionKey) -> AbstractContextManager[object]:
         """What keeps this process's other writers of the session waiting; over a store that suspends, Conflict does.
@@ -144,7 +145,7 @@ class SealingStore(Store, Rewritable):
                 await self._settle(touched, box)
             return done
 
-        return await self._whole(write)
+        return await self.together(write)
 
     async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         below = self.rewritable()

@@ -47,7 +47,7 @@ class EncryptedStore(SealingStore):
                     pass
             return done
 
-        return await self._whole(write)
+        return await self.together(write)
 
     async def _append(
         self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None
@@ -90,7 +90,7 @@ class EncryptedStore(SealingStore):
                     pass
             return done
 
-        return await self._whole(write)
+        return await self.together(write)
 
     async def _commit(
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
@@ -141,7 +141,7 @@ class EncryptedStore(SealingStore):
             await self.below.fork(key, into, sealed, expect_epoch=expect_epoch, created=created)
             await self._settle([branch], box)
 
-        await self._whole(write)
+        await self.together(write)
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         async def write() -> None:
@@ -149,7 +149,7 @@ class EncryptedStore(SealingStore):
             await self.below.load(key, self._sealed_dump(key, dump, box), replace=replace)
             await self._settle([key], box)
 
-        await self._whole(write)
+        await self.together(write)
 
     def _sealed_dump(self, key: SessionKey, dump: Dump, box: Box) -> Dump:
         ledger, log, last, records = Ledger(), new_log(), 0, []
@@ -191,7 +191,7 @@ class EncryptedStore(SealingStore):
             found = await self.reader.head(key)
             return found.plain if found is not None else None
 
-        return await self._whole(read, reads=True)
+        return await self.together(read, reads=True)
 
     async def read(
         self,
@@ -217,12 +217,12 @@ class EncryptedStore(SealingStore):
                 uncounted=uncounted,
             )
 
-        return await self._whole(lambda: self.reader.entries(key, wanted, stored, part=uncounted), reads=True)
+        return await self.together(lambda: self.reader.entries(key, wanted, stored, part=uncounted), reads=True)
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
-        return await self._whole(lambda: self.fetch_now(key, tuple(seqs), tuple(ids), counter), reads=True)
+        return await self.together(lambda: self.fetch_now(key, tuple(seqs), tuple(ids), counter), reads=True)
 
     async def fetch_now(
         self, key: SessionKey, seqs: tuple[int, ...] = (), ids: Sequence[str] = (), counter: str | None = None
@@ -232,7 +232,7 @@ class EncryptedStore(SealingStore):
         return await self.reader.entries(key, wanted, lambda: self.below.fetch(key, seqs, ids, counter=counter))
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
-        return await self._whole(lambda: self.reader.records(key, after, before), reads=True)
+        return await self.together(lambda: self.reader.records(key, after, before), reads=True)
 
     async def branches(self, key: SessionKey) -> list[str]:
         return await self.below.branches(key)
@@ -251,7 +251,7 @@ class EncryptedStore(SealingStore):
                     found.append(info(one.session, seen.plain))
             return found
 
-        return await self._whole(read, reads=True)
+        return await self.together(read, reads=True)
 
     # --- items and leases
 

@@ -1,0 +1,211 @@
+"""A store with an asynchronous driver: every verb really suspends, some take long, and any can be stopped on its way.
+
+Importing this registers it for addresses such as `suspending://`. Like a driver's connections it belongs to the first
+event loop that used it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import wraps
+from typing import Any, Literal
+
+import pytest
+
+from palimpsest import AsyncMemory, Memory, Session
+from palimpsest.errors import ForkedProcess
+from palimpsest.runtime.runner import Inline, within
+from palimpsest.runtime.threads import LoopThread, Suspended, outcome
+from palimpsest.stores import STORES, Store
+from palimpsest.stores.bridged import RewritableBridge
+from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores.rewriting import Rewritable
+from palimpsest.stores.witness import Witness
+
+PATIENCE = 30.0
+"""Seconds after which a verb that hangs is a failure."""
+
+SLOW_EVERY, TURNS = 7, 20
+"""Every so many verbs one waits for so many turns of the loop."""
+
+Moment = Literal["before", "after"]
+
+
+class Hold:
+    """A verb that stands still before or after its step, until it is let go of or cancelled."""
+
+    def __init__(self, verb: str, moment: Moment) -> None:
+        self.verb, self.moment = verb, moment
+        self.arrived, self.cancelled = threading.Event(), threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._open = asyncio.Event()
+
+    async def pass_by(self) -> None:
+        """Stand still."""
+        self.loop = asyncio.get_running_loop()
+        self.arrived.set()
+        try:
+            await self._open.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    def let_go(self) -> None:
+        """Let it go on, from any thread."""
+        assert self.loop is not None, "it has arrived"
+        self.loop.call_soon_threadsafe(self._open.set)
+
+    async def reached(self) -> None:
+        """Wait, on a loop, until the verb stands still."""
+        assert await asyncio.to_thread(self.arrived.wait, PATIENCE)
+
+
+def _suspended(verb: Callable[..., Any]) -> Any:
+    @wraps(verb, updated=())
+    async def suspended(self: SuspendingStore, *given: Any, **named: Any) -> Any:
+        return await self.called(verb.__name__, *given, **named)
+
+    return suspended
+
+
+def _coroutines(kind: type) -> dict[str, Any]:
+    """The verbs of a seam, each of which suspends."""
+    own = {"together", "apart"}
+    found = inspect.getmembers(kind, inspect.iscoroutinefunction)
+    return {name: _suspended(verb) for name, verb in found if name[0] != "_" and name not in own}
+
+
+class SuspendingStore(Store, Rewritable):
+    """A store in memory behind a driver that suspends."""
+
+    url = "suspending://"
+
+    def __init__(self, **options: Any) -> None:
+        self._below = MemoryStore(Inline(), **options)
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._holds: list[Hold] = []
+        self._refused: list[str] = []
+        self.calls: list[str] = []
+
+    def hold(self, verb: str, moment: Moment) -> Hold:
+        """Stop the next call of this verb, before its step or after it."""
+        hold = Hold(verb, moment)
+        self._holds.append(hold)
+        return hold
+
+    @property
+    def left_open(self) -> bool:
+        return self._below.left_open
+
+    def refuse(self, verb: str) -> None:
+        """Have the driver cancel the next call of this verb by itself."""
+        self._refused.append(verb)
+
+    def ask(self, witness: Witness) -> None:
+        super().ask(witness)
+        self._below.ask(witness)
+
+    async def called(self, verb: str, *given: Any, **named: Any) -> Any:
+        """Do what a driver does: send the verb, wait, and return what came back."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(self._pid, os.getpid())
+        self._loop = self._loop or asyncio.get_running_loop()
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the driver is bound to a different event loop")
+        self.calls.append(verb)
+        await asyncio.wait_for(asyncio.sleep(0), PATIENCE)
+        for _ in range(TURNS if len(self.calls) % SLOW_EVERY == 0 else 0):
+            await asyncio.sleep(0)
+        if verb in self._refused:
+            self._refused.remove(verb)
+            raise asyncio.CancelledError
+        await self._pass(verb, "before")
+        result = await getattr(self._below, verb)(*given, **named)  # one atomic step
+        await asyncio.sleep(0)
+        await self._pass(verb, "after")
+        return result
+
+    async def _pass(self, verb: str, moment: Moment) -> None:
+        for hold in self._holds:
+            if (hold.verb, hold.moment) == (verb, moment):
+                self._holds.remove(hold)
+                await hold.pass_by()
+                return
+
+    vars().update(_coroutines(Store) | _coroutines(Rewritable))
+
+
+def open_suspending(url: str, runner: object, **options: Any) -> SuspendingStore:
+    """Open an empty store."""
+    kind: Any = SuspendingStore  # which has its verbs from the seam, where no type checker sees them
+    made: SuspendingStore = kind(**options)
+    return made
+
+
+STORES.register("suspending", open_suspending)
+
+
+# --- an `AsyncMemory` for tests that are written for `Memory`
+
+
+class _Loop:
+    """Runs what is awaited to its end on one event loop in a thread of its own, as the runner of a bridge."""
+
+    def __init__(self) -> None:
+        self._thread = LoopThread(self._stray)
+
+    def _stray(self, fault: BaseException | None, message: str) -> None:
+        warnings.warn(f"{message}: {fault!r}", stacklevel=2)
+
+    def drive(self, awaitable: Awaitable[Any]) -> Any:
+        async def whole() -> Any:
+            return await awaitable
+
+        doing = whole()
+        try:
+            begun = self._thread.submit(doing)
+        except Suspended:
+            doing.close()
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise
+        return outcome(begun, PATIENCE)
+
+    async def wait(self, awaitable: Awaitable[Any], timeout: float | None = None) -> Any:
+        return self.drive(awaitable)
+
+    def close(self) -> None:
+        self._thread.close(PATIENCE)
+
+
+class _Awaited(Memory):
+    """A `Memory` whose verbs an `AsyncMemory` does on an event loop. Its `store` can be driven all the same."""
+
+    def __init__(self, core: AsyncMemory, loop: Any) -> None:
+        super().__init__(core)
+        self._store = RewritableBridge(core.store, loop)
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+
+@contextmanager
+def awaited(where: str, **options: Any) -> Iterator[Memory]:
+    """Open an `AsyncMemory`, each verb of which is run to its end on one event loop."""
+    loop = _Loop()
+    with closing(loop), pytest.MonkeyPatch.context() as patch:
+        for user in (Memory, Session, within):
+            patch.setattr(sys.modules[user.__module__], "drive", loop.drive)
+        core = AsyncMemory.open(where, **options)
+        loop.drive(core.connect())
+        with _Awaited(core, loop) as memory:
+            yield memory
