@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import strategies
 from laws import examples
-from palimpsest import Memory
+from palimpsest import Image, Memory, Reasoning, Text
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
+from palimpsest.log.entry import Part
 from palimpsest.log.head import Head
 from palimpsest.log.linking import link
 
@@ -279,3 +280,17 @@ def test_calls_that_share_an_id_are_renamed_in_a_context() -> None:
         ids = [call["id"] for call in asked["tool_calls"]]
         assert len(set(ids)) == 2
         assert {message["tool_call_id"]: message["content"] for message in results} == {ids[1]: "1", ids[0]: "2"}
+
+
+@pytest.mark.parametrize("beside", [Text(text="a"), Image(source="data:image/png;base64,aGk=")], ids=["text", "image"])
+def test_an_empty_thought_is_no_part_of_a_message(beside: Part) -> None:
+    """The API takes no empty text: a thought without words, as imports have them, leaves what stands beside it."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="openai")
+        session.add_user_message("q")
+        session.add_assistant_message([Reasoning(text=""), beside])
+
+        said = session.context().messages[-1]["content"]
+
+    assert all(part["text"] for part in said)
+    assert len(said) == 1

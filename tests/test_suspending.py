@@ -215,7 +215,7 @@ def test_a_turn_is_renewed_on_the_loop_that_took_it() -> None:
         async with AsyncMemory.open(WHERE, clock=clock) as memory, memory.session("s").turn():
             for _ in range(3):
                 clock.advance(25)
-                await asyncio.to_thread(memory.renewals.renew)
+                await asyncio.to_thread(memory._scope.renewals.renew)
 
             async def enter() -> None:
                 async with memory.session("s").turn(wait=0):

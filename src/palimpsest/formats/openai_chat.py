@@ -257,7 +257,7 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if isinstance(part, Text) and not part.text and not (own and adapted is None):
+        if isinstance(part, Text | Reasoning) and not part.text and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
