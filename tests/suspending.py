@@ -17,8 +17,6 @@ from contextlib import closing, contextmanager
 from functools import wraps
 from typing import Any, Literal
 
-import pytest
-
 from palimpsest import AsyncMemory, Memory, Session
 from palimpsest.errors import ForkedProcess
 from palimpsest.runtime.runner import Inline, within
@@ -201,6 +199,8 @@ class _Awaited(Memory):
 @contextmanager
 def awaited(where: str, **options: Any) -> Iterator[Memory]:
     """Open an `AsyncMemory`, each verb of which is run to its end on one event loop."""
+    import pytest  # here, so that processes which only want the store start sooner
+
     loop = _Loop()
     with closing(loop), pytest.MonkeyPatch.context() as patch:
         for user in (Memory, Session, within):
