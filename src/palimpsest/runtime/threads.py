@@ -19,6 +19,9 @@ T = TypeVar("T")
 CALL = methodcaller("__call__")
 """Calls what it is given, as a function of C: a signal's handler runs before it or after it, never in between."""
 
+GLANCE = 0.5
+"""Seconds after which whoever waits looks whether a signal came right before the wait: C does not see that."""
+
 
 def unbroken(*steps: Callable[[], object]) -> None:
     """Call functions of C one after the other, with no moment between them at which a signal's handler could run.
@@ -64,8 +67,11 @@ def outcome(future: Future[T], timeout: float | None = None) -> T:
     done = allocate_lock()
     done.acquire()
     future.add_done_callback(lambda _: done.release())
-    if not done.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-        raise TimeoutError
+    left = float("inf") if timeout is None else max(timeout, 0)
+    while not done.acquire(timeout=min(left, GLANCE)):
+        left -= GLANCE
+        if left <= 0:
+            raise TimeoutError
     return future.result()
 
 
