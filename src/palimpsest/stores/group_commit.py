@@ -71,7 +71,8 @@ class GroupCommit:
     async def run(self, append: Append, runner: Runner) -> Appended:
         """Have the append committed; a caller that is cancelled or interrupted before that began takes it back."""
         try:
-            self._enqueue(append)
+            with self._queue:
+                self._waiting.append(append)
             return await runner.run(self._commit, append)
         except BaseException:
             if not self._withdraw(append):  # another's commit has it: when this returns, it is decided
@@ -81,16 +82,13 @@ class GroupCommit:
     def run_now(self, append: Append) -> Appended:
         """Have the append committed, in this thread."""
         try:
-            self._enqueue(append)
+            with self._queue:
+                self._waiting.append(append)
             return self._commit(append)
         except BaseException:
             if not self._withdraw(append):
                 self._decide(append)
             raise
-
-    def _enqueue(self, append: Append) -> None:
-        with self._queue:
-            self._waiting.append(append)
 
     def _withdraw(self, append: Append) -> bool:
         """Take back an append that nobody has begun to write; return whether it is decided what becomes of it."""

@@ -62,20 +62,23 @@ class Appender:
         self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
     ) -> tuple[Entry, ...]:
         """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given."""
-        self._scope.may_write()
+        scope, given_ids = self._scope, key is not None
+        scope.may_write()
         for entry in entries:
             if not checked:
                 check(entry, where)
             check_names(entry, where)
+            given_ids = given_ids or entry.id != ""
         if not entries:
             return ()
-        given_ids = key is not None or bool([1 for entry in entries if entry.id])
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
-            entries = _identified(entries, new_ids(len(entries), self._scope.clock() // 1000), own=True)
+            entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
         if self._gate.redactor is None and self.turn.buffer is None:
-            return await self._stored(entries, given_ids=given_ids)
+            done = await scope.store.append(scope.key, entries, check_ids=given_ids)  # as `_stored`, a coroutine less
+            await self.follow_up(done)
+            return done.entries
         slots = await self.admitted(entries)
         if self.turn.buffer is None:
             return await self.commit(slots, given_ids=given_ids)

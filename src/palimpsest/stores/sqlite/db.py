@@ -17,6 +17,7 @@ import sqlite3
 import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
@@ -222,7 +223,7 @@ class Database(Generic[B]):
                     result = body(bound)
                     if time.monotonic() > self._looked + LOOK:
                         self._be_the_same()
-                    unbroken(connection.commit, settle)
+                    unbroken(partial(connection.execute, "COMMIT"), settle)  # prepared once, which `commit` is not
                 except BaseException:
                     self._undone()
                     raise

@@ -83,7 +83,7 @@ class SQLiteStore(RewritingStore):
     ) -> Appended:
         self.check()
         if self._inline:  # where nothing suspends, it is three coroutines less
-            return self._append_now(key, entries, check_ids, expect)
+            return self._commits.run_now(Append(key, entries, check_ids, expect))
         return await self._commits.run(Append(key, entries, check_ids, expect), self._runner)
 
     def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
