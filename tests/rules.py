@@ -157,17 +157,18 @@ def parted(ctx: Context, entries: Sequence[Entry]) -> list[str]:
 
 
 def unshown_pins(ctx: Context, entries: Sequence[Entry]) -> list[int]:
-    """What of groups with a pinned entry is not shown, though it says something, still holds and waits for nothing."""
+    """What of groups with a pinned entry is not shown, though it says something, still holds and is not held back."""
     head = ctx._outcome.head
     alive = {entry.seq: entry for entry in entries if not entry.erased}
-    groups = {alive[seq].group for seq in head.pinned} - {group.seq for group in ctx._window.pending}
+    groups = {alive[seq].group for seq in head.pinned}
+    held = {entry.seq for group in ctx._window.pending for entry in group.entries}
     shown = {item.entry.seq for item in shown_items(ctx)}
     passing = {entry.group for entry in alive.values() if entry.expires_at is not None or entry.kind == "context"}
     return [
         entry.seq
         for entry in alive.values()
         if entry.group in groups - passing
-        and entry.seq not in shown
+        and entry.seq not in shown | held
         and not says_nothing(entry.content)
         and not (entry.kind == "tool_result" and entry.answers and entry.answers not in alive)
     ]

@@ -217,6 +217,26 @@ def test_a_pinned_entry_keeps_its_group_however_far_cuts_have_passed_it(memory: 
     assert results(session.context()) == ["the code is 4417"]
 
 
+def test_a_pinned_call_is_held_back_until_it_is_answered_though_its_group_has_lost_its_beginning(
+    memory: Memory,
+) -> None:
+    """Where the first call of an open group is erased, a pinned one behind it waits as before, then is shown."""
+    session = memory.session("s", counter=strategies.WORDS)
+    session.add([{"role": "user", "content": "both"}, asking("c0", "c1")])
+    session.erase([2])
+    session.pin(3)
+
+    waiting = session.context()
+    session.add_tool_result(None, "4417", call_id="c1")
+    answered = session.context()
+
+    assert (waiting.pending, results(waiting)) == (("c1",), [])
+    assert rules.unshown_pins(waiting, session.entries()[:3]) == []
+    assert (answered.pending, results(answered)) == ((), ["4417"])
+    assert rules.unshown_pins(answered, session.entries()) == []
+    assert session.verify().problems == ()
+
+
 def test_a_pinned_group_of_any_size_is_shown_whole(memory: Memory) -> None:
     """A group of more entries than are read at once keeps all of its results."""
     session = memory.session("s", counter=strategies.WORDS, max_tokens=3000)
@@ -300,6 +320,25 @@ def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, con
     session.unpin(added[2].seq)
     session.add(turns(30))
     assert results(session.context()) == []
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memory: Memory, seen: bool) -> None:
+    """It cannot be shown itself; what is left of its group is, whatever conditions say, from the next context on."""
+    session = memory.session("s", counter=strategies.WORDS, conditions=["not message.has_tool_calls"])
+    session.add([{"role": "user", "content": "both"}, asking("c0", "c1"), telling("c0", "4417"), telling("c1", "4418")])
+    session.erase([3])
+    before = results(session.context()) if seen else []
+    session.pin(5)
+
+    ctx = session.context()
+
+    assert before == []
+    assert results(ctx) == ["4417"]
+    assert session.context().epoch == ctx.epoch
+    session.unpin(5)
+    session.add(turns(1))
+    assert results(session.context(max_tokens=6)) == []
 
 
 # --- whatever happens

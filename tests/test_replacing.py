@@ -119,8 +119,14 @@ def test_any_session_goes_on_so(folder: Path, **drawn: Any) -> None:
 
 
 def unplaced(session: Session) -> str:
-    """The session's context without its numbers: places, and ids that calls are given, are others in another log."""
-    return re.sub(r"call_[0-9a-f]{24}|\d+", "#", json.dumps(shown(session)))
+    """The session's context without its numbers, and with ids in the order that they come in: places, and ids that
+    calls are given or that were made to fit beside others, are others in another log."""
+    ids: dict[str, int] = {}
+
+    def plain(found: re.Match[str]) -> str:
+        return f'"{found[1]}": {ids.setdefault(found[2], len(ids))}' if found[1] else "#"
+
+    return re.sub(r'"(id|tool_call_id)": "([^"]*)"|call_[0-9a-f]{24}|\d+', plain, json.dumps(shown(session)))
 
 
 def uncounted(entries: list[Entry]) -> list[Entry]:
@@ -176,6 +182,26 @@ def test_a37_the_list_becomes_the_active_set(memory: Memory) -> None:
     assert texts(session.entries()) == ["one", "two", "three", "four"]
     proof = session.verify()
     assert (proof.active, proof.evicted, proof.problems) == (3, 1, ())
+
+
+def test_calls_of_one_long_id_go_on_as_in_a_new_session(memory: Memory) -> None:
+    """An id that repeats is numbered by its place, and made to fit: other calls are the same, each with its result."""
+    session, fresh = memory.session("one"), memory.session("fresh")
+    session.add([user("left out"), assistant("too")])
+    long = "toolu_" + "a" * 50
+    calls = {"role": "assistant", "content": None, "tool_calls": [call(long)["tool_calls"][0] for _ in range(2)]}
+
+    session.replace([user("find")])
+    fresh.add([user("find")])
+    for one in (session, fresh):
+        one.add([calls, result(long, "first"), result(long, "second")])
+
+    asked, *told = shown(session)[1:]
+    ids = [one["id"] for one in asked["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert {one["tool_call_id"] for one in told} == set(ids)
+    assert shown(session) != shown(fresh)
+    assert unplaced(session) == unplaced(fresh)
 
 
 def test_it_is_one_revision_and_one_record(memory: Memory) -> None:

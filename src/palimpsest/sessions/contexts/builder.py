@@ -333,10 +333,10 @@ def is_unshown(head: Head, state: Layout) -> bool:
     window, unknown = state.window, set(head.pinned).difference(state.cut.pins)
     if not unknown or state.cut.passed(unknown):
         return bool(unknown)
-    left_out = [entry for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)]
-    groups = {entry.group for entry in left_out}
-    members = [entry for group in window.groups if group.seq in groups for entry in group.entries]
-    return any(entry.seq in unknown for entry in (*left_out, *members))
+    groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
+    members = [entry for group in window.groups for entry in group.entries]
+    members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
+    return any(entry.seq in unknown and entry.group in groups for entry in members)
 
 
 def _beginning(state: Layout) -> int:
