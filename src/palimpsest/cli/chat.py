@@ -12,13 +12,21 @@ import click
 
 from palimpsest import Context, Memory, PalimpsestError, SummarizerFailed
 from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.compacting import print_result, print_summary
+from palimpsest.cli.context import given_text, print_context
 from palimpsest.cli.opening import open_memory, session_argument
 from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json
 from palimpsest.cli.privacy import redactor, telling
+from palimpsest.cli.sessions import figures_of, print_entries, print_figures
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.summaries.models.chat_model import ChatModel
+from palimpsest.summaries.models.model_summarizer import ModelSummarizer
+from palimpsest.tokens.models import find_model
 
 if TYPE_CHECKING:
     from palimpsest.runtime.logs import Redact
-    from palimpsest.summaries.models.chat_model import BoundModel, ChatModel, ModelAnswer
+    from palimpsest.summaries.models.chat_model import BoundModel, ModelAnswer
 
 UNKNOWN_WINDOW = 8_000
 """Tokens of a request to a model whose window nobody knows."""
@@ -76,12 +84,6 @@ def chat_command(
     terminal messages are read from standard input, answers go to standard output, all else to standard error, and
     the exit status is 1 if any message had no answer; with --json each answer is an object on a line of its own.
     """
-    from palimpsest.cli.context import given_text
-    from palimpsest.log.entry import now_us
-    from palimpsest.runtime.runner import Inline, drive
-    from palimpsest.summaries.models.chat_model import ChatModel
-    from palimpsest.summaries.models.model_summarizer import ModelSummarizer
-
     if no_compact and summarizer is not None:
         raise click.UsageError("--summarizer and --no-compact contradict each other")
     at: dict[str, Any] = {"base_url": base_url, "api_key": _key(api_key_env), "timeout": timeout}
@@ -113,8 +115,6 @@ def _key(variable: str | None) -> str | None:
 
 def _budget(model: ChatModel, max_tokens: int | None) -> dict[str, Any]:
     """The session's options that bound a request."""
-    from palimpsest.tokens.models import find_model
-
     if find_model(model.name) is not None:
         return {"model": model.name, "max_tokens": max_tokens}
     return {"max_tokens": max_tokens or UNKNOWN_WINDOW}
@@ -188,8 +188,6 @@ class Chat:
         self._account(context, answer)
 
     def _answer(self, context: Context) -> ModelAnswer:
-        from palimpsest.runtime.runner import drive
-
         shown = AnswerPrinter(self.redact, streams=self.streams, silent=self.as_json)
         reserve = context.budget.reserve if context.budget is not None else 0
         messages = context.request()["messages"]
@@ -239,33 +237,23 @@ class Chat:
 
     def context(self, _: str) -> None:
         """Print how full the budget is, and what is left out and why."""
-        from palimpsest.cli.context import print_context
-
         print_context(self.session.context(system=self.system, dry_run=True), committed=False)
 
     def stats(self, _: str) -> None:
         """Print the session in numbers."""
-        from palimpsest.cli.sessions import figures_of, print_figures
-
         print_figures(figures_of(self.session))
 
     def compact(self, _: str) -> None:
         """Compact now: mask old results, then summarise what is older than the newest messages."""
-        from palimpsest.cli.compacting import print_result
-
         print_result(self.session.compact())
 
     def summaries(self, _: str) -> None:
         """Print the summaries that stand for the older part of the conversation."""
-        from palimpsest.cli.compacting import print_summary
-
         for summary in self.session.summaries():
             print_summary(summary)
 
     def expand(self, id: str) -> None:
         """Print what a summary stands for: the newest one, or the one of this ID."""
-        from palimpsest.cli.sessions import print_entries
-
         print_entries(self.session.expand(id or None))
 
 

@@ -6,10 +6,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from rich.text import Text
 
+from palimpsest import ConfigError
 from palimpsest.cli.app import Conflicting, OperationFailed, examples, expect_somebody, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
+from palimpsest.cli.sessions import entry_json, print_entries
 
 if TYPE_CHECKING:
     from palimpsest import CompactionResult, Session, Summary
@@ -100,8 +104,6 @@ def compact_command(
 
 def _destroys(chat: Session, strategy: Any) -> bool:
     """Whether a strategy may erase. What is wrong with one is for `compact` to say, as the privacy policy has it."""
-    from palimpsest import ConfigError
-
     try:
         return chat.options.chosen(strategy).erases
     except ConfigError:
@@ -110,8 +112,6 @@ def _destroys(chat: Session, strategy: Any) -> bool:
 
 def result_json(result: CompactionResult) -> dict[str, Any]:
     """Return what a compaction did as JSON values."""
-    import msgspec
-
     values: dict[str, Any] = msgspec.to_builtins(result)
     values["summary"] = summary_json(result.summary) if result.summary is not None else None
     return {**values, "tokens_saved": result.tokens_saved}
@@ -119,8 +119,6 @@ def result_json(result: CompactionResult) -> dict[str, Any]:
 
 def summary_json(summary: Summary) -> dict[str, Any]:
     """Return a summary as JSON values."""
-    import msgspec
-
     values = {name: msgspec.to_builtins(getattr(summary, name)) for name in summary.__struct_fields__}
     start, end = summary.time_range
     return {
@@ -134,8 +132,6 @@ def summary_json(summary: Summary) -> dict[str, Any]:
 
 def print_result(result: CompactionResult) -> None:
     """Print what a compaction did, or why it did nothing."""
-    from rich.text import Text
-
     screen = console()
     if result.reason is not None:
         screen.print(Text(clean(f"nothing was done: {result.reason.replace('_', ' ')}. {result.why}".strip())))
@@ -158,8 +154,6 @@ def print_result(result: CompactionResult) -> None:
 
 def print_summary(summary: Summary) -> None:
     """Print a summary under a title that says what it stands for and how it was made."""
-    from rich.text import Text
-
     screen = console()
     start, end = summary.time_range
     by = summary.model or "no model"
@@ -202,8 +196,6 @@ def summaries_command(
     restore: str | None,
 ) -> None:
     """Print what stands for the older part of a session, expand it, or take it back."""
-    from palimpsest.cli.sessions import entry_json, print_entries
-
     with open_memory(store, tenant, write=restore is not None) as memory:
         require(memory, session)
         chat = memory.session(session)
@@ -242,8 +234,6 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
     Every entry must be active, covered by a summary, evicted, erased, rewound or expired, exactly once. Ends with
     status 1 where something does not hold together.
     """
-    import msgspec
-
     found: dict[str, Any] = {}
     with open_memory(store, tenant) as memory:
         if session is not None:

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import click
+import msgspec
+from rich.text import Text
 
 from palimpsest import Context
 from palimpsest.cli.app import examples, json_option, store_options
@@ -119,8 +121,6 @@ def _tools(given: str | None) -> list[Any]:
 
 def account(context: Context) -> dict[str, Any]:
     """Return a context's figures as JSON values."""
-    import msgspec
-
     report = msgspec.to_builtins(context.report)
     report.pop("parts")
     budget = msgspec.to_builtins(context.budget) if context.budget is not None else None
@@ -139,8 +139,6 @@ def account(context: Context) -> dict[str, Any]:
 
 def print_context(context: Context, *, committed: bool) -> None:
     """Print how full the budget is, with what, and what is left out and why."""
-    from rich.text import Text
-
     screen, budget, report = console(), context.budget, context.report
     bounded = budget is not None and budget.limit < 2**62
     whole = budget.available if budget is not None and bounded else context.tokens

@@ -13,12 +13,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
 from palimpsest import ConfigError, Context, Memory, Session
 from palimpsest.cli import scenario
 from palimpsest.cli.app import examples, json_option
 from palimpsest.cli.output import bar, console, on_terminal, print_json, table
 from palimpsest.cli.replay import Bill, Message, Tokens, Windows
+from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import Model, find_model
 
 SESSION = "demo"
@@ -102,8 +106,6 @@ def demo_command(budget: int, model: str, as_json: bool) -> None:
 
 def run(budget: int, model: str, show: Callable[[ModelCall], object]) -> DemoFigures:
     """Replay the conversation in all four ways; `show` is told of every call."""
-    from palimpsest.tokens.counter import encoding
-
     began = time.perf_counter()
     turns, tools = scenario.conversation(), scenario.tools()
     tokens = Tokens(encoding("o200k_base"), tools)
@@ -236,10 +238,6 @@ def _told(cut: dict[str, Any]) -> str:
 @contextmanager
 def _live(budget: int) -> Iterator[Callable[[ModelCall], object]]:
     """A bar of the budget that fills and is cut, with a line above it for every cut."""
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
     screen = console()
     total = len(scenario.conversation())
     width = max(min(screen.width, 100) - 2, 20)
@@ -284,8 +282,6 @@ def rows(outcome: DemoFigures, model: Model, budget: int) -> Iterator[tuple[str,
 
 
 def _print_table(outcome: DemoFigures, model: Model, budget: int) -> None:
-    from rich.text import Text
-
     screen = console()
     input_price, cached_price = _prices(model)
     ours = outcome.bills[-1]
@@ -306,8 +302,6 @@ def _print_table(outcome: DemoFigures, model: Model, budget: int) -> None:
 
 
 def _print_fact(fact: Fact) -> None:
-    from rich.text import Text
-
     screen = console()
     screen.print(
         Text(f'\nIn turn {fact.turn} the customer said: "… {fact.text} …"', "bold"), soft_wrap=not on_terminal()

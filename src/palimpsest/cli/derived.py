@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
 from palimpsest.cli.app import Missing, examples, expect_somebody, json_option, store_options
@@ -55,8 +57,6 @@ def _print(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _unknown(name: str, names: tuple[str, ...], tenant: str) -> str:
-    from difflib import get_close_matches
-
     near = get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest derived list` lists what there is"
     return f"nothing called {name!r} is made from the entries of tenant {tenant!r}{hint}"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
+from importlib.resources import files
 from typing import NamedTuple
 
 import click
+from rich.text import Text
 
 from palimpsest import PalimpsestError
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, resolve
 from palimpsest.cli.output import clean, console, counted, print_json
+from palimpsest.tokens.counter import encoding
+from palimpsest.tokens.models import model_names, table_source
 
 PROBE = "palimpsest-doctor-probe"
 PYTHON = (3, 11)
@@ -54,8 +60,6 @@ def doctor_command(store: str | None, tenant: str | None, as_json: bool) -> None
 
 
 def _print(check: Check) -> None:
-    from rich.text import Text
-
     mark = Text("ok   " if check.well else "FAIL ", "green" if check.well else "bold red")
     screen = console()
     screen.print(mark + Text(f"{check.name:<13} ", "") + Text(clean(check.seen), "dim"))
@@ -88,8 +92,6 @@ def _python() -> Check:
 
 
 def _sqlite() -> Check:
-    import sqlite3
-
     version = sqlite3.sqlite_version
     if sqlite3.sqlite_version_info < SQLITE:
         return Check("sqlite", False, version, "SQLite 3.24 or newer is needed: install a newer Python.")
@@ -100,11 +102,6 @@ def _sqlite() -> Check:
 
 
 def _vocabulary(name: str) -> Check:
-    from hashlib import sha256
-    from importlib.resources import files
-
-    from palimpsest.tokens.counter import encoding
-
     advice = "A file of the package is damaged or missing: pip install --force-reinstall palimpsest-memory"
     checksum, known = VOCABULARIES[name]
     try:
@@ -121,8 +118,6 @@ def _vocabulary(name: str) -> Check:
 
 
 def _models() -> Check:
-    from palimpsest.tokens.models import model_names, table_source
-
     return Check("models", True, f"{len(model_names())} in the table of {table_source().rpartition(' ')[2]}")
 
 

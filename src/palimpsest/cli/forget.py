@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+import msgspec
 
 from palimpsest import Erased, Memory
 from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
@@ -105,7 +106,5 @@ def print_erased(done: Erased) -> None:
 
 
 def _as_json(done: Erased) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(done)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

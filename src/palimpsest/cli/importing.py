@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from msgspec.structs import replace
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.cli.app import examples, json_option, store_options
@@ -133,8 +135,6 @@ def _import_file(memory: Memory, path: str, options: dict[str, Any]) -> ImportRe
 def _failed(path: str, failed: ImportFailed) -> ImportReport:
     """The report of a file of which nothing was taken."""
     place = "" if failed.where in (os.path.basename(path), "the file") else failed.where
-    from msgspec.structs import replace
-
     return replace(_NOTHING, refused=(Refused(place.removeprefix("line "), failed.reason),))
 
 
@@ -150,8 +150,6 @@ def _progress(path: str) -> Iterator[Callable[[int, int | None], object]]:
     if size < 1 << 20 or not on_terminal(sys.stderr):
         yield lambda _, __: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as shown:
         task = shown.add_task(clean(os.path.basename(path)), total=size)

@@ -7,6 +7,7 @@ import click
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import counted, note, print_json, session_progress
+from palimpsest.stores.encrypted.rotation import rotate_keys
 
 
 @click.command(
@@ -23,8 +24,6 @@ def rotate_keys_command(store: str | None, tenant: str | None, as_json: bool) ->
     needed any more. Interrupted, the same again goes on with what is left.
     """
     with open_memory(store, tenant, write=True) as memory, session_progress() as progress:
-        from palimpsest.stores.encrypted.rotation import rotate_keys  # its extra is not needed for a page of help
-
         done = rotate_keys(memory, progress=progress)
     if as_json:
         names = ("key_id", "sessions", "texts", "items", "remains")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import click
 from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores import file, sqlite
+from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address
 
@@ -56,9 +58,6 @@ def _expect_file(where: str | Path) -> None:
 
 def _path_of(address: str) -> str:
     """What an address of a store on a disk names. Raises ConfigError where it, or an option in it, is not accepted."""
-    from palimpsest.stores import file, sqlite
-    from palimpsest.stores.common import disk_options
-
     _, url, options = read_address(address)
     disk_options(options)
     return sqlite.path_of(url) if url.startswith("sqlite:") else file.path_of(url)
@@ -69,8 +68,6 @@ def require(memory: Memory, session: str) -> SessionInfo:
     try:
         return memory.info(session)
     except SessionNotFound as missing:
-        from difflib import get_close_matches
-
         near = get_close_matches(session, [info.session for info in memory.sessions()], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
         text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -159,8 +159,6 @@ def session_progress() -> Iterator[Callable[[int, int], object]]:
 
 def moment(when: datetime | int | None) -> str:
     """Return a time, UTC to the second. Numbers are microseconds since 1970."""
-    from datetime import UTC
-
     if not when:
         return "-"
     if not isinstance(when, datetime):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -59,8 +60,6 @@ def redactor_of(policy: Policy, named: str) -> Redactor:
 
 def read_policy(given: str, where: str) -> dict[str, Any]:
     """Return the policy that a JSON file holds. Raises ConfigError, naming `where`, for what is none."""
-    import json
-
     try:
         with open(given, encoding="utf-8-sig") as file:
             policy = json.load(file)

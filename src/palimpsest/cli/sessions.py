@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
+from rich.padding import Padding
+from rich.text import Text
 
 from palimpsest import Entry, Session, SessionInfo
 from palimpsest.cli.app import examples, json_option, store_options
@@ -56,8 +60,6 @@ def _as_json(info: SessionInfo) -> dict[str, Any]:
 
 
 def _iso(microseconds: int) -> str | None:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat() if microseconds else None
 
 
@@ -120,8 +122,6 @@ def _walk(chat: Session, after: int, at: int | None) -> Iterator[Entry]:
 
 def entry_json(entry: Entry) -> dict[str, Any]:
     """Return an entry as JSON values, without what it has not."""
-    import msgspec
-
     values = {
         "seq": entry.seq,
         "id": entry.id,
@@ -163,8 +163,6 @@ LINES, WIDTH = 6, 600
 
 
 def _print_entry(screen: Any, entry: Entry, *, full: bool) -> None:
-    from rich.text import Text
-
     title = Text(no_wrap=True)
     title.append(f"{entry.seq:>5}  ", "dim")
     title.append(_who(entry), _STYLES.get(entry.role, ""))
@@ -183,8 +181,6 @@ def _print_entry(screen: Any, entry: Entry, *, full: bool) -> None:
 
 def _print_indented(screen: Any, text: Any) -> None:
     """Under its title: wrapped on a terminal, elsewhere each line as it is."""
-    from rich.padding import Padding
-
     if on_terminal():
         screen.print(Padding(text, (0, 0, 0, 7)))
         return
@@ -259,8 +255,6 @@ def _told(value: Any) -> str:
 
 def figures_of(chat: Session) -> dict[str, Any]:
     """Return a session in numbers as JSON values."""
-    import msgspec
-
     found = chat.stats()
     stats = msgspec.to_builtins(found)
     stats["usage"] = stats["usage"] or "never recorded"

@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
+from rich.text import Text
 
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
@@ -51,8 +53,6 @@ def history_command(
 
 
 def _record_json(record: Record) -> dict[str, Any]:
-    import msgspec
-
     from palimpsest.log.entry import moment as when
 
     values: dict[str, Any] = msgspec.to_builtins(record)
@@ -172,8 +172,6 @@ def _same_prefix(changes: list[Hunk]) -> int:
 
 
 def _print_diff(before: Context, after: Context, changes: list[Hunk], between: list[Record], *, width: int) -> None:
-    from rich.text import Text
-
     screen = console()
     for sign, side in (("-", _side(before)), ("+", _side(after))):
         told = f"{counted(side['messages'], 'message')}, {side['tokens']:,} tokens"
