@@ -12,11 +12,11 @@ from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.compaction.selecting import countable, is_free, part, uncovered
 from palimpsest.context.conditions import Condition, parse
 from palimpsest.context.groups import Meter
+from palimpsest.context.short_term import AppliedCondition, interaction_values
 from palimpsest.context.window import message_values
 
 if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers
-    from palimpsest.context.short_term import AppliedCondition
 
 
 class Observation(NamedTuple):
@@ -194,8 +194,6 @@ def _meeting(
     """Those that meet all conditions. One that names a message is met where any message meets it."""
     if not triggers.interaction_conditions:
         return interactions
-    from palimpsest.context.short_term import AppliedCondition, interaction_values  # only where there are conditions
-
     rules = [AppliedCondition(_parsed(text), False, failures) for text in triggers.interaction_conditions]
     snapshot = activity.snapshot
     facts: dict[str, object] = {

@@ -13,6 +13,7 @@ from palimpsest.formats import Message
 from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
+from palimpsest.tokens.counter import compact, tool_schema_tokens
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
@@ -215,13 +216,9 @@ def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact
     system_tokens = count(system) + meter.overhead(probe) if system else 0
     tools_tokens = 0
     if tools and (exact or bound is None):
-        from palimpsest.tokens.counter import tool_schema_tokens
-
         newer = getattr(counter, "name", "") != "cl100k_base"
         tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
     elif tools:
-        from palimpsest.tokens.counter import compact
-
         tools_tokens = 64 * len(tools) + 4 * len(compact(tools).encode("utf-8", "surrogatepass"))
     prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
     return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))

@@ -5,6 +5,7 @@ the records in `palimpsest.log.change`. The links at the end of `Entry` are writ
 """
 
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -233,8 +234,6 @@ _LEFT: dict[bytes, Kind] = {b"tool_call": "tool_call", b"tool_result": "tool_res
 
 def _left_of(body: bytes, seq: int) -> tuple[Kind, int]:
     """The kind of a damaged entry, and what it answers, as far as its stored form still says."""
-    import re  # only for what is damaged
-
     found = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
     answered = re.search(rb'"answers":(\d{1,10})[,}]', body)
     kind = _LEFT[found[1]] if found else "message"

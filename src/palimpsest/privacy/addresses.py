@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import AddressValueError, IPv6Address
 
 from palimpsest.privacy import Span
 from palimpsest.privacy.scanning import Scan
@@ -86,8 +87,6 @@ def may_be_ip(scan: Scan) -> bool:
 
 def _is_ipv6(text: str) -> bool:
     """Whether this is an address of a host. One with "::" needs a digit and two groups: `abc::def` may be code."""
-    from ipaddress import AddressValueError, IPv6Address  # seldom needed
-
     if sum(map(bool, text.split(":"))) < 2 or not any(map(str.isdigit, text)):
         return False
     try:

@@ -12,6 +12,7 @@ neither whitespace nor digits (more than `UNBROKEN_LIMIT`).
 
 from __future__ import annotations
 
+import re
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -331,8 +332,6 @@ def _cuts_in(text: str, pattern: str, limit: int, looks_like: Callable[[str], bo
     places = range(0, len(text) - _WINDOW, limit // 2) if len(text) > limit else ()
     if not any(looks_like(text[place : place + _WINDOW]) for place in places):
         return
-    import re
-
     # Possessive, and never less than a window long: each character is read at most a few times, whatever the text.
     for found in re.finditer(pattern, text):
         yield from range(found.start() + limit, found.end(), limit)
