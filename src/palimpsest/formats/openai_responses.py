@@ -7,6 +7,7 @@ the API refuses what it does not know.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from palimpsest.formats.openai_responses_rules import broken_rules
 from palimpsest.formats.wording import FENCE_TOKENS
 from palimpsest.log.entry import Entry, File, Part, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
+from palimpsest.tokens.media import image_tokens
 
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
 """Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
@@ -141,8 +143,6 @@ def _kept_tokens(entry: Entry, keep: Message) -> int:
     """What a model may read of the keys that an entry has no field for, at two characters of JSON a token."""
     if keep.keys() <= _UNREAD:
         return 0
-    import json
-
     read = {key: value for key, value in keep.items() if value and key not in _UNREAD and key != "content"}
     notes = [more["annotations"] for more in beside(entry) if more.get("annotations")]
     return (len(json.dumps(read)) + len(json.dumps(notes))) // 2
@@ -152,8 +152,6 @@ def _by_file(part: Part) -> int:
     """The most that an image can cost whose bytes only the provider has: it is kept as a file of the image's type."""
     if not isinstance(part, File) or (part.extra or {}).get("type") not in PICTURES:
         return 0
-    from palimpsest.tokens.media import image_tokens  # only where there are any
-
     return image_tokens(None, None, None)
 
 

@@ -7,8 +7,10 @@ that it cannot know.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 
 import msgspec
 
@@ -118,8 +120,6 @@ def mark_of(source: SummarySource, recipe: Recipe) -> str:
     """Return the nonce of the fences: the recipe's, or one that follows from the whole source."""
     if given := re.sub(r"[^A-Za-z0-9]", "", recipe.nonce):
         return given
-    from hashlib import sha256
-
     digest = sha256()
     for text in (*(summary.text for summary in source.previous), *(text_of(entry) for entry in source.entries)):
         digest.update(text.encode("utf-8", "surrogatepass"))
@@ -236,8 +236,6 @@ def _with_focus(recipe: Recipe, task: str) -> str:
 
 def _written_items(items: Sequence[SummaryItem]) -> str:
     """The items as the JSON that answers are in."""
-    import json
-
     told = [
         {"kind": item.kind, "text": item.text}
         | ({"status": item.status} if item.status else {})

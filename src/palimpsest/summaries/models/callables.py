@@ -11,6 +11,7 @@ from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
+from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding
 
 
@@ -128,8 +129,6 @@ async def _settled(call: Awaitable[Any]) -> Any:
 
 
 def _counted(prompt: str, answer: str) -> Spent:
-    from palimpsest.tokens.counter import encoding
-
     counter = encoding(default_encoding)
     return Spent(calls=1, input_tokens=counter.count(prompt), output_tokens=counter.count(answer))
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed
+from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed, nearest
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
+from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding, find_model
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ class ChatModel:
         if find_spec("pydantic_ai") is None:
             raise MissingExtra(f"the model {model!r}", "llm")
         if self.base_url is None and provider not in COMMON:
-            from palimpsest.errors import nearest
             from palimpsest.summaries.models import providers
 
             if not providers.knows(provider):
@@ -167,8 +167,6 @@ class ChatModel:
         return Spent(calls=1, input_tokens=taken, output_tokens=given, cost=self._cost(taken, given, answer))
 
     def _count(self, texts: Any) -> int:
-        from palimpsest.tokens.counter import encoding
-
         counter = encoding(self._known.encoding if self._known else default_encoding)
         return sum(counter.count(text) for text in texts)
 
