@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -173,7 +174,5 @@ def discreet_address(address: str) -> str:
 
 
 def _discreet_option(text: str) -> str:
-    from difflib import get_close_matches  # only on the way to an error
-
     name, mark, _ = text.partition("=")
     return text if not mark or get_close_matches(name, HARMLESS, cutoff=0.85) else f"{name}=…"

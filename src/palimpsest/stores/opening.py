@@ -10,7 +10,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log.checks import is_path
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, STORES, Opener, Store
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.common import discreet_address, options_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +54,6 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     url, mark, query = address.partition("?")
     if not mark or not opener.__module__.startswith("palimpsest.stores"):
         return opener, address, {}
-    from palimpsest.stores.common import options_in
-
     return opener, url, options_in(query)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol
 
 import msgspec
@@ -70,8 +71,6 @@ async def written(
     It is one pass over the log, so that what is erased meanwhile is in one section only, and then one over the records,
     so that no summary tells of what was erased before.
     """
-    from tempfile import SpooledTemporaryFile
-
     with SpooledTemporaryFile(1 << 20) as tombstones, SpooledTemporaryFile(1 << 20) as told:
         sections = {
             "entries": _living(entries, tombstones),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
+import zlib
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources.limits import MEBIBYTE, Limits
-
-if TYPE_CHECKING:
-    import zipfile
 
 CHUNK = 1 << 16
 FREE = 64 * MEBIBYTE
@@ -31,8 +30,6 @@ class Archive:
     """
 
     def __init__(self, raw: IO[bytes], name: str, limits: Limits) -> None:
-        import zipfile
-
         self._name, self._limits = name, limits
         begin = raw.tell()
         packed = raw.seek(0, os.SEEK_END) - begin
@@ -58,8 +55,6 @@ class Archive:
 
     def _check(self, found: list[zipfile.ZipInfo], packed: int) -> None:
         """Look at what the directory says; no more than that is unpacked."""
-        import zipfile
-
         for member in found:
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 reason = "is packed in a way that is not read here; unpack it, and import the conversations.json"
@@ -78,9 +73,6 @@ class Archive:
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: some, or none at the end."""
-        import zipfile
-        import zlib
-
         name = self._left[-1].filename if self._left else ""
         try:
             while self._left:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Role, Text
@@ -271,8 +273,6 @@ class _Blocks:
             self._add(made, {"blocks": beside} if beside else {}, runs=self._role == "assistant")
 
     def _add(self, entry: Entry, beside: Mapping[str, Any], *, runs: bool = False) -> None:
-        from msgspec.structs import replace
-
         kept = {**self._kept, **beside}
         self._kept, self._runs = {}, runs
         self._entries.append(replace(entry, at=self._at, metadata=metadata(NAME, kept)))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
 from palimpsest.errors import ImportFailed
+from palimpsest.transfer.sources import databases
+from palimpsest.transfer.sources.archives import Archive
+from palimpsest.transfer.sources.databases import LEAST, is_database
 from palimpsest.transfer.sources.limits import Limits
 
 if TYPE_CHECKING:
@@ -128,8 +132,6 @@ class SourceFile:
 
         Raises ImportFailed where it cannot be opened, or where a stream has more bytes than its limit.
         """
-        from palimpsest.transfer.sources import databases
-
         name = self.name or "the file"
         if self._path is not None:
             return databases.opened(self._path, name, self.limits)
@@ -156,8 +158,6 @@ class SourceFile:
 
     def _of_path(self, path: str) -> IO[bytes]:
         """What is at a path: nothing of what SQLite reads, or may be about to write."""
-        from palimpsest.transfer.sources.databases import LEAST, is_database
-
         facts = os.stat(path)
         if stat.S_ISREG(facts.st_mode):
             self._is_database = facts.st_size >= LEAST and is_database(path)
@@ -181,8 +181,6 @@ class SourceFile:
             self._unpack()
 
     def _unpack(self) -> None:
-        from palimpsest.transfer.sources.archives import Archive
-
         if self._start is None:
             self._copy()
         archive = self._opened.enter_context(Archive(self._raw, self.name or "the archive", self.limits))
@@ -202,6 +200,4 @@ class SourceFile:
 
 
 def _nameless() -> IO[bytes]:
-    import tempfile
-
     return tempfile.TemporaryFile(prefix="palimpsest-")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Entry, File, Image, Part, Reasoning, Role, Status, Text
 from palimpsest.transfer.sources import Piece, files
@@ -230,8 +232,6 @@ class _Response:
             self._add(made, about)
 
     def _add(self, entry: Entry, about: dict[str, Any] | None = None) -> None:
-        from msgspec.structs import replace
-
         joins = self._runs and entry.kind == "tool_call"
         self._entries.append(replace(entry, continues=joins, metadata=about if about is not None else entry.metadata))
         self._runs = True
