@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Audio, Entry, File, Image
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,6 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 def media_in(entry: Entry) -> int:
     """How many images, sounds and documents an entry holds."""
-    from palimpsest.log.entry import Audio, File, Image
-
     return (
         0 if isinstance(entry.content, str) else sum(isinstance(part, Audio | File | Image) for part in entry.content)
     )

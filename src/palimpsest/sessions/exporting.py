@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
@@ -12,10 +13,14 @@ from palimpsest.log.change import Record
 from palimpsest.log.checks import check_file
 from palimpsest.log.head import Head
 from palimpsest.sessions.accesses import access_order
+from palimpsest.sessions.contexts.builder import ContextBuilder
+from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.stores import Dump
+from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.writing import exported, listed, partial, written
 
 if TYPE_CHECKING:
@@ -59,8 +64,6 @@ class Exporting:
 
     async def export_to(self, file: str | os.PathLike[str] | Sink, format: str) -> int:
         """Write the session as JSON, and return the bytes written."""
-        from tempfile import SpooledTemporaryFile
-
         check_file(file, "file", "write")
         if format != "palimpsest":
             try:
@@ -94,9 +97,6 @@ class Exporting:
 
     async def _listed(self, spool: IO[bytes], format: str) -> None:
         """Write what a model would be sent."""
-        from palimpsest.sessions.contexts.builder import ContextBuilder
-        from palimpsest.sessions.contexts.request import ContextRequest
-
         plain = Options(self._scope.key, format=format, counter=self._scope.options.counter)
         builder = ContextBuilder(
             await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
@@ -112,9 +112,6 @@ class Exporting:
         """Where the session is as it may leave this process: the store itself, where there is no policy."""
         if self._gate.redactor is None:
             return self._scope.store
-        from palimpsest.stores import Dump
-        from palimpsest.stores.overlay import Overlay
-
         head, entries, records = await self._reader.settled(self._all)
         copy = Overlay(self._scope.store, self._scope.clock)
         await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)

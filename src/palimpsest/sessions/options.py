@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
@@ -209,8 +210,6 @@ class Options:
 
     def of(self, session_id: str) -> Options:
         """The same options for another session of the same tenant."""
-        from copy import copy
-
         check_id(session_id, "session")
         other = copy(self)
         other.key = SessionKey(self.key.tenant, session_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_names
 from palimpsest.log.entry import Entry, Status
 from palimpsest.log.head import Head
+from palimpsest.log.replacing import replacement, says_the_same, staying
 from palimpsest.log.resuming import standing
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
@@ -24,6 +26,7 @@ from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.history import History
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.withheld import Withheld
 from palimpsest.stores import Appended
 
 if TYPE_CHECKING:
@@ -96,8 +99,6 @@ class Replacing:
 
     async def _planned(self, head: Head, slots: Sequence[Admitted], seen: int, mark: int) -> _Plan:
         """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
-        from palimpsest.log.replacing import replacement, staying
-
         snapshots, now = SnapshotReader.of(self._scope), self._scope.clock()
         state = await snapshots.state(head)
         hidden = spans.union(state.inactive, await snapshots.evicted(head, state))
@@ -136,8 +137,6 @@ class Replacing:
         """
         fresh, held = plan.fresh, None
         if any(slot.own is not None for slot in fresh):
-            from palimpsest.sessions.withheld import Withheld
-
             held = await Withheld.begin(*self._scope.place, self._scope.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
@@ -164,8 +163,6 @@ class Replacing:
 
     async def _done_before(self, head: Head, mark: int, slots: Sequence[Admitted]) -> tuple[Entry, ...] | None:
         """Return the entries of the replacement that was made under a key; None where there is none that stands."""
-        from palimpsest.log.replacing import says_the_same
-
         records = standing(await self._scope.store.records(self._scope.key, before=head.revision + 1))
         made = [(one, once) for one in records if (once := _once(head, one)) is not None and once.key == mark]
         if not made:
@@ -220,8 +217,6 @@ def _seen_at(first: Head, now: Head, since: int) -> int:
 
 def _mark(key: str) -> int:
     """What a record keeps of a key: a number, in which nothing private can be found."""
-    from hashlib import sha256
-
     digest = sha256(f"palimpsest:replace:{key}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6]) + 1
 

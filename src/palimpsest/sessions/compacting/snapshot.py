@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
+from palimpsest.context.budget import bounds_of
 from palimpsest.context.groups import Group, Meter, by_group, fill
 from palimpsest.context.window import without
 from palimpsest.formats import find_format
@@ -142,8 +144,6 @@ class SnapshotReader:
         return snapshot.tokens, snapshot.standing(snapshot.summaries)
 
     def _limit(self) -> int | None:
-        from palimpsest.context.budget import bounds_of
-
         if self._room is not None:
             return self._room
         options = self._options
@@ -264,8 +264,6 @@ def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
 
 def _named(text: str, ids: Mapping[str, int]) -> list[int]:
     """The entries whose ids stand in a text."""
-    import re
-
     found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
     return [ids[id] for id in found if id in ids]
 

@@ -18,6 +18,9 @@ from palimpsest.privacy.mentions import Mentions, summary_mentions
 from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader, fence
 from palimpsest.sessions.options import Options
 from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, SummarySource
+from palimpsest.summaries.density import summarise
+from palimpsest.summaries.heuristic import heuristic
+from palimpsest.summaries.identifiers import identifiers
 from palimpsest.summaries.models import Summarizer
 
 IMPORTANT = 0.8
@@ -103,13 +106,9 @@ class SummaryMaker:
         self, strategy: Strategy, source: SummarySource, recipe: Recipe, renew: Callable[[], Awaitable[object]]
     ) -> tuple[Draft, str | None]:
         """Return the text, and why it is not of the configured summarizer."""
-        from palimpsest.summaries.heuristic import heuristic
-
         count = self._options.counter.count
         if self._summarizer is None:
             return await self._snapshots.apart(heuristic, source, recipe, count), None
-        from palimpsest.summaries.density import summarise
-
         try:
             return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
         except (Rejected, SummarizerFailed) as fault:
@@ -246,8 +245,6 @@ def _cost(loaded: Loaded, where: Iterable[spans.Span]) -> int:
 
 def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
     """The identifiers that may not be left out: those pinned before, and those of important entries."""
-    from palimpsest.summaries.identifiers import identifiers
-
     kept = [item.text for made in folded for item in made.items if item.pinned]
     important = [entry for entry in entries if (entry.importance or 0) >= IMPORTANT]
     kept += [found for entry in important for found in identifiers(entry.text)]

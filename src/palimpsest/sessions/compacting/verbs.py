@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from palimpsest.compaction import checking
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
+from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.verifying import verify
 
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
@@ -46,10 +50,6 @@ class Compacting:
         force: bool,
     ) -> CompactionResult:
         """Compact now."""
-        from palimpsest.compaction import checking
-        from palimpsest.sessions.compacting.compactor import Compactor
-        from palimpsest.sessions.compacting.result import below_threshold
-
         checking.switch("dry_run", dry_run)
         checking.switch("force", force)
         if not dry_run:
@@ -111,8 +111,6 @@ class Compacting:
 
     async def verify(self) -> Verification:
         """What became of each entry."""
-        from palimpsest.sessions.verifying import verify
-
         return await verify(self._scope.store, self._options, self._scope.clock())
 
     async def _find(self, summary: Summary | str | None) -> Summary:

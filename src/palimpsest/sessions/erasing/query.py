@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError
 
 
@@ -58,8 +59,6 @@ def _told(value: object) -> str:
 
 def _check_condition(text: str) -> None:
     """Raise ConfigError, without quoting it, where this is no condition."""
-    from palimpsest.context.conditions import parse
-
     fault: ConfigError | None = None
     try:
         parse(text, "where")

@@ -28,6 +28,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
+from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
@@ -288,8 +289,6 @@ class _Scanner:
         Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
         """
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        from palimpsest.sessions.derived import Unmaking
-
         async with Unmaking(self._scope.derivations, self._store, key, sorted(found.entries)):
             done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
         if done:

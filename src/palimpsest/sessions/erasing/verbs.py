@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log.change import Change
+from palimpsest.sessions.erased import Erased
+from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
+from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.erasing.selection import SelectedByQuery, SelectedDamaged, SelectedIds
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.erased import Erased
-    from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.selection import Selection
 
 
@@ -23,10 +25,6 @@ class Erasing:
 
     async def erase(self, what: Iterable[str | int] | str | int | Query, reason: str) -> Erased:
         """Destroy the content of these entries."""
-        from palimpsest.sessions.erased import Erased
-        from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
-        from palimpsest.sessions.erasing.selection import SelectedByQuery
-
         self._scope.may_write()
         selection = _selection(what)
         reason = checked_reason(self._scope.gate, reason, selection.mentions)
@@ -39,9 +37,6 @@ class Erasing:
 
     async def repair(self) -> Erased:
         """Take out for good every entry that cannot be read."""
-        from palimpsest.sessions.erasing.eraser import Eraser
-        from palimpsest.sessions.erasing.selection import SelectedDamaged
-
         self._scope.may_write()
         eraser = Eraser(self._scope)
         done, lost = await eraser.erase(SelectedDamaged(), "damaged")
@@ -73,9 +68,6 @@ class Erasing:
 
 
 def _selection(what: Iterable[str | int] | str | int | Query) -> Selection:
-    from palimpsest.sessions.erasing.query import Query
-    from palimpsest.sessions.erasing.selection import SelectedByQuery, SelectedIds
-
     if isinstance(what, Query):
         return SelectedByQuery(what)
     if not isinstance(what, str | int | Iterable):

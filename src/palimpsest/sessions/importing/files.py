@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
 from palimpsest.formats import find_format
@@ -15,11 +15,11 @@ from palimpsest.sessions.importing.importer import OTHERS, Importer, ImportRepor
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
+from palimpsest.transfer.reading import imported
 from palimpsest.transfer.sources import SOURCES, Piece
+from palimpsest.transfer.sources.detection import find_source
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Given, Limits, limits_of
-
-if TYPE_CHECKING:
-    from palimpsest.transfer.sources.files import SourceFile
 
 AT_ONCE = 64
 """Pieces that are read in one step, so that an event loop is not asked for each."""
@@ -80,8 +80,6 @@ async def import_file(
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:
-    from palimpsest.transfer.sources.files import SourceFile
-
     return SourceFile(path, twice=twice, limits=limits)
 
 
@@ -89,8 +87,6 @@ def _pieces(
     file: SourceFile, source: str, format: str | None, branches: bool
 ) -> tuple[str, str | None, Iterator[Piece]]:
     """What the file is taken for, what its messages are written in, and its pieces."""
-    from palimpsest.transfer.sources.detection import find_source
-
     found, kind = find_source(source, file)
     reader = kind(file, format=format, branches=branches)
     return found, reader.format, reader.pieces()
@@ -115,8 +111,6 @@ class Checking:
             if own is not None and self._given is None:
                 check_id(own, "session")
             if piece.export is not None:
-                from palimpsest.transfer.reading import imported
-
                 imported(piece.export, gate=self._gate)
             self._gate.shown(piece.entries)
         except PalimpsestError as fault:
