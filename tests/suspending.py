@@ -19,8 +19,9 @@ from typing import Any, Literal
 
 from palimpsest import AsyncMemory, Memory, Session
 from palimpsest.errors import ForkedProcess
+from palimpsest.runtime.loop_thread import LoopThread
 from palimpsest.runtime.runner import Inline, within
-from palimpsest.runtime.threads import LoopThread, Suspended, outcome
+from palimpsest.runtime.threads import Suspended, outcome
 from palimpsest.stores import STORES, Store
 from palimpsest.stores.bridged import RewritableBridge
 from palimpsest.stores.memory import MemoryStore

@@ -13,7 +13,7 @@ def log_failure(redact: Redact | None, fault: BaseException | None, message: str
 
     Then handlers of the logger get no exception, only a text: its message, and those of its causes, may quote anything.
     """
-    import logging
+    import logging  # a fault may pay for these, a start need not
 
     logger = logging.getLogger("palimpsest")
     if redact is None:

@@ -6,6 +6,7 @@ The core is written once as coroutines. Over an embedded store in a synchronous 
 
 from __future__ import annotations
 
+import time
 from _thread import allocate_lock, get_ident  # `threading` costs a cold start a millisecond
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.runtime.logs import Redact, log_failure
-from palimpsest.runtime.threads import LoopThread, Suspended, apart, outcome, warn
+from palimpsest.runtime.threads import Suspended, apart, outcome, warn
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from palimpsest.runtime.loop_thread import LoopThread
 
 T = TypeVar("T")
 Job = Callable[[], Coroutine[Any, Any, object]]
@@ -153,7 +156,7 @@ class Inline:
         return outcome(apart(function, *arguments), timeout)
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
-        from concurrent.futures import CancelledError
+        from concurrent.futures import CancelledError  # loads logging and threading
 
         coroutine = awaitable if isinstance(awaitable, Coroutine) else _awaited(awaitable)
         future = self._begin(coroutine)
@@ -174,6 +177,8 @@ class Inline:
                 if self._closed and get_ident() != self._ending:
                     raise Closed("the memory")
                 if self._loop is None:
+                    from palimpsest.runtime.loop_thread import LoopThread  # asyncio: only where something is awaited
+
                     self._loop = LoopThread(self._stray)
                 return self._loop.submit(coroutine)
             except PalimpsestError:
@@ -184,8 +189,6 @@ class Inline:
         log_failure(self.redact, fault, "in the event loop: %s", message)
 
     async def sleep(self, seconds: float) -> None:
-        import time
-
         time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop here to hold up)
 
     def background(self, start: Job) -> None:

@@ -1,19 +1,21 @@
-"""The runner of asynchronous memories: blocking functions run in worker threads, coroutines on the caller's loop."""
+"""The runner of asynchronous memories: blocking functions run in worker threads, coroutines on the caller's loop.
+
+It loads asyncio, so only what is asynchronous imports it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import local
+from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.runtime.logs import Redact, log_failure
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
 from palimpsest.runtime.threads import apart, outcome, warn
-
-if TYPE_CHECKING:
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -32,9 +34,6 @@ class Threaded:
     suspends = True
 
     def __init__(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-        from threading import local
-
         self.kept: dict[Any, Any] = {}
         self.redact: Redact | None = None
         self.patience = PATIENCE
@@ -53,8 +52,6 @@ class Threaded:
     async def _run(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
         if getattr(self._here, "inside", False):
             return function(*arguments)
-        import asyncio
-
         job = threads.submit(copy_context().run, function, *arguments)  # errors quote there as they do here
         try:
             return await asyncio.wrap_future(job)
@@ -74,15 +71,11 @@ class Threaded:
             self._here.inside = before
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
-        import asyncio
-
         future = asyncio.wrap_future(self._writer.submit(copy_context().run, function, *arguments))
         await _settled(future)
         return future.result()
 
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        import asyncio
-
         task = asyncio.ensure_future(start())
         try:
             return await asyncio.shield(task)
@@ -103,9 +96,6 @@ class Threaded:
             raise
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T], caller: object) -> T:
-        import asyncio
-        from concurrent.futures import CancelledError
-
         assert isinstance(caller, asyncio.Task), "who takes something under an event loop is a task"
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, caller.get_loop())
@@ -120,31 +110,21 @@ class Threaded:
             future.cancel()  # does nothing to one that is done
 
     def caller(self) -> object:
-        import asyncio
-
         return asyncio.current_task()
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
-        import asyncio
-
         return await self.wait(asyncio.wrap_future(apart(function, *arguments)), timeout)
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
         if timeout is None:
             return await awaitable
-        import asyncio
-
         async with asyncio.timeout(timeout):
             return await awaitable
 
     async def sleep(self, seconds: float) -> None:
-        import asyncio
-
         await asyncio.sleep(seconds)
 
     def background(self, start: Job) -> None:
-        import asyncio
-
         if self._closed:
             raise Closed("the memory")
         task = asyncio.get_running_loop().create_task(_logged(start, self.redact))
@@ -152,8 +132,6 @@ class Threaded:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self, timeout: float | None = None) -> bool:
-        import asyncio
-
         loop, own = asyncio.get_running_loop(), {asyncio.current_task()}
         until = loop.time() + (self.patience if timeout is None else timeout)
         while (others := self._tasks - own) and loop.time() < until:  # a job may begin another
@@ -177,8 +155,6 @@ class Threaded:
             self._readers.shutdown(wait=False)
 
     async def _done(self, last: Last, patience: float) -> None:
-        import asyncio
-
         doing = asyncio.ensure_future(last())
         if (await asyncio.wait([doing], timeout=patience))[0]:
             doing.result()
@@ -189,8 +165,6 @@ class Threaded:
 
 async def _settled(future: asyncio.Future[Any]) -> None:
     """Return when the future is done, however often the caller is cancelled meanwhile."""
-    import asyncio
-
     while not future.done():
         try:
             await asyncio.wait([future])

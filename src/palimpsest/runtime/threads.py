@@ -1,15 +1,15 @@
-"""Threads beside the caller's: one for a function of somebody else, one with an event loop. No store, no session."""
+"""Threads beside the caller's, for functions of somebody else. No store, no session."""
 
 from __future__ import annotations
 
-import os
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextvars import copy_context
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palimpsest.errors import ForkedProcess, PalimpsestError
+from palimpsest.errors import PalimpsestError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -37,8 +37,7 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
     The thread is begun by one call of C: `Thread.start` waits for it in steps of Python, and where a handler raises
     there, that is lost, and the function may never run.
     """
-    from concurrent.futures import Future
-    from contextvars import copy_context
+    from concurrent.futures import Future  # loads logging and threading
 
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # nobody can cancel it from here on
@@ -75,49 +74,9 @@ def outcome(future: Future[T], timeout: float | None = None) -> T:
     return future.result()
 
 
-class LoopThread:
-    """An event loop in a daemon thread of its own. Drivers bind to a loop, so it lives as long as its owner.
-
-    `stray` is told of what went wrong in it for which nobody waits any more: the error (or None), and a message.
-    """
-
-    def __init__(self, stray: Callable[[BaseException | None, str], None]) -> None:
-        import asyncio
-
-        self._loop, self._end, self._pid = asyncio.new_event_loop(), asyncio.Event(), os.getpid()
-        self._loop.set_exception_handler(lambda _, told: stray(told.get("exception"), told["message"]))
-        self._gone = apart(self._run)
-
-    def _run(self) -> None:
-        import asyncio
-
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left at the end
-            runner.run(self._end.wait())
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin to run it. To cancel the future cancels the coroutine, and waits for nothing."""
-        import asyncio
-
-        if os.getpid() != self._pid:
-            raise ForkedProcess(self._pid, os.getpid())
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 (the public one raises where there is none)
-            raise Suspended("a synchronous call came from this memory's own event loop; use AsyncMemory there")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def close(self, timeout: float) -> None:
-        """Cancel everything and wait for the end of the thread, at most so many seconds."""
-        if os.getpid() != self._pid:  # a fork takes no thread along
-            return
-        self._loop.call_soon_threadsafe(self._end.set)
-        try:
-            outcome(self._gone, timeout)
-        except TimeoutError:
-            warn("an event loop did not end within %g seconds", timeout)
-
-
 def warn(message: str, *arguments: object) -> None:
     """Log that something was not waited for any longer."""
-    import logging
+    import logging  # a fault may pay for it, a start need not
 
     logging.getLogger("palimpsest").warning(message, *arguments)
 

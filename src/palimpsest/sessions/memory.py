@@ -13,7 +13,6 @@ from palimpsest.log.entry import now_us
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Runner
-from palimpsest.runtime.threaded import Threaded
 from palimpsest.sessions.options import GivenOptions, Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
@@ -50,7 +49,7 @@ def _keys(given: Encryption | None) -> Keys | None:
     """The keys that were given, as what shows none: of what they were given as nothing is kept."""
     if given is None:
         return None
-    from palimpsest.stores.encrypted.keys import Keys
+    from palimpsest.stores.encrypted.keys import Keys  # only with encryption
 
     return Keys.of(given)
 
@@ -98,6 +97,8 @@ class AsyncMemory:
         The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
+        from palimpsest.runtime.threaded import Threaded  # asyncio, which a synchronous memory never loads
+
         runner, admits = Threaded(), gate_of(privacy)
         admits.outside = runner.outside
         return cls(where, runner, tenant, clock, encryption, admits, options)
@@ -190,7 +191,7 @@ class AsyncMemory:
         erased. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.sessions.importing.exports import import_session
+        from palimpsest.sessions.importing.exports import import_session  # loaded by its verb, as the rest here
 
         return await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)
 
