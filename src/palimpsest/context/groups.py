@@ -25,6 +25,7 @@ from palimpsest.formats.wording import (
 )
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Clamp
+from palimpsest.log.late import dumps
 from palimpsest.tokens.counter import Encoding, TokenCounter
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Meter:
 
     def _sent(self, entry: Entry, tokens: int) -> int:
         if type(entry.content) is not str and has_media(entry):
-            from palimpsest.tokens.media import media_tokens
+            from palimpsest.tokens.media import media_tokens  # three milliseconds, for who sends media
 
             tokens += media_tokens(entry, self.model)
         return tokens + self.overhead(entry)
@@ -245,9 +246,7 @@ def clamp_text(entry: Entry, clamp: Clamp) -> str:
     if entry.kind != "tool_call":
         text = clamped(guard(entry.text), entry, clamp.head, clamp.tail, clamp.left_out)
         return shown_text(entry, guard(text))
-    import json
-
-    return json.dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})
+    return dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})
 
 
 def stand_in(call: Entry, meter: Meter) -> CostedEntry:

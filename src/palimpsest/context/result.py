@@ -18,6 +18,7 @@ from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.log import spans
 from palimpsest.log.head import Clamp, Cut, Head
+from palimpsest.log.late import sha256
 from palimpsest.log.summary import Summary
 
 
@@ -224,10 +225,8 @@ class Context:
     @property
     def prefix(self) -> Prefix:
         """The stable prefix: everything up to the newest log message."""
-        from hashlib import sha256
-
         body = msgspec.json.encode(self.messages if self.system is None else [self.system, self.messages])
-        return Prefix(len(self.messages), self.tokens, sha256(body).hexdigest())
+        return Prefix(len(self.messages), self.tokens, sha256(body).hex())
 
     @property
     def report(self) -> Report:

@@ -24,6 +24,7 @@ from palimpsest.formats.common import (
     stand_in_overhead,
     unused,
 )
+from palimpsest.formats.openai_chat_decode import decode_message
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
 from palimpsest.formats.wording import SPEAKING, THOUGHTS, shown_text
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
@@ -85,8 +86,6 @@ class OpenAIChat:
             elif role == "tool" and keys == _RESULT and type(content) is str and type(message["tool_call_id"]) is str:
                 entries.append(Entry(kind="tool_result", role="tool", content=content, call_id=message["tool_call_id"]))
             else:
-                from palimpsest.formats.openai_chat_decode import decode_message  # plain messages do without
-
                 entries.extend(decode_message(message, f"{where}[{i}]"))
         return entries
 

@@ -8,6 +8,7 @@ from typing import Any
 from palimpsest.formats import known_format
 from palimpsest.formats.fences import UNREADABLE, attribute, fence, fenced, guard, guarded
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.log.late import dumps
 from palimpsest.log.summary import Summary
 
 MASK_OVER = 160
@@ -231,6 +232,4 @@ def _is_signed(part: Part) -> bool:
 
 
 def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return dumps(value, ensure_ascii=False, separators=(",", ":"))

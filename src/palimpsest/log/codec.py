@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
+from palimpsest.log.late import dumps, loads
+
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
@@ -34,13 +36,9 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 def escaped(value: object) -> bytes:
     """The JSON of a value that `encode` did not take."""
-    import json  # only for text that is not valid Unicode
-
-    return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+    return dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
 def unescaped(body: bytes, kind: type[T]) -> T:
     """The value of JSON that `msgspec` did not take. Raises ValueError where it is another."""
-    import json
-
-    return msgspec.convert(json.loads(body), kind)
+    return msgspec.convert(loads(body), kind)

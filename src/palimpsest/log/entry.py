@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from palimpsest.log.codec import encode, escaped, unescaped
+from palimpsest.log.late import sha256
 
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 Role = Literal["user", "assistant", "system", "tool"]
@@ -306,11 +307,9 @@ _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 def derived_ids(key: str, count: int) -> list[str]:
     """Return the ids that `add(..., key=key)` gives: UUIDs of version 8 from SHA-256 of the key and the place."""
-    from hashlib import sha256
-
     ids = []
     for i in range(count):
-        digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hexdigest()
+        digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hex()
         ids.append(
             f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANT[digest[16]]}{digest[17:20]}-{digest[20:32]}"
         )
@@ -345,6 +344,4 @@ def now_us() -> int:
 
 def digest(text: str) -> str:
     """A short fingerprint of a text (64 bits of SHA-256), to tell whether a named context has changed."""
-    from hashlib import sha256
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256(text.encode("utf-8", "surrogatepass")).hex()[:16]

@@ -125,7 +125,7 @@ class Store(ABC):
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
-        import asyncio
+        import asyncio  # only under an event loop
 
         return await asyncio.to_thread(function, *arguments)
 

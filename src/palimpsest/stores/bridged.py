@@ -6,22 +6,20 @@ nothing over this store ever suspends: `drive` runs it, also from within a runni
 
 from __future__ import annotations
 
+import asyncio
 import os
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.stores.witness import Witness
-
-if TYPE_CHECKING:
-    import asyncio
 
 T = TypeVar("T")
 
@@ -135,8 +133,6 @@ class _Call:
         self._begun = self._deserted = False
 
     async def run(self) -> Any:
-        import asyncio
-
         self._task = asyncio.current_task()
         self._begun = True
         try:

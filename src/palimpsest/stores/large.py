@@ -8,10 +8,10 @@ stored form begins so, and no text can pretend to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from typing import Any
 
 from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.late import sha256
 
 _MARK = b'{"held":'
 
@@ -28,7 +28,7 @@ def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
     for place, text in list(_strings(value, ())):
         content = text.encode("utf-8", "surrogatepass") if 6 * len(text) > limit else b""
         if len(content) > limit:
-            digest = sha256(content).hexdigest()
+            digest = sha256(content).hex()
             large[digest] = content
             held.append([*place, digest])
             _set(value, place, "")

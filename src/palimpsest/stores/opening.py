@@ -30,7 +30,7 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     store = opener(url, runner, **{**given, **options})
     if store.blocking or runner.suspends:
         return store
-    from palimpsest.stores.bridged import bridged
+    from palimpsest.stores.bridged import bridged  # loads asyncio
 
     return bridged(store, runner)
 
@@ -69,6 +69,6 @@ async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[
     mark = await store.get_item(*MARK)
     if mark is None and encryption is None:
         return store
-    from palimpsest.stores.encrypted import unlock
+    from palimpsest.stores.encrypted import unlock  # only with encryption
 
     return await unlock(store, mark, encryption, clock)

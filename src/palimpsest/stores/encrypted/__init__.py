@@ -32,14 +32,14 @@ async def unlock(store: Store, mark: Item | None, encryption: Encryption | None,
     Raises WrongKey where it is encrypted and they do not fit, or none were given; ConfigError where it holds what is
     not encrypted; MissingExtra without the extra.
     """
-    from palimpsest.stores.encrypted.mark import Markings, read_mark
+    from palimpsest.stores.encrypted.mark import Markings, read_mark  # only where something is unlocked
 
     if encryption is None:
         assert mark is not None, "a store that is not encrypted needs no unlocking"
         current = read_mark(store.url, mark.value).current
         advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
         raise WrongKey(store.url, current, f"{advice} for the command line")
-    from palimpsest.stores.encrypted.sealing import Sealer
+    from palimpsest.stores.encrypted.sealing import Sealer  # needs the extra
     from palimpsest.stores.encrypted.store import EncryptedStore
 
     keys = Keys.of(encryption)

@@ -35,7 +35,7 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
     """
     path, checked = path_of(url), disk_options(options)
     try:
-        from palimpsest.stores.file.store import FileStore
+        from palimpsest.stores.file.store import FileStore  # only once the address is sound
     except ModuleNotFoundError as missing:
         if missing.name != "fcntl":
             raise

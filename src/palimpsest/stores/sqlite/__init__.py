@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteStore:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
     path, checked = path_of(url), disk_options(options)
-    from palimpsest.stores.sqlite.store import SQLiteStore
+    from palimpsest.stores.sqlite.store import SQLiteStore  # only once the address is sound
 
     return SQLiteStore(url, path, runner, checked)
 

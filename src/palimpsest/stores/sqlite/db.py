@@ -53,7 +53,7 @@ def connect(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
         if writable:
             _create(path)
             return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        from urllib.parse import quote
+        from urllib.parse import quote  # four milliseconds
 
         uri = f"file:{quote(path)}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
         return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import adler32
 
 from palimpsest.log.entry import Entry, microseconds_of, pack, set_aside, unpack
+from palimpsest.log.late import sha256
 from palimpsest.runtime.threads import warn
+from palimpsest.stores.large import put_back, take_out
 from palimpsest.stores.witness import Witness
 
 LAST = 0xFFFFFFFF
@@ -65,8 +67,6 @@ class Rows:
 
     def _apart(self, tenant: str, pos: int, body: bytes) -> bytes:
         """Keep what is large in this stored form apart, and return the form without it."""
-        from palimpsest.stores.large import take_out
-
         slim, large = take_out(body, self._limit)
         for digest, content in large.items():
             key = _key(tenant, digest)
@@ -179,19 +179,15 @@ class Rows:
             return None
 
     def _whole(self, tenant: str, body: bytes) -> bytes:
-        from palimpsest.stores.large import put_back
-
         return put_back(body, self._loader(tenant))
 
     def _loader(self, tenant: str) -> Callable[[str], bytes]:
-        from hashlib import sha256
-
         def load(digest: str) -> bytes:
             found = self._db.execute("SELECT body FROM large WHERE digest = ?", (_key(tenant, digest),)).fetchone()
             if found is None:
                 raise ValueError(f"its large content {digest} is missing")
             content: bytes = found[0]
-            if sha256(content).hexdigest() != digest:
+            if sha256(content).hex() != digest:
                 raise ValueError(f"its large content {digest} is damaged")
             return content
 
@@ -272,9 +268,7 @@ class Rows:
 
 def _key(tenant: str, digest: str) -> bytes:
     """The key of a large content: tenants share nothing, not even what is alike."""
-    from hashlib import sha256  # costs a cold start three milliseconds
-
-    return sha256(f"{tenant}\0{digest}".encode("utf-8", "surrogatepass")).digest()
+    return sha256(f"{tenant}\0{digest}".encode("utf-8", "surrogatepass"))
 
 
 def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
