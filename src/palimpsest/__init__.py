@@ -1,5 +1,6 @@
 """Palimpsest: memory for LLM agents. One log per conversation; contexts that fit, are valid and stay stable."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -171,8 +172,6 @@ __all__ = [  # noqa: PLE0604 (the names of a literal table)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'palimpsest' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(f"palimpsest.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

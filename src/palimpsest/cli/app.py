@@ -13,10 +13,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import click
 
+from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
 from palimpsest.cli.output import clean, on_terminal
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -87,8 +89,6 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from importlib import import_module
-
         if name not in COMMANDS:
             return None
         module = import_module(f"palimpsest.cli.{COMMANDS[name]}")
@@ -96,8 +96,6 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        from palimpsest import PalimpsestError
-
         try:
             with _plain_warnings():
                 outcome = super().invoke(ctx)
@@ -115,8 +113,6 @@ class LazyGroup(click.Group):
 
 def failure(error: Exception) -> OperationFailed:
     """Return what ends the command for an error of the library."""
-    from palimpsest import ConfigError, Conflict, EntryNotFound, StoreError
-
     endings: dict[type[Exception], type[OperationFailed]] = {
         ConfigError: InputRefused,
         EntryNotFound: Missing,
@@ -135,7 +131,7 @@ def _leave_the_pipe() -> NoReturn:
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show the library's warnings as one line each, without the place in its source."""
-    from palimpsest import PalimpsestWarning
+    from palimpsest import PalimpsestWarning  # half of the library, which `--help` does without
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         click.echo(f"Warning: {clean(str(message))}", err=True)
@@ -148,7 +144,7 @@ def _plain_warnings() -> Iterator[None]:
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from importlib.metadata import version  # 40 ms
 
         click.echo(f"palimpsest {version('palimpsest-memory')}")
         ctx.exit()

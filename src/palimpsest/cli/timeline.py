@@ -14,6 +14,7 @@ from rich.text import Text
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, print_json, table
+from palimpsest.log.entry import moment as time_of
 
 if TYPE_CHECKING:
     from palimpsest import Context, Record, Session
@@ -53,10 +54,8 @@ def history_command(
 
 
 def _record_json(record: Record) -> dict[str, Any]:
-    from palimpsest.log.entry import moment as when
-
     values: dict[str, Any] = msgspec.to_builtins(record)
-    return {**values, "at": when(record.at).isoformat()}
+    return {**values, "at": time_of(record.at).isoformat()}
 
 
 def _places(seqs: Sequence[int]) -> str:

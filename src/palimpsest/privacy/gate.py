@@ -74,7 +74,7 @@ class Gate:
 
     async def _numbered(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
         """The verdicts on entries, when their pseudonyms are in the session's head."""
-        from palimpsest.privacy.pseudonyms import Pseudonyms
+        from palimpsest.privacy.pseudonyms import Pseudonyms  # only with a policy
 
         while True:
             head = await store.head(key) or Head()
@@ -109,7 +109,7 @@ class Gate:
         """
         if self.redactor is None:
             return list(entries), list(records), head.pseudonyms
-        from palimpsest.privacy.pseudonyms import Pseudonyms
+        from palimpsest.privacy.pseudonyms import Pseudonyms  # only with a policy
 
         living = [entry for entry in entries if not entry.erased]
         verdicts = self.redactor.entries(living, Pseudonyms(head.pseudonyms))
@@ -203,7 +203,7 @@ def gate_of(given: object) -> Gate:
     """
     if given is None:
         return Gate()
-    from palimpsest.privacy.policy import Policy
+    from palimpsest.privacy.policy import Policy  # a dozen modules, only with a policy
     from palimpsest.privacy.redaction import Redactor
 
     if isinstance(given, Redactor):

@@ -14,6 +14,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.runtime.registry import Registry
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
+from palimpsest.tokens.models import find_model
 
 SummarizeCallable = Callable[[str], str | Awaitable[str]]
 """The simplest summarizer: it gets the prompt as text and returns the summary, at once or as a coroutine."""
@@ -92,6 +93,7 @@ def _forget(runner: Runner) -> None:
 
 
 def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Summarizer:
+    # these import this package
     from palimpsest.summaries.models.callables import BoundCallable, CallableSummarizer, ObjectSummarizer
     from palimpsest.summaries.models.chat_model import BoundModel
 
@@ -117,7 +119,7 @@ def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Summarize
 
 def _named(name: str) -> Any:
     """What a model string or a registered name stands for."""
-    from palimpsest.summaries.models.model_summarizer import ModelSummarizer
+    from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # imports this package
 
     if ":" in name:
         return ModelSummarizer(name)
@@ -130,7 +132,5 @@ def _named(name: str) -> Any:
 
 def _model_string(name: str) -> str | None:
     """The string that was meant by a model's plain name."""
-    from palimpsest.tokens.models import find_model
-
     known = find_model(name)
     return f"{known.provider}:{known.name}" if known is not None else None

@@ -6,6 +6,7 @@ What speaks to providers is in `providers`, which is imported with the first que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -97,15 +98,13 @@ class ChatModel:
 
     def _provider(self, model: object) -> str:
         """Check the model string and return what is before its colon."""
-        from importlib.util import find_spec
-
         provider, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
         if not provider or (not name if self.base_url is None else colon and not name):
             raise ConfigError("model", model, FORM)
         if find_spec("pydantic_ai") is None:
             raise MissingExtra(f"the model {model!r}", "llm")
         if self.base_url is None and provider not in COMMON:
-            from palimpsest.summaries.models import providers
+            from palimpsest.summaries.models import providers  # needs the extra, takes seconds
 
             if not providers.knows(provider):
                 near = nearest(provider, COMMON)
@@ -119,7 +118,7 @@ class ChatModel:
     def build(self) -> Model:
         """Import what speaks to the provider and set the model up: up to two seconds, the first time."""
         try:
-            from palimpsest.summaries.models import providers
+            from palimpsest.summaries.models import providers  # needs the extra, takes seconds
         except ImportError as error:  # another version than the extra asks for
             raise Failure("refused", f"pydantic_ai cannot be used: {error}") from error
         model = self.name
@@ -137,7 +136,7 @@ class ChatModel:
         redact: Redact | None,
     ) -> providers.ProviderAnswer:
         """Ask what `build` made, under an event loop. `redact` cleans what a failure quotes."""
-        from palimpsest.summaries.models import providers
+        from palimpsest.summaries.models import providers  # needs the extra, takes seconds
 
         return await providers.ask(
             model,

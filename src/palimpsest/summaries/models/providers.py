@@ -75,6 +75,7 @@ def build(model: str, base_url: str | None, api_key: str | None) -> Model:
 
 
 def _openai(name: str, api_key: str | None) -> Model:
+    # the library of this provider may be missing
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -85,6 +86,7 @@ def _openai(name: str, api_key: str | None) -> Model:
 
 def _at(base_url: str, api_key: str | None, kind: str, name: str) -> Model:
     """A model at any address that speaks OpenAI's protocol. No key from the environment goes there."""
+    # the library of this provider may be missing
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
