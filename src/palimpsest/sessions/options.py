@@ -155,7 +155,7 @@ class Options:
             raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
         if not short_term and not conditions and oversize == "clamp":
             return
-        from palimpsest.context.short_term import MaxTokens, load
+        from palimpsest.context.short_term import MaxTokens, load  # with conditions, four milliseconds
 
         if short_term and conditions:
             raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
@@ -178,7 +178,7 @@ class Options:
         self.exact = cuts == {"exact"}
 
     def _long_term(self, given: Any) -> None:
-        from palimpsest.compaction.loading import load
+        from palimpsest.compaction.loading import load  # six modules, for who has strategies
 
         self.long_term, told = load(given, "long_term")
         for text in told:
@@ -203,7 +203,7 @@ class Options:
         self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False
     ) -> list[AppliedCondition]:
         """Conditions ready to apply; as `rules`."""
-        from palimpsest.context.conditions import parse
+        from palimpsest.context.conditions import parse  # four milliseconds, for who has conditions
         from palimpsest.context.short_term import AppliedCondition
 
         return [AppliedCondition(parse(text), strict, failures) for text in conditions]
@@ -250,7 +250,7 @@ def _model(name: str | None) -> Model | None:
         return None
     if not isinstance(name, str) or unfit(name) is not None:
         raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
-    from palimpsest.tokens.models import find_model, model_names
+    from palimpsest.tokens.models import find_model, model_names  # a table, for who names a model
 
     model = find_model(name)
     if model is None:

@@ -95,7 +95,7 @@ class Turns:
         return end
 
     async def _flush(self) -> None:
-        from palimpsest.sessions.compacting.verbs import flush
+        from palimpsest.sessions.compacting.verbs import flush  # all of compaction, only at its flush
 
         await flush(self._scope)
 

@@ -142,7 +142,7 @@ class Withheld:
 
 
 def _task_lock() -> AbstractAsyncContextManager[object]:
-    import asyncio
+    import asyncio  # only under an event loop
 
     return asyncio.Lock()
 

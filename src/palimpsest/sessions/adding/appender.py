@@ -144,7 +144,7 @@ class Appender:
 
     async def _hold(self) -> Withheld:
         """What is withheld of the session's open interaction, from now on."""
-        from palimpsest.sessions.withheld import Withheld
+        from palimpsest.sessions.withheld import Withheld  # a store in memory, only where texts are withheld
 
         begun = await Withheld.begin(*self._scope.place, self._scope.clock)
         return self._scope.withheld.setdefault(self._scope.place, begun)  # another thread may have been first

@@ -13,6 +13,7 @@ from palimpsest.formats import Message, find_format
 from palimpsest.formats.common import canonical
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, new_ids
+from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.scope import SessionScope
 
@@ -196,7 +197,5 @@ def _arguments(arguments: Any) -> str:
 
 
 def _json_text(value: Any, where: str) -> str:
-    import json
-
     check_json(value, where)
-    return json.dumps(value, ensure_ascii=False)
+    return dumps(value, ensure_ascii=False)

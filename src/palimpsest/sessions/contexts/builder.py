@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.budget import refuse_fixed
+from palimpsest.context.cut import Room, Sight, nothing
+from palimpsest.context.cut import plan as planned
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.window import BY_CONDITION, BY_CUT
 from palimpsest.errors import BudgetImpossible, ConfigError, Conflict, StoreUnavailable
@@ -26,7 +28,7 @@ from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import Store, keep_counts
 
 if TYPE_CHECKING:
-    from palimpsest.context.cut import CutPlan, Room
+    from palimpsest.context.cut import CutPlan
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
 
 
@@ -137,8 +139,6 @@ class ContextBuilder:
 
     async def _recut(self, state: Layout, reason: str | None) -> tuple[Layout, str | None, CutPlan | None]:
         """Cut to low water, or only leave out what is stale where the rest fits."""
-        from palimpsest.context.cut import Room  # with its kin only where a cut is due
-
         cut = msgspec.structs.replace(
             state.cut,
             gone=state.gone,
@@ -261,15 +261,13 @@ class ContextBuilder:
         return await self.layout_reader.view(state.head, cut, state.entries, planning=True, more=state.more)
 
     def _sifted(self, state: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
-        from palimpsest.context.short_term import sift
+        from palimpsest.context.short_term import sift  # with conditions, four milliseconds
 
         session = self.options.key.session
         gone = sift(state.window.groups, rules, state.head, self.layout_reader.meter, session) if rules else []
         return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
 
     def _plan(self, state: Layout, target: Room | None, strategy: MaxTokens | None = None) -> CutPlan:
-        from palimpsest.context.cut import Room, Sight, nothing, plan
-
         budget = state.budget
         oversize = self.layout_reader.rules[0][0].oversize if self.layout_reader.rules and strategy is None else "clamp"
         room = Room(budget.room, budget.max_messages) if budget else Room(None, None)
@@ -304,7 +302,7 @@ class ContextBuilder:
         )
         if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
             return nothing(sight)
-        return plan(sight)
+        return planned(sight)
 
     async def _store_counts(self) -> tuple[str, ...]:
         """Store what was counted; where that fails say so, for a count can be made again."""

@@ -12,6 +12,7 @@ from palimpsest.log.checks import check_whole
 from palimpsest.log.head import PromptSize, Usage
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
+from palimpsest.sessions.contexts.earlier import EarlierContext
 from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.scope import Sent, SessionScope
 
@@ -84,8 +85,6 @@ class Contexts:
         if call.at is None:
             builder = ContextBuilder(store, self._options, call, now, yields=yields)
         else:
-            from palimpsest.sessions.contexts.earlier import EarlierContext  # few sessions look back
-
             builder = EarlierContext(store, self._options, call, now)
         return builder, await self._scope.store.together(builder.context, reads=True)
 
