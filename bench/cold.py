@@ -122,7 +122,7 @@ def main() -> int:
     figures: list[Figure] = []
     for size in places:
         raw = m[f"raw {size}"]
-        for kind, target in (("sync", 1.35), ("async", 2.7)):
+        for kind, target in (("sync", 2.0), ("async", 3.5)):
             ours = m[f"{kind} {size}"]
             figures.append(Figure(f"{kind}, N = {size:,}", ours / raw, target, f"{ours:.1f} / {raw:.1f} ms"))
     small, large = m[f"sync {SIZES[0]}"], m[f"sync {given.large}"]
