@@ -14,6 +14,9 @@ from palimpsest.errors import ConfigError
 from palimpsest.runtime.registry import Registry
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
+from palimpsest.summaries.models.callables import BoundCallable, CallableSummarizer, ObjectSummarizer
+from palimpsest.summaries.models.chat_model import BoundModel
+from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.tokens.models import find_model
 
 SummarizeCallable = Callable[[str], str | Awaitable[str]]
@@ -93,10 +96,6 @@ def _forget(runner: Runner) -> None:
 
 
 def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Summarizer:
-    # these import this package
-    from palimpsest.summaries.models.callables import BoundCallable, CallableSummarizer, ObjectSummarizer
-    from palimpsest.summaries.models.chat_model import BoundModel
-
     if isinstance(given, str):
         given = _named(given)
     if isinstance(given, type):
@@ -119,8 +118,6 @@ def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Summarize
 
 def _named(name: str) -> Any:
     """What a model string or a registered name stands for."""
-    from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # imports this package
-
     if ":" in name:
         return ModelSummarizer(name)
     try:
