@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +26,20 @@ EVIL = "\x1b[2Jgone\x1b]0;title\x07 \x9b31m \u202eolleh\u2066 \u200b\x7f\r end"
 
 
 # --- every command
+
+
+def test_every_command_explains_itself_without_an_extra() -> None:
+    """Whoever has installed nothing but the library can ask each command for its help, and bare `palimpsest`, too."""
+    without = "import sys; sys.modules.update(dict.fromkeys(['cryptography', 're2', 'pydantic_ai']))"
+    helps = "; ".join(f"palimpsest(['{name}', '--help'], standalone_mode=False)" for name in app.COMMANDS)
+    program = (
+        f"{without}; from palimpsest.cli.app import palimpsest; palimpsest(['--help'], standalone_mode=False); {helps}"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage:") == len(app.COMMANDS) + 1
 
 
 @pytest.mark.parametrize("name", sorted(app.COMMANDS))

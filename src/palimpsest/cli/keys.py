@@ -7,7 +7,6 @@ import click
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import counted, note, print_json, session_progress
-from palimpsest.stores.encrypted.rotation import rotate_keys
 
 
 @click.command(
@@ -23,6 +22,8 @@ def rotate_keys_command(store: str | None, tenant: str | None, as_json: bool) ->
     processes go on reading and writing, as long as they have both keys. When it is done, the older keys are not
     needed any more. Interrupted, the same again goes on with what is left.
     """
+    from palimpsest.stores.encrypted.rotation import rotate_keys  # late: it needs an extra, which `--help` does not
+
     with open_memory(store, tenant, write=True) as memory, session_progress() as progress:
         done = rotate_keys(memory, progress=progress)
     if as_json:
