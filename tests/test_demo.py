@@ -45,13 +45,14 @@ def test_palimpsest_is_the_cheapest(figures: dict[str, Any]) -> None:
 
 
 def test_the_readme_shows_what_the_demo_prints(printed: list[str]) -> None:
-    """The table of the README is the demonstration's, figure for figure."""
+    """The table of the README is the demonstration's, figure for figure, and so is what it says of compaction."""
     page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
     table = [re.split(r"\s{2,}", line.strip()) for line in printed if line.strip().startswith(WAYS)]
 
     assert len(table) == 4
     for cells in table:
         assert f"| {' | '.join(cells)} |" in page
+    assert f"```text\n{chr(10).join(printed[-4:])}\n```" in page
 
 
 def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
