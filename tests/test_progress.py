@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -368,6 +368,70 @@ def test_keys_change_beside_a_writer_who_is_always_first(kind: str, tmp_path: Pa
         assert rotate_keys(memory).key_id == "new"
 
     assert key_ids(address(kind, tmp_path), BOTH) == {"new"}
+
+
+# --- between the reads of an encrypted store
+
+READS: dict[str, Callable[[Session], Any]] = {
+    "context": lambda session: session.context(max_tokens=300),
+    "entries": lambda session: session.entries(),
+    "entry": lambda session: session.entry(3),
+    "export": lambda session: session.export(),
+    "history": lambda session: session.history(),
+    "interactions": lambda session: session.interactions(),
+    "stats": lambda session: session.stats(),
+    "summaries": lambda session: session.summaries(history=True),
+    "verify": lambda session: session.verify(),
+}
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Memory, Session]]:
+    """An encrypted store, and a session of it: another memory adds to it before each single read and write below."""
+    where = address(request.param, tmp_path)
+    with Memory.open(where, encryption=FIRST) as memory, Memory.open(where, encryption=FIRST) as other:
+        session, others = filled(memory), other.session("one")
+        below, waits = memory.store.below, [0]
+
+        def overtaken(verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def late(*arguments: Any, **options: Any) -> Any:
+                if not waits[0]:
+                    others.add_user_message("meanwhile")
+                return await verb(*arguments, **options)
+
+            return late
+
+        async def undisturbed(key: SessionKey, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+            waits[0] += 1
+            try:
+                return await type(below).undisturbed(below, key, start)
+            finally:
+                waits[0] -= 1
+
+        for verb in ("head", "read", "fetch", "records", "tally", "commit", "append", "branches"):
+            setattr(below, verb, overtaken(getattr(below, verb)))
+        below.undisturbed = undisturbed
+        yield memory, session
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_read_fits_beside_somebody_who_adds_between_any_two_reads(name: str, disturbed: Any) -> None:
+    """No read of an encrypted store takes what was added meanwhile for a head that was taken back."""
+    assert READS[name](disturbed[1]) is not None
+
+
+WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "compact", "resolve", "scan")
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("disturbed", ["file"], indirect=True)
+def test_who_adds_between_any_two_reads_waits_for_who_has_lost_again_and_again(name: str, disturbed: Any) -> None:
+    """A file store lets who reads before it writes go first, so that every verb ends."""
+    memory, session = disturbed
+
+    done = VERBS[name].act(memory, session)
+
+    assert VERBS[name].holds(memory, session, done)
 
 
 # --- beside a process

@@ -123,6 +123,13 @@ class Store(ABC):
         """
         return await start()
 
+    async def undisturbed(self, key: SessionKey, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine that writes to this session by compare-and-set, and has lost to others several times.
+
+        A store that can keeps other processes' writers of the session waiting meanwhile. One that cannot only runs it.
+        """
+        return await start()
+
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
         import asyncio  # only under an event loop

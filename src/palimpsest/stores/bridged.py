@@ -16,6 +16,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
+from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
 from palimpsest.stores.rewriting import Rewritable
@@ -81,6 +82,9 @@ class Bridged(Store):
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await start()
+
+    async def undisturbed(self, key: SessionKey, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await start()  # it comes back here for each verb: on the loop it would wait for itself
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)

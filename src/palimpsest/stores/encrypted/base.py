@@ -24,6 +24,9 @@ from palimpsest.stores.rewriting import Rewritable, Rewrite
 
 T = TypeVar("T")
 
+TRIES = 4
+"""How often a write loses to other processes' writes before these are kept waiting."""
+
 LOCKS = 64
 """Sessions of different locks are written at the same time."""
 
@@ -67,6 +70,22 @@ class SealingStore(Store, Rewritable):
             return nullcontext()
         self._blocking.check()  # a child of the process that opened it must not wait for a lock of that
         return self._locks[hash(key) % LOCKS]
+
+    async def _first_or_again(self, key: SessionKey, attempt: Callable[[], Coroutine[Any, Any, T | None]]) -> T:
+        """Return what `attempt` gives when nobody else was first, which None says.
+
+        Reading and sealing take longer than another process's next write may: so the store below is asked for peace.
+        """
+        for _ in range(TRIES):
+            if (done := await attempt()) is not None:
+                return done
+
+        async def insist() -> T:
+            while (done := await attempt()) is None:
+                pass
+            return done
+
+        return await self.below.undisturbed(key, insist)
 
     async def _box(self, key: SessionKey, head: Head | None) -> Box:
         """What seals for a session of which this head was read just now (None: it is new, or none was read).

@@ -138,13 +138,22 @@ class SealedReader:
         return Seen(stored, plain, seal, ledger, lineage)
 
     async def _is_newest(self, key: SessionKey, seen: Seen, known: Seen | None) -> None:
-        """Raise Unsealed for a head of before: one that was seen is later, or there are rows that it does not know."""
+        """Raise Unsealed for a head of before: one that was seen is later, or there are rows that it does not know.
+
+        Where a later one has come meanwhile it was the newest when it was read: beside somebody who never pauses there
+        may always be a later one.
+        """
         if known is not None and known.seal.log == seen.seal.log and known.stored.revision > seen.stored.revision:
             raise Unsealed("is of an earlier time: a later one was there before")
         if await self.below.fetch(key, [seen.stored.next_seq]):
-            raise Unsealed("is of an earlier time: there are entries that it does not know")
-        if await self.below.records(key, after=seen.seal.last):
-            raise Unsealed("is of an earlier time: there are records that it does not know")
+            unknown = "entries"
+        elif await self.below.records(key, after=seen.seal.last):
+            unknown = "records"
+        else:
+            return
+        now = await self.below.head(key)
+        if now is None or now.revision <= seen.stored.revision or self.notary.check_head(key, now).log != seen.seal.log:
+            raise Unsealed(f"is of an earlier time: there are {unknown} that it does not know")
 
     def note_digests(self, key: SessionKey, stored: Head, entries: Sequence[Entry]) -> None:
         """Remember the digests of contexts that have just been written, so that nobody has to read them again."""
@@ -190,9 +199,14 @@ class SealedReader:
     # --- entries and records
 
     async def entries(
-        self, key: SessionKey, wanted: Wanted, read: Callable[[], Awaitable[list[Entry]]], *, part: bool = False
+        self,
+        key: SessionKey,
+        wanted: Wanted,
+        read: Callable[[int | None], Awaitable[list[Entry]]],
+        *,
+        part: bool = False,
     ) -> list[Entry]:
-        """The entries that `read` gives as they are stored: all of those wanted, or with `part` perhaps not all."""
+        """The entries that `read` gives, as they are stored, before a place: those wanted, or with `part` some."""
 
         def opened(seen: Seen | None, stored: list[Entry]) -> list[Entry]:
             if seen is None:
@@ -208,7 +222,9 @@ class SealedReader:
             (wanted._replace(some=True, seqs=()) if part else wanted).check(seen.plain, stored)
             return [self.sound(key, seen, entry) or await self.aside.of(key, seen, entry) for entry in stored]
 
-        return await self._held_against(key, read, opened, set_aside)
+        return await self._held_against(
+            key, lambda upto: read(upto.stored.next_seq if upto else None), opened, set_aside
+        )
 
     def _own_entries(self, key: SessionKey, seen: Seen, stored: Sequence[Entry]) -> list[Entry]:
         """The same as `entry` of each, where nothing is shared and nothing was erased, as in most sessions."""
@@ -249,10 +265,11 @@ class SealedReader:
         """The records between two revisions, opened."""
         single = before is not None and before == after + 2
 
-        async def read() -> tuple[list[Record], list[Record]]:
-            found = await self.below.records(key, after=after, before=before)
-            later = before is not None and not (single and found)
-            return found, await self.below.records(key, after=before - 1) if later and before is not None else []
+        async def read(upto: Seen | None) -> tuple[list[Record], list[Record]]:
+            found, later = await self.below.records(key, after=after, before=before), list[Record]()
+            if before is not None and not (single and found):
+                later = await self.below.records(key, after=before - 1)
+            return (found, later) if upto is None else (_known(found, upto), _known(later, upto))
 
         def opened(seen: Seen | None, stored: tuple[list[Record], list[Record]]) -> list[Record]:
             found, later = stored
@@ -283,23 +300,25 @@ class SealedReader:
     async def _held_against(
         self,
         key: SessionKey,
-        read: Callable[[], Awaitable[K]],
+        read: Callable[[Seen | None], Awaitable[K]],
         opened: Callable[[Seen | None, K], T],
         lenient: Callable[[Seen, K], Awaitable[T]] | None = None,
     ) -> T:
         """What is opened of what is read, with the head that it fits.
 
-        Where it fits none, what `lenient` makes of it, which may read more.
+        Where the head of before does not fit, `read` is asked for what the one that is there now knows, so that what
+        others add meanwhile is not in the way. Where none fits, what `lenient` makes of it, which may read more.
         """
         seen = self._seen.get(key) or await self.head(key)
+        upto: Seen | None = None
         before: K | None = None
         for _ in range(TRIES):
-            stored = await read()
+            stored = await read(upto)
             try:
                 return opened(seen, stored)
             except Unsealed as fault:
                 failed, was = fault, seen
-            seen = await self.head(key)
+            seen = upto = await self.head(key)
             if seen is was and (seen is not None or stored == before):  # it may have come and gone between two looks
                 if seen is None or lenient is None or failed.key_id:
                     break
@@ -327,6 +346,10 @@ def _check_chain(seen: Seen, found: Sequence[Record], later: Sequence[Record], a
     if whole and not later and last < seen.seal.last:
         missing = f"the record of revision {seen.seal.last}"
         raise Unsealed("is missing, though its session's head knows of it").about(missing)
+
+
+def _known(records: Sequence[Record], seen: Seen) -> list[Record]:
+    return [record for record in records if record.revision <= seen.seal.last]
 
 
 def _told(stored: Record, key: SessionKey) -> str:

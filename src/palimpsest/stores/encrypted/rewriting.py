@@ -76,10 +76,10 @@ async def _planned(
     records = [one.revision for one in there_are if how.record(one) is not one]
     if seqs is not None:
         wanted = Wanted(some=True, seqs=seqs)
-        there = await reader.entries(key, wanted, lambda: reader.below.fetch(key, seqs))
+        there = await reader.entries(key, wanted, lambda _: reader.below.fetch(key, seqs))
         return _Plan({entry.seq for entry in there if how.entry(entry) is not entry}, set(records), new_token())
     there = await reader.entries(
-        key, Wanted(after, limit=BATCH), lambda: reader.below.read(key, after=after, limit=BATCH)
+        key, Wanted(after, limit=BATCH), lambda upto: reader.below.read(key, after=after, before=upto, limit=BATCH)
     )
     entries = {entry.seq for entry in there if how.entry(entry) is not entry}
     return _Plan(entries, set(records), new_token(), there[-1].seq if len(there) == BATCH else None)

@@ -43,9 +43,7 @@ class EncryptedStore(SealingStore):
     ) -> Appended:
         async def write() -> Appended:
             with self._alone(key):
-                while (done := await self._append(key, entries, check_ids, expect)) is None:
-                    pass
-            return done
+                return await self._first_or_again(key, lambda: self._append(key, entries, check_ids, expect))
 
         return await self.together(write)
 
@@ -86,9 +84,7 @@ class EncryptedStore(SealingStore):
     ) -> Head:
         async def write() -> Head:
             with self._alone(key):
-                while (done := await self._commit(key, change, expect_revision, expect_epoch)) is None:
-                    pass
-            return done
+                return await self._first_or_again(key, lambda: self._commit(key, change, expect_revision, expect_epoch))
 
         return await self.together(write)
 
@@ -206,11 +202,11 @@ class EncryptedStore(SealingStore):
     ) -> list[Entry]:
         wanted = Wanted(after, before, limit, newest_first)
 
-        async def stored() -> list[Entry]:
+        async def stored(upto: int | None) -> list[Entry]:
             return await self.below.read(
                 key,
                 after=after,
-                before=before,
+                before=before if upto is None or (before is not None and before < upto) else upto,
                 limit=limit,
                 newest_first=newest_first,
                 counter=counter,
@@ -228,8 +224,12 @@ class EncryptedStore(SealingStore):
         self, key: SessionKey, seqs: tuple[int, ...] = (), ids: Sequence[str] = (), counter: str | None = None
     ) -> list[Entry]:
         """What `fetch` returns, from where it runs."""
-        wanted = Wanted(some=True, seqs=seqs)
-        return await self.reader.entries(key, wanted, lambda: self.below.fetch(key, seqs, ids, counter=counter))
+
+        async def stored(upto: int | None) -> list[Entry]:
+            found = await self.below.fetch(key, seqs, ids, counter=counter)
+            return found if upto is None else [entry for entry in found if entry.seq < upto]
+
+        return await self.reader.entries(key, Wanted(some=True, seqs=seqs), stored)
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         return await self.together(lambda: self.reader.records(key, after, before), reads=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.withdrawal import tombstone
-from palimpsest.runtime.runner import Runner
+from palimpsest.runtime.runner import Runner, drive
 from palimpsest.runtime.threads import warn
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
@@ -68,6 +68,16 @@ class FileBase(BlockingStore):
             yield
             if write:
                 self._root.check()
+
+    async def undisturbed(self, key: SessionKey, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await self._run(self._undisturbed, key, start)
+
+    def _undisturbed(self, key: SessionKey, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        at = self._place(key)
+        with self._holding(write=True):
+            self._disk.make_folder(at.folder)
+            with self._disk.first(at.log):
+                return drive(start())
 
     # --- logs
 

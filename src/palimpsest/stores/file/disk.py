@@ -19,6 +19,9 @@ from palimpsest.stores.shielded import deserted
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
 
+FIRST = ".first"
+"""Ends the name of a file whose lock says that somebody is to be the next who locks the file of that name."""
+
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
 
 
@@ -31,6 +34,7 @@ class Disk:
         self._guard = allocate_lock()
         self._turns: dict[str, _Turn] = {}
         self._locked: set[int] = set()
+        self._goes_first = 0
         forking.watch(self)
 
     # --- locks
@@ -44,6 +48,8 @@ class Disk:
         than `busy_seconds`.
         """
         deadline = time.monotonic() + self.busy_seconds
+        if not (shared or self._goes_first):
+            self._let_pass(path)
         with self._turn(path, deadline):
             while True:
                 with self._guard:
@@ -55,6 +61,27 @@ class Disk:
                         return
                 finally:
                     self._unlock(fd)
+
+    @contextlib.contextmanager
+    def first(self, path: str) -> Iterator[None]:
+        """Be the next who locks a file, as often as is needed: other processes that are to write to it wait meanwhile.
+
+        It is made for who has to read the file, and write, and has others write in between each time. While anybody of
+        this store is first somewhere its threads let nobody pass, so that two who are first never wait for each other.
+        """
+        with self.locked(path + FIRST, os.O_RDWR | os.O_CREAT):
+            self._goes_first += 1
+            try:
+                yield
+            finally:
+                self._goes_first -= 1
+                remove(path + FIRST)
+
+    def _let_pass(self, path: str) -> None:
+        """Wait for who is first at a file."""
+        if not path.endswith(FIRST) and os.path.exists(path + FIRST):
+            with contextlib.suppress(FileNotFoundError), self.locked(path + FIRST):
+                remove(path + FIRST)  # of one that was killed
 
     @contextlib.contextmanager
     def _turn(self, path: str, deadline: float) -> Iterator[None]:
