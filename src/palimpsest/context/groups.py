@@ -101,17 +101,15 @@ class CostedEntry(Shown, frozen=True, gc=False):
 class Group:
     """Entries that are shown or left out together, with their cost in tokens and in provider messages."""
 
-    __slots__ = ("_format", "_messages", "cost", "entries", "items", "last", "pending", "pinned", "seq", "turn")
+    cost = 0
+    pending = pinned = False
+    _messages: int | None = 0
+    _format: Format | None = None
 
     def __init__(self, seq: int, turn: int, entries: list[Entry]) -> None:
         self.seq, self.turn, self.entries = seq, turn, entries
         self.last = entries[-1].seq
         self.items: list[CostedEntry] = []
-        self.cost = 0
-        self.pending = False
-        self.pinned = False
-        self._messages: int | None = 0
-        self._format: Format | None = None
 
     @property
     def messages(self) -> int:
@@ -230,8 +228,10 @@ def is_plain(entry: Entry) -> bool:
 
 def shown_whole(group: Group, meter: Meter) -> Group:
     """Show the group's one entry as it is."""
-    item = CostedEntry(group.entries[0], cost=meter.cost(group.entries[0]))
-    group.show([item], meter.format, 1)
+    entry = group.entries[0]
+    group.cost = cost = meter.cost(entry)
+    group.items = [CostedEntry(entry, cost=cost)]
+    group._format, group._messages = meter.format, 1  # noqa: SLF001 (what `show` does, for most groups)
     return group
 
 
@@ -284,20 +284,22 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
     items = group.items
     if adapted is not None:
         adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
-    for item in items:
-        if guarded(item.entry) is not item.entry:
-            items = [msgspec.structs.replace(item, entry=guarded(item.entry)) for item in items]
-            break
-    if len(items) > 1 and any(item.entry.pauses for item in items):
+    pauses = lone = False
+    for i, item in enumerate(items):
+        entry = item.entry
+        pauses, lone = pauses or entry.pauses, lone or entry.lone
+        content = entry.content
+        if type(content) is str and "<" not in content and entry.call_id is None is entry.name and entry.native is None:
+            continue  # as most are
+        if (shown := guarded(entry)) is not entry:
+            items = [*items[:i], msgspec.structs.replace(item, entry=shown), *items[i + 1 :]]
+    if pauses and len(items) > 1:
         by_entry = {id(item.entry): item for item in items}
         runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in items])]
         messages = [message for run in runs for message in fmt.render(run, adapted)]
     else:
         messages = fmt.render(items, adapted)
-    for item in group.items:
-        if item.entry.lone:
-            return [_scrubbed(message) for message in messages]
-    return messages
+    return [_scrubbed(message) for message in messages] if lone else messages
 
 
 def _scrubbed(value: Any) -> Any:

@@ -102,6 +102,11 @@ class AppliedCondition:
             return True
 
 
+def applied(conditions: Iterable[str], failures: dict[str, str], *, strict: bool = False) -> list[AppliedCondition]:
+    """Conditions ready to apply; `failures` collects those that cannot be evaluated."""
+    return [AppliedCondition(parse(text), strict, failures) for text in conditions]
+
+
 def sift(
     groups: Sequence[Group], rules: Iterable[AppliedCondition], head: Head, meter: Meter, session: str
 ) -> list[tuple[int, int]]:

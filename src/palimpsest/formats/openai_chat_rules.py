@@ -25,6 +25,8 @@ SPEAKER_NAME = re.compile(rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}")
 _PLAIN = 2
 """Keys of a message of a role and of text."""
 
+_SPEAKERS = ("user", "assistant", "system")
+
 _REFERENCE = "API reference, chat completions"
 _ERROR = "API error 400"
 
@@ -35,20 +37,23 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
     open_ids: set[str] = set()
     asked_at = -1
     for i, message in enumerate(messages):
-        role = message.get("role")
+        role, content = message.get("role"), message.get("content")
+        if role in _SPEAKERS and type(content) is str and content and len(message) == _PLAIN and not open_ids:
+            continue  # as most are
         if role == "tool":
             call_id = message.get("tool_call_id")
             if call_id not in open_ids:
                 problems.append(Problem(i, f"answers the call {call_id!r}, which is not open", "API error 400"))
             open_ids.discard(call_id)
-            if not _sayable(message.get("content"), allow_empty=True):
+            if not _sayable(content, allow_empty=True):
                 problems.append(Problem(i, "a tool message needs content, text or text parts", _REFERENCE))
-            problems.extend(_broken_parts(i, message))
+            if not isinstance(content, str):
+                problems.extend(_broken_parts(i, message))
             continue
         if open_ids:
             problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
             open_ids = set()
-        if len(message) > _PLAIN or not isinstance(message.get("content"), str):  # most are text alone
+        if len(message) > _PLAIN or not isinstance(content, str):
             problems.extend([*_broken_parts(i, message), *_broken_fields(i, message)])
         if role == "assistant":
             calls = message.get("tool_calls")
@@ -60,7 +65,7 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
             problems.append(Problem(i, f"unknown role {role!r}", _REFERENCE))
         elif role == "function" and not message.get("name"):
             problems.append(Problem(i, "a function message needs a name", _REFERENCE))
-        elif not _sayable(message.get("content"), allow_empty=role == "function"):
+        elif not _sayable(content, allow_empty=role == "function"):
             problems.append(Problem(i, f"a {role} message needs content that is not empty", _REFERENCE))
     if open_ids:
         problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))

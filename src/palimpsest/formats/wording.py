@@ -179,6 +179,12 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
 
     Media are counted apart, by their providers' formulas (`palimpsest.tokens.media`).
     """
+    content, kind = entry.content, entry.kind
+    if type(content) is str and entry.native is None and "<" not in content:  # as most are
+        if kind == "message" or kind == "tool_call":
+            return (content, guard(entry.name)) if entry.name else (content,)
+        if kind == "tool_result" and entry.answers and not entry.late:
+            return (content,)
     texts, entry = [shown_text(entry)], guarded(entry)
     if entry.kind in ("message", "tool_call") and entry.name:
         texts.append(entry.name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from palimpsest.context.budget import LOW_WATER, BudgetLimits
+from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
+from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log.checks import ID_RULE, is_id, unfit
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from palimpsest.compaction import Strategy
     from palimpsest.context.cut import Oversize
-    from palimpsest.context.short_term import AppliedCondition, MaxTokens
+    from palimpsest.context.short_term import MaxTokens
     from palimpsest.summaries.models import SummarizeCallable, Summarizer, Unbound
     from palimpsest.tokens.models import Model
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         readonly: bool
         long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
         summarizer: Summarizer | Unbound | SummarizeCallable | str | None
-        auto_compact: Literal["inline", "background", "off"]
+        auto_compact: AutoCompact
         long_term_run: Literal["first", "all"]
         before_turn: bool
         persistence: str
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
 
 DEFAULT_ENCODING = "o200k_base"
 PERSISTENCE = ("incremental", "flush", "ephemeral")
+AutoCompact: TypeAlias = Literal["inline", "background", "off"]
+AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
+
+L = TypeVar("L", bound=str)
 
 
 class PalimpsestWarning(UserWarning):
@@ -91,7 +96,7 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Strategies of compaction: an object, a name, a mapping, or a list of these."""
     summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None
     """A function from prompt to text, a model string, an object; None: no model is asked."""
-    auto_compact: Literal["inline", "background", "off"] = "inline"
+    auto_compact: AutoCompact = "inline"
     long_term_run: Literal["first", "all"] = "first"
     """Whether the first strategy that fires runs, or all that do."""
     before_turn: bool = False
@@ -137,9 +142,10 @@ class Options:
         self.strategies: tuple[MaxTokens, ...] = ()
         self.oversize = given.oversize
         self.exact = False
+        self._terms: Terms | None = None
         self._strategies(given.short_term, given.conditions, given.oversize)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
-        self.auto_compact = _selection("auto_compact", given.auto_compact, ("inline", "background", "off"))
+        self.auto_compact = _selection("auto_compact", given.auto_compact, AUTO_COMPACT)
         self.runs_all = _selection("long_term_run", given.long_term_run, ("first", "all")) == "all"
         self.persistence = _selection("persistence", given.persistence, PERSISTENCE)
         self.long_term: tuple[Strategy, ...] = ()
@@ -195,48 +201,67 @@ class Options:
             raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
 
-    def rules(self, strategy: MaxTokens, failures: dict[str, str]) -> list[AppliedCondition]:
-        """The strategy's conditions, ready to apply; `failures` collects those that cannot be evaluated."""
-        return self.parsed(strategy.conditions, failures, strict=strategy.strict)
-
-    def parsed(
-        self, conditions: Sequence[str], failures: dict[str, str], *, strict: bool = False
-    ) -> list[AppliedCondition]:
-        """Conditions ready to apply; as `rules`."""
-        from palimpsest.context.conditions import parse  # four milliseconds, for who has conditions
-        from palimpsest.context.short_term import AppliedCondition
-
-        return [AppliedCondition(parse(text), strict, failures) for text in conditions]
-
     def of(self, session_id: str) -> Options:
         """The same options for another session of the same tenant."""
         check_id(session_id, "session")
         other = copy(self)
-        other.key = SessionKey(self.key.tenant, session_id)
+        other.key, other._terms = SessionKey(self.key.tenant, session_id), None  # noqa: SLF001 (it is of this class)
         return other
+
+    @property
+    def terms(self) -> Terms:
+        """By what contexts of the session are computed whose call says nothing else."""
+        if self._terms is None:
+            self._terms = self._made_terms()
+        return self._terms
+
+    def _made_terms(self) -> Terms:
+        failures, rules = dict[str, str](), []
+        if self.strategies:
+            from palimpsest.context.short_term import applied  # with conditions, four milliseconds
+
+            rules = [(one, applied(one.conditions, failures, strict=one.strict)) for one in self.strategies]
+        limits = msgspec.structs.replace(self.limits, max_tokens=self._most_tokens())
+        return Terms(
+            session=self.key.session,
+            view=self.view,
+            counter=self.counter,
+            model=self.model,
+            format=find_format(self.format),
+            limits=limits,
+            bounds=bounds_of(limits, self.model, self.model_name),
+            margin=self.default_factor(),
+            low_water=self.low_water,
+            masks=self.mask,
+            exact=self.exact,
+            strategies=rules,
+            conditions=self.condition_texts,
+            failures=failures,
+        )
+
+    def _most_tokens(self) -> int | None:
+        """The smallest of the budgets that the session and its low-water strategies set; None: no limit."""
+        bounds = [] if self.exact else [one.memory_max_tokens for one in self.strategies]
+        given = [bound for bound in (self.limits.max_tokens, *bounds) if bound is not None]
+        return max(min(given), 0) if given else None
 
     @property
     def condition_texts(self) -> tuple[str, ...]:
         """Every condition of the low-water strategies, as a cut records them."""
         return () if self.exact else tuple(text for strategy in self.strategies for text in strategy.conditions)
 
-    @property
-    def strategy_limit(self) -> int | None:
-        """The smallest budget that low-water strategies set, in tokens; None: no limit."""
-        bounds = [s.memory_max_tokens for s in self.strategies if s.memory_max_tokens is not None and not self.exact]
-        return min(bounds) if bounds else None
-
     def default_factor(self) -> float:
         """The provider's tokens for one counted token before any usage was reported."""
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
-def _selection(name: str, value: object, allowed: tuple[str, ...]) -> str:
+def _selection(name: str, value: object, allowed: tuple[L, ...]) -> L:
     """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
     plain = value.lower() if isinstance(value, str) else ""
-    if plain not in allowed:
-        raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
-    return plain
+    for one in allowed:
+        if one == plain:
+            return one
+    raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
 
 
 def check_id(text: object, where: str) -> None:

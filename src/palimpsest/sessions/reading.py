@@ -15,7 +15,7 @@ from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans
 from palimpsest.log.checks import check_whole, unfit
 from palimpsest.log.entry import Entry, moment
-from palimpsest.log.head import Head, SessionKey, Usage
+from palimpsest.log.head import Head, Usage
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
@@ -23,9 +23,6 @@ from palimpsest.stores import Store, compaction_of, keep_counts
 
 BATCH = 512
 """Entries read at once where a whole log is walked."""
-
-FEW, MORE = 8, 256
-"""Entries read at first where a group is wanted, for most groups are smaller, and entries read then."""
 
 END = 2**32 - 1
 """Over every `seq`."""
@@ -286,18 +283,3 @@ def _interaction(members: list[Entry], before: list[Interaction], *, newest: boo
     last = members[-1]
     is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
     return Interaction(index, tuple(members), is_open)
-
-
-async def whole_group(store: Store, key: SessionKey, head: Head, entry: Entry, counter: str) -> list[Entry]:
-    """Return the group of this entry, whole, with counts; what was rewound is not in it."""
-    members: list[Entry] = []
-    limit = FEW
-    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
-        after = first - 1
-        while after < last:
-            near = await store.read(key, after=after, before=last + 1, limit=limit, counter=counter)
-            members += [other for other in near if other.group == entry.group]
-            if not near or near[-1].group != entry.group:
-                return members
-            after, limit = near[-1].seq, MORE
-    return members

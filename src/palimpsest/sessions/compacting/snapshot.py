@@ -10,6 +10,7 @@ import msgspec
 from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.context.budget import bounds_of
 from palimpsest.context.groups import Group, Meter, by_group, fill
+from palimpsest.context.reading import whole_group
 from palimpsest.context.window import without
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, summary_entry, summary_entry_tokens
@@ -20,9 +21,9 @@ from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.accesses import ACCESSES, named_of, unpacked
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.reading import whole_group
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Store, compaction_of, keep_counts
+from palimpsest.stores.answers import answered
 from palimpsest.tokens.counter import TokenCounter
 
 BATCH = 512
@@ -81,7 +82,9 @@ class SnapshotReader:
         passed = [seq for seq in head.pinned if seq < cut.start]
         for entry in await self._store.fetch(self._options.key, passed) if passed else ():
             if not entry.is_human and entry.role != "system":
-                group = await whole_group(self._store, self._options.key, head, entry, self._options.counter.name)
+                group = await answered(
+                    self._store, self._options.key, self._options.counter.name, whole_group(head, entry)
+                )
                 shown.update(other.seq for other in group)
         return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 

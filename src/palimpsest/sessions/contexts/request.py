@@ -1,15 +1,21 @@
-"""What one call of `context` asks for, and whether it may commit a cut. Pure."""
+"""What one call of `context` asks for, by what terms that is computed, and whether it may commit a cut. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from palimpsest.context.budget import BudgetLimits
-from palimpsest.formats import Message
-from palimpsest.sessions.options import Options
+from palimpsest.context.budget import bounds_of
+from palimpsest.context.terms import Terms
+from palimpsest.errors import ConfigError
+from palimpsest.formats import Message, find_format
+from palimpsest.log.checks import check_depth
+from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import Store
+
+_LIMITS = ("max_tokens", "max_messages", "reserve")
+"""What of its view's budget a call may give."""
 
 
 class ContextRequest(msgspec.Struct, frozen=True):
@@ -25,24 +31,35 @@ class ContextRequest(msgspec.Struct, frozen=True):
     at: int | None = None
     dry_run: bool = False
 
-
-def limits_of(options: Options, call: ContextRequest) -> BudgetLimits:
-    """The call's budget where it gives one, else the view's."""
-    own = options.limits
-    BudgetLimits(max_tokens=call.max_tokens, max_messages=call.max_messages, reserve=call.reserve).check()
-    bounds = [bound for bound in (own.max_tokens, options.strategy_limit) if bound is not None]
-    if any(bound < 0 for bound in bounds):
-        bounds = [0]
-    configured = min(bounds) if bounds else None
-    return msgspec.structs.replace(
-        own,
-        max_tokens=configured if call.max_tokens is None else call.max_tokens,
-        max_messages=own.max_messages if call.max_messages is None else call.max_messages,
-        reserve=own.reserve if call.reserve is None else call.reserve,
-    )
+    def check(self) -> None:
+        """Raise ConfigError, naming it, for what no provider takes as tools, and for a view of no such name."""
+        if self.view is not None:
+            check_id(self.view, "view")
+        for i, tool in enumerate(self.tools):
+            if not isinstance(tool, Mapping):
+                raise ConfigError(f"tools[{i}]", tool, "a mapping: the tool's schema as the provider takes it")
+            check_depth(tool, f"tools[{i}]")
 
 
-def why_unstored(options: Options, call: ContextRequest, limits: BudgetLimits, store: Store) -> str | None:
+def terms_of(options: Options, call: ContextRequest) -> Terms:
+    """By what this call of a session is computed. Raises ConfigError for a value of the call that cannot be."""
+    call.check()
+    terms = options.terms
+    given = {name: value for name in _LIMITS if (value := getattr(call, name)) is not None}
+    if given:
+        limits = msgspec.structs.replace(terms.limits, **given)
+        limits.check()
+        bounds = bounds_of(limits, options.model, options.model_name)
+        terms = msgspec.structs.replace(terms, limits=limits, bounds=bounds)
+    if call.format is not None:
+        terms = msgspec.structs.replace(terms, format=find_format(call.format))
+    if call.system or call.tools or call.view is not None or call.at is not None:
+        view, past = call.view or options.view, call.at is not None
+        terms = msgspec.structs.replace(terms, system=call.system, tools=call.tools, view=view, past=past)
+    return terms
+
+
+def why_unstored(options: Options, call: ContextRequest, terms: Terms, store: Store) -> str | None:
     """Why this call may not commit a cut, or None."""
     if call.dry_run:
         return "a dry run"
@@ -50,10 +67,10 @@ def why_unstored(options: Options, call: ContextRequest, limits: BudgetLimits, s
         return "an exact walk"
     if options.readonly or not store.writable:
         return "read-only"
-    return "another budget than the view's" if is_another(options, limits) else None
+    return "another budget than the view's" if is_another(options, terms) else None
 
 
-def is_another(options: Options, limits: BudgetLimits) -> bool:
-    """Whether these limits are not those of the session's view."""
-    configured = limits_of(options, ContextRequest())
-    return (limits.max_tokens, limits.max_messages) != (configured.max_tokens, configured.max_messages)
+def is_another(options: Options, terms: Terms) -> bool:
+    """Whether the limits of a call are not those of the session's view."""
+    limits, own = terms.limits, options.terms.limits
+    return (limits.max_tokens, limits.max_messages) != (own.max_tokens, own.max_messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
@@ -14,11 +14,16 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.earlier import EarlierContext
 from palimpsest.sessions.contexts.request import ContextRequest
+from palimpsest.sessions.options import AutoCompact
 from palimpsest.sessions.scope import Sent, SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.stores import Store
+
+Mode: TypeAlias = AutoCompact | Literal["shown"]
+"""How a context takes part in its session's compaction: not at all (another view, a dry run), what it would evict is
+summarised before, or afterwards; or it is only counted."""
 
 _PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
 
@@ -52,47 +57,60 @@ class Contexts:
         call = ContextRequest(
             system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run
         )
-        own = at is None and view in (None, self._options.view)
-        compacts = bool(self._options.long_term) and own and not dry_run and not self._options.readonly
-        if compacts and self._options.before_turn:
+        if at is not None:
+            earlier = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
+            return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
+        mode = self._mode(call)
+        if mode != "shown" and self._options.before_turn:
             await self._auto().turn_ended()
-        whole, revision = await self._with_withheld() if at is None else (None, 0)
-        noted, compacts = compacts, compacts and whole is None
-        yields = compacts and self._options.auto_compact == "inline"
-        builder, context = await self._built(call, whole, yields=yields)
-        if own and (max_tokens, max_messages) == (None, None) and context.budget is not None:
-            self._scope.room = context.budget.room
+        whole, revision = await self._with_withheld()
+        if whole is not None:
+            context = await self._unstored(call, whole, revision)
+        else:
+            context = await self._stored(call, mode)
+        if mode != "shown":
+            await self._note_prompt(context)
+        return context
+
+    def _mode(self, call: ContextRequest) -> Mode:
+        """How this call takes part in the session's compaction."""
+        takes_part = self._options.long_term and not (call.dry_run or self._options.readonly)
+        return self._options.auto_compact if takes_part and self._is_own(call) else "shown"
+
+    def _is_own(self, call: ContextRequest) -> bool:
+        """Whether it is the session's own view that is asked for."""
+        return call.view in (None, self._options.view)
+
+    async def _stored(self, call: ContextRequest, mode: Mode) -> Context:
+        """The context of the session as it is stored, and what its cut evicts summarised, as the mode says."""
+        builder, context = await self._built(call, self._scope.store, yields=mode == "inline")
         if builder.overflow is not None:
             await self._auto().overflowed(*builder.overflow)
-            builder, context = await self._built(call)
-        if whole is not None:
-            builder.changed = None
-            context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
-        await self._tell(builder, context)
-        if at is None:
-            self._scope.sent = context if whole is None else Sent.of(context)
-        if noted:
-            await self._note_prompt(context)
-        if compacts and self._options.auto_compact == "background":
-            await self._evicted(builder, context)
+            builder, context = await self._built(call, self._scope.store)
+        self._scope.sent = await self._told(builder, context)
+        cut = builder.changed.detail if builder.changed is not None else {}
+        if mode == "background" and cut.get("evicted") and context.budget:
+            await self._auto().overflowed(cut["tokens_before"], context.budget.room)
+        return context
+
+    async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
+        """The context of the session with what is withheld: nothing of it is stored."""
+        builder, context = await self._built(call, whole)
+        builder.changed = None
+        context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
+        await self._told(builder, context)
+        self._scope.sent = Sent.of(context)
         return context
 
     async def _built(
-        self, call: ContextRequest, whole: Store | None = None, *, yields: bool = False
+        self, call: ContextRequest, store: Store, *, yields: bool = False
     ) -> tuple[ContextBuilder, Context]:
-        """Return a context, of the session or of what it is with what is withheld, and what has built it."""
-        store, now = whole or self._scope.store, self._scope.clock()
-        if call.at is None:
-            builder = ContextBuilder(store, self._options, call, now, yields=yields)
-        else:
-            builder = EarlierContext(store, self._options, call, now)
-        return builder, await self._scope.store.together(builder.context, reads=True)
-
-    async def _evicted(self, builder: ContextBuilder, context: Context) -> None:
-        """Have what a cut has evicted summarised."""
-        cut = builder.changed.detail if builder.changed is not None else {}
-        if cut.get("evicted") and context.budget:
-            await self._auto().overflowed(cut["tokens_before"], context.budget.room)
+        """Return a context and what has built it."""
+        builder = ContextBuilder(store, self._options, call, self._scope.clock(), yields=yields)
+        context = await builder.context()
+        if self._is_own(call) and call.max_tokens is call.max_messages is None and context.budget is not None:
+            self._scope.room = context.budget.room
+        return builder, context
 
     async def _with_withheld(self) -> tuple[Store | None, int]:
         """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
@@ -105,9 +123,10 @@ class Contexts:
             self._scope.let_go()
         return whole, head.revision
 
-    async def _tell(self, builder: ContextBuilder, context: Context) -> None:
+    async def _told(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
+        """Tell observers of it, and return it."""
         observers, told = self._scope.observers, self._scope.gate.redact
-        for text, failure in builder.layout_reader.failures.items():
+        for text, failure in builder.terms.failures.items():
             if observers.first_failure(self._scope.key.session, text):
                 await self._scope.tell("condition:error", condition=told(text), error=told(failure))
         if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
@@ -118,6 +137,7 @@ class Contexts:
                 await self._scope.tell("evicted", **facts)
         if context.problems:
             await self._scope.tell("context:over_budget", tokens=context.tokens)
+        return context
 
     async def _note_prompt(self, context: Context) -> None:
         """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be

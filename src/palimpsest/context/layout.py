@@ -1,33 +1,31 @@
-"""A view of a session: what a cut shows, what that costs, and whether it fits. Reads only.
+"""A view of a session: what a cut shows, what that costs, and whether it fits. Pure: it asks for what it needs.
 
-Whoever makes a context reads it as the present cut shows it, and again for every cut that is considered.
+Whoever makes a context lays it out as the present cut shows it, and again for every cut that is considered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.budget import Budget, Fixed, bounds_of, learned, measure, refuse_fixed, resolve
+from palimpsest.context.asks import Steps
+from palimpsest.context.budget import Budget, Fixed, learned, measure, refuse_fixed, resolve
 from palimpsest.context.groups import Group, Meter, opening
+from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import ahead
+from palimpsest.context.terms import Terms
 from palimpsest.context.window import Window, look
-from palimpsest.formats import Format, find_format
+from palimpsest.formats import Format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.summary import Summary
-from palimpsest.sessions.contexts.load import WindowReader
-from palimpsest.sessions.contexts.request import ContextRequest, limits_of
-from palimpsest.sessions.options import Options
-from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.context.cut import Room
-    from palimpsest.context.short_term import AppliedCondition, MaxTokens
+    from palimpsest.context.short_term import AppliedCondition
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -81,25 +79,14 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class LayoutReader:
-    """Reads views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
+    """Lays out views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
 
-    def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
-        self._store, self._options, self._call, self._now = store, options, call, now
-        self.failures: dict[str, str] = {}
-        self._limits = limits_of(options, call)
-        self._bounds = bounds_of(self._limits, options.model, options.model_name)
-        fmt = find_format(options.format if call.format is None else call.format)
-        self.meter = Meter(options.counter, fmt, options.model)
-        self.rules: list[tuple[MaxTokens, list[AppliedCondition]]] = [
-            (strategy, options.rules(strategy, self.failures)) for strategy in options.strategies
-        ]
-        # What depends on age, or goes on after a gap, is only known when everything has been read.
-        self._walks_all = any(
-            strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules) for strategy, rules in self.rules
-        )
-        self.window_reader = WindowReader(store, options.key, self.meter, masks=options.mask)
+    def __init__(self, terms: Terms, now: int, reader: type[WindowReader] = WindowReader) -> None:
+        self._terms, self._now = terms, now
+        self.meter = Meter(terms.counter, terms.format, terms.model)
+        self.reader = reader(self.meter, masks=terms.masks)
 
-    async def view(
+    def view(
         self,
         head: Head,
         cut: Cut,
@@ -107,18 +94,19 @@ class LayoutReader:
         *,
         planning: bool = False,
         more: bool = False,
-    ) -> Layout:
-        """Read what the cut shows, newest first, until the room is full; `known` entries need no reading.
+    ) -> Steps[Layout]:
+        """Lay out what the cut shows, newest first, until the room is full; `known` entries need no reading.
 
         `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
         human message from before are read, too, whether or not the present cut shows them.
         """
-        budget, fixed = await self._store.apart(self._budget, cut)
+        terms = self._terms
+        budget, fixed = self._budget(cut)
         if known is None:
             # What was given at a past revision is given whole: it fitted then.
-            everything = self._call.at is not None or (self.meter.exact and self._walks_all)
+            everything = terms.past or (self.meter.exact and terms.walks_all)
             room = None if budget is None or everything else budget.room
-            entries, more = await self.window_reader.window(head, cut, room)
+            entries, more = yield from self.reader.window(head, cut, room)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
         seqs = cut.passed((*cut.pins, *cut.anchors))
@@ -129,33 +117,34 @@ class LayoutReader:
             if first is not None and 0 < first.turn < oldest:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
-        before = await self.window_reader.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
+        before = yield from self.reader.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
         if planning and before.groups:  # reading may have stopped within a group that comes first, whole
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
-        rules = [] if self._options.exact else self._static_rules(cut)
-        window = await self._store.apart(
-            partial(look, entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
-        )
+        rules = [] if terms.exact else self._static_rules(cut)
+        window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
-        summaries = await self.window_reader.summaries(cut.summaries) if cut.summaries else []
+        summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
         return Layout(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
 
     def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
-        rules = [rule for _, found in self.rules for rule in found]
-        if self._call.at is not None and cut.revision and cut.conditions != self._options.condition_texts:
-            rules = self._options.parsed(cut.conditions, self.failures)
+        terms = self._terms
+        rules = [rule for _, found in terms.strategies for rule in found]
+        if terms.past and cut.revision and cut.conditions != terms.conditions:
+            from palimpsest.context.short_term import applied  # with conditions, four milliseconds
+
+            rules = applied(cut.conditions, terms.failures)
         return [rule for rule in rules if not rule.condition.dynamic]
 
     def factor(self, head: Head) -> float:
         """The provider's tokens for one counted token, from reported usage where there is any."""
-        return learned(head.usage, self._options.default_factor())
+        return learned(head.usage, self._terms.margin)
 
     def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
-        fixed = measure(self._call.system, self._call.tools, self.meter, exact=self.meter.exact)
-        factor = cut.factor or self._options.default_factor()
-        budget = resolve(self._bounds, self._limits, fixed, factor, self._options.low_water)
+        terms = self._terms
+        fixed = measure(terms.system, terms.tools, self.meter, exact=self.meter.exact)
+        budget = resolve(terms.bounds, terms.limits, fixed, cut.factor or terms.margin, terms.low_water)
         if budget is not None and self.meter.exact:
             refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed

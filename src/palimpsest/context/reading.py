@@ -1,36 +1,37 @@
-"""Reading what a cut shows: newest first until the room is full, pins included. Reads only."""
+"""What of the log a cut shows: newest first until the room is full, pins included. Pure: it asks for what it needs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 
+from palimpsest.context.asks import Compacted, Page, Places, Steps
 from palimpsest.context.groups import CostedEntry, Group, Meter
 from palimpsest.context.window import Window, look
 from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Cut, Head, SessionKey, ShownSummary
+from palimpsest.log.head import Cut, Head, ShownSummary
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.reading import FEW, whole_group
-from palimpsest.stores import Store, compaction_of
 
 CHUNK = 256
 """Entries read at once: most windows are one read."""
+
+FEW = 8
+"""Entries read at first where a group is wanted: most groups are smaller."""
 
 _SENTENCE = re.compile(r"[.!?](?=\s)|\n")
 """Where a text may be cut: behind a sentence or a line."""
 
 
 class WindowReader:
-    """Reads one session's entries for a context. `masks` says that old results may yet become notes."""
+    """Asks for one session's entries for a context. `masks` says that old results may yet become notes."""
 
-    def __init__(self, store: Store, key: SessionKey, meter: Meter, *, masks: bool) -> None:
-        self._store, self._key, self._meter, self._masks = store, key, meter, masks
+    def __init__(self, meter: Meter, *, masks: bool) -> None:
+        self._meter, self._masks = meter, masks
 
-    async def window(self, head: Head, cut: Cut, room: int | None) -> tuple[list[Entry], bool]:
+    def window(self, head: Head, cut: Cut, room: int | None) -> Steps[tuple[list[Entry], bool]]:
         """Return the entries from the cut's start on, oldest first, and whether some were left unread.
 
         Reading stops when what was read costs more than `room` tokens (None: read all).
@@ -42,14 +43,7 @@ class WindowReader:
         for first, last in reversed(open_spans):
             before = last + 1
             while before > first:
-                chunk = await self._store.read(
-                    self._key,
-                    after=first - 1,
-                    before=before,
-                    limit=CHUNK,
-                    newest_first=True,
-                    counter=self._meter.counter.name,
-                )
+                chunk: list[Entry] = yield Page(first - 1, before, CHUNK, newest_first=True)
                 if not chunk:
                     break
                 before = chunk[-1].seq
@@ -58,17 +52,17 @@ class WindowReader:
                 if room is None or before <= open_spans[0][0]:
                     continue
                 meant = [entry for entry in chunk if not entry.erased and entry.seq < waiting]
-                total += await self._store.apart(self._least_of, meant, cut)
+                total += sum(self._least(entry, cut) for entry in meant)
                 if total > max(room, 0):
                     return entries, True
         return entries, False
 
-    async def first(self, where: Iterable[Span]) -> int | None:
+    def first(self, where: Iterable[Span]) -> Steps[int | None]:
         """Return the first place there that is no tombstone, which may be of a group that is not there; None: none."""
         for low, high in where:
             after, limit = low - 1, FEW
             while after < high:
-                found = await self._store.read(self._key, after=after, before=high + 1, limit=limit)
+                found: list[Entry] = yield Page(after, high + 1, limit)
                 living = next((entry.seq for entry in found if not entry.erased), None)
                 if living is not None:
                     return living
@@ -77,18 +71,16 @@ class WindowReader:
                 after, limit = found[-1].seq, CHUNK
         return None
 
-    async def compaction(self, head: Head) -> Compaction:
+    def compaction(self, head: Head) -> Steps[Compaction]:
         """Return what is covered and evicted, and what stands for it."""
-        return await self._recorded(head.compaction)
+        found: Compaction = yield Compacted(head.compaction)
+        return found
 
-    async def _recorded(self, revision: int) -> Compaction:
-        return await compaction_of(self._store, self._key, revision)
-
-    async def summaries(self, shown: Sequence[ShownSummary]) -> list[tuple[Summary, Group]]:
+    def summaries(self, shown: Sequence[ShownSummary]) -> Steps[list[tuple[Summary, Group]]]:
         """Return the summaries that a cut shows, as groups; one that an erasure has taken along is left out."""
         found = []
         for one in shown:
-            made = (await self._recorded(one.revision)).summary
+            made = (yield Compacted(one.revision)).summary
             if made is not None and not made.withdrawn:
                 found.append((made, self._group(made, one)))
         return found
@@ -101,9 +93,9 @@ class WindowReader:
         group.show([CostedEntry(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)
         return group
 
-    async def shown_summaries(
+    def shown_summaries(
         self, revisions: Sequence[int], limit: int | None, most: int | None = None
-    ) -> tuple[ShownSummary, ...]:
+    ) -> Steps[tuple[ShownSummary, ...]]:
         """Return how a cut shows these summaries: at most `most`, in at most `limit` tokens (None: whole).
 
         The newest is served first.
@@ -111,7 +103,7 @@ class WindowReader:
         shown: list[ShownSummary] = []
         left = limit
         for revision in reversed(revisions):
-            made = (await self._recorded(revision)).summary
+            made = (yield Compacted(revision)).summary
             if made is None or made.withdrawn:
                 continue
             one = self._within(made, left)
@@ -148,9 +140,6 @@ class WindowReader:
             return summary.shown_tokens
         return summary_entry_tokens(summary, counter.count, characters)
 
-    def _least_of(self, entries: Sequence[Entry], cut: Cut) -> int:
-        return sum(self._least(entry, cut) for entry in entries)
-
     def _least(self, entry: Entry, cut: Cut) -> int:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
         if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
@@ -160,7 +149,7 @@ class WindowReader:
             return self._meter.overhead(entry)
         return self._meter.cost(entry)
 
-    async def ahead(
+    def ahead(
         self,
         head: Head,
         seqs: Iterable[int],
@@ -170,7 +159,7 @@ class WindowReader:
         newest: dict[str, int],
         *,
         whole: bool,
-    ) -> Window:
+    ) -> Steps[Window]:
         """Show pinned entries and open human messages from before the window; `newest` as in `look`.
 
         With `whole` their groups are shown with them, else what the cut names.
@@ -181,17 +170,31 @@ class WindowReader:
         found = {entry.seq: entry for entry in known if entry.seq in seqs}
         missing = seqs - found.keys()
         if missing:
-            fetched = await self._store.fetch(self._key, missing, counter=self._meter.counter.name)
+            fetched: list[Entry] = yield Places(missing)
             found.update({entry.seq: entry for entry in fetched})
         if whole:
             groups = {entry.group: entry for entry in found.values() if not entry.is_human and entry.role != "system"}
             for entry in groups.values():
-                group = await whole_group(self._store, self._key, head, entry, self._meter.counter.name)
+                group = yield from whole_group(head, entry)
                 found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
         waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
-        show = partial(look, members, cut, self._meter, now=now, newest=newest, open_group=waiting)
-        return await self._store.apart(show)
+        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
+
+
+def whole_group(head: Head, entry: Entry) -> Steps[list[Entry]]:
+    """Return the group of this entry, whole; what was rewound is not in it."""
+    members: list[Entry] = []
+    limit = FEW
+    for first, last in spans.visible(head.rewound, entry.group - 1, head.next_seq):
+        after = first - 1
+        while after < last:
+            near: list[Entry] = yield Page(after, last + 1, limit)
+            members += [other for other in near if other.group == entry.group]
+            if not near or near[-1].group != entry.group:
+                return members
+            after, limit = near[-1].seq, CHUNK
+    return members
 
 
 def sentence_ends(text: str, limit: int) -> list[int]:

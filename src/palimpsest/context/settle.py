@@ -1,0 +1,328 @@
+"""Deciding what a context shows: the present cut while it holds, else a new one, planned from what the log holds. Pure.
+
+It asks for what it needs (`palimpsest.context.asks`) and commits nothing: whoever has it settle says whether the cut
+is to be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.context.asks import Newest, Steps
+from palimpsest.context.budget import refuse_fixed
+from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
+from palimpsest.context.groups import Meter
+from palimpsest.context.layout import Layout, LayoutReader
+from palimpsest.context.reading import WindowReader
+from palimpsest.context.result import Context, CutOutcome
+from palimpsest.context.terms import Terms
+from palimpsest.context.window import BY_CONDITION, BY_CUT
+from palimpsest.errors import BudgetImpossible
+from palimpsest.log import spans
+from palimpsest.log.head import RENDERER, Cut, Head
+
+if TYPE_CHECKING:
+    from palimpsest.context.short_term import AppliedCondition, MaxTokens
+
+COMPACTED, PINNED = "compaction", "pinned"
+"""Why a view makes a new cut after its session was compacted, or something that it does not show was pinned."""
+
+HIGH_WATER, EXACT = "high water", "an exact walk"
+"""Why one does that holds no more, or that is made anew at every call."""
+
+SUMMARY_SHARE = 0.25
+"""Share of the budget that summaries take at most, where interactions want the room."""
+
+_replace = msgspec.structs.replace
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What is shown, counted by `meter`; why that is a new cut (None: it is not), and how that was planned (None:
+    nothing was left out)."""
+
+    layout: Layout
+    meter: Meter
+    margin: float
+    reason: str | None = None
+    plan: CutPlan | None = None
+
+    def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
+        """Return the context of what is shown: of this head, and of an epoch where its cut is stored.
+
+        Raises InvalidContext where a rule of the provider is broken, which is a fault of ours.
+        """
+        layout, plan, reason = self.layout, self.plan, self.reason
+        over = plan.over if plan is not None else reason is None and not layout.fits
+        rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
+        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, tuple(notes), self.margin)
+        return Context(layout.window, layout.before, layout.summaries, layout.fixed, self.meter, layout.budget, outcome)
+
+
+def newest(terms: Terms, now: int, *, last_try: bool) -> Steps[tuple[Settled, Context | None]]:
+    """Settle what is shown of a session as it is now, and the context of that.
+
+    None for the context: a new cut is to be stored first, or, but for the last try, others have begun an epoch
+    meanwhile: then some texts may be as they were, and others as they are.
+    """
+    head: Head = yield Newest()
+    settled = yield from Settler(terms, now).settle(head)
+    if settled.reason is not None:
+        return settled, None
+    if (yield Newest()).epoch == head.epoch:
+        return settled, settled.given(head, head.epoch)
+    note = "others began new epochs meanwhile, so this context belongs to none"
+    return settled, settled.given(head, None, (note,)) if last_try else None
+
+
+class Settler:
+    """Settles one context; `now` is the time of expiry, in microseconds since 1970."""
+
+    def __init__(self, terms: Terms, now: int, reader: type[WindowReader] = WindowReader) -> None:
+        self._terms, self._layouts = terms, LayoutReader(terms, now, reader)
+        self._meter, self.reader = self._layouts.meter, self._layouts.reader
+
+    def settle(self, head: Head) -> Steps[Settled]:
+        """Return what is shown of a session of this head."""
+        if self._terms.exact:
+            self._meter.exact = True
+            return (yield from self._walk((yield from self._planning(head, Cut(start=head.first_seq)))))
+        layout = yield from self._layouts.view(head, self._present_cut(head))
+        reason = self._due(layout)
+        if reason is None and layout.fits:
+            return self._settled(layout)
+        # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
+        self._meter.exact = True
+        layout = yield from self._layouts.view(head, layout.cut, None if layout.more else layout.entries)
+        reason = reason or self._due(layout)  # more may have been read
+        if reason is None and layout.fits:
+            return self._settled(layout)
+        return (yield from self._recut(layout, reason))
+
+    def stored(self, then: Head) -> Steps[Settled]:
+        """Return what the newest cut of a head shows: all of it, whatever fits."""
+        layout = yield from self._layouts.view(then, self._present_cut(then))
+        if not (layout.fits or layout.budget is None or layout.budget.room < 0):
+            self._meter.exact = True  # bounds left it open
+            layout = yield from self._layouts.view(then, layout.cut, layout.entries)
+        return self._settled(layout)
+
+    def _settled(self, layout: Layout, reason: str | None = None, plan: CutPlan | None = None) -> Settled:
+        return Settled(layout, self._meter, self._terms.margin, reason, plan)
+
+    def _present_cut(self, head: Head) -> Cut:
+        cut = head.views.get(self._terms.view) or Cut(start=head.first_seq)
+        return cut if cut.start >= head.first_seq else _replace(cut, start=head.first_seq)
+
+    def _due(self, layout: Layout) -> str | None:
+        """Why the present cut may not be used again, whatever fits."""
+        if layout.cut.renderer != RENDERER:
+            return "a new renderer"
+        if layout.cut.conditions != self._terms.conditions:
+            return "changed configuration"
+        if layout.cut.compaction != layout.head.compaction:
+            return COMPACTED
+        if is_unshown(layout):
+            return PINNED
+        return layout.window.stale[0][1] if layout.window.stale else None
+
+    def _recut(self, layout: Layout, reason: str | None) -> Steps[Settled]:
+        """Cut to low water, or only leave out what is stale where the rest fits."""
+        head = layout.head
+        cut = _replace(
+            layout.cut,
+            gone=layout.gone,
+            conditions=self._terms.conditions,
+            factor=self._layouts.factor(head),
+            renderer=RENDERER,
+            reason=reason or HIGH_WATER,
+        )
+        target: Room | None = Room(layout.budget.low_water, None) if layout.budget else Room(None, None)
+        if reason == COMPACTED:
+            cut, target = (yield from self._after_compaction(head, cut)), None
+        elif reason is not None:
+            cut = yield from self._with_pins(head, cut)
+        if reason is not None:
+            layout = yield from self._layouts.view(head, cut)
+            if layout.window.stale:  # what a restore has brought back may have expired, or have been superseded
+                cut = _replace(cut, gone=layout.gone)
+                layout = yield from self._layouts.view(head, cut)
+            if layout.fits:
+                return self._settled(layout, reason)
+        cut = yield from self._with_short_summaries(layout, cut)
+        layout = yield from self._planning(head, cut)
+        cut = _replace(cut, gone=layout.gone)
+        for _, rules in self._terms.strategies:
+            cut = self._sifted(layout, cut, rules)
+        if cut.gone != layout.cut.gone:
+            layout = yield from self._planning(head, cut)
+        return (yield from self._cut(layout, reason or HIGH_WATER, target))
+
+    def _walk(self, layout: Layout) -> Steps[Settled]:
+        """Walk the log anew, strategy by strategy, each on what the one before left."""
+        if layout.head.compaction:
+            cut = yield from self._after_compaction(layout.head, layout.cut)
+            bounds = [one.memory_max_tokens for one, _ in self._terms.strategies if one.memory_max_tokens is not None]
+            cut = yield from self._with_short_summaries(layout, cut, max(min(bounds), 0) if bounds else None)
+            layout = yield from self._planning(layout.head, cut)
+        if layout.window.stale:
+            layout = yield from self._again(layout, _replace(layout.cut, gone=layout.gone))
+        settled = self._settled(layout, EXACT)
+        for strategy, rules in self._terms.strategies:
+            cut = self._sifted(layout, _replace(layout.cut, reason=EXACT), rules)
+            layout = yield from self._again(layout, cut)
+            settled = yield from self._cut(layout, EXACT, None, strategy)
+            layout = settled.layout
+        return settled
+
+    def _planning(self, head: Head, cut: Cut) -> Steps[Layout]:
+        """What a cut shows, to plan the next from."""
+        return self._layouts.view(head, cut, planning=True)
+
+    def _again(self, layout: Layout, cut: Cut) -> Steps[Layout]:
+        """The same entries under another cut, to plan from: with all that is pinned before them, as it is sent, too."""
+        return self._layouts.view(layout.head, cut, layout.entries, planning=True, more=layout.more)
+
+    # --- what a new cut begins with
+
+    def _after_compaction(self, head: Head, cut: Cut) -> Steps[Cut]:
+        """The cut from which a view starts anew: without what is covered or evicted, with what stands for it."""
+        state = yield from self.reader.compaction(head)
+        inactive = state.inactive
+        empty = _replace(cut, start=head.next_seq, pins=(), anchors=(), skipped=(), summaries=())
+        pinned = (yield from self._layouts.view(head, empty, (), planning=True)).before
+        ahead = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
+        visible = spans.visible(spans.union(inactive, ahead), head.first_seq - 1, head.next_seq)
+        start = (yield from self.reader.first(visible)) or head.next_seq
+        cut = _replace(
+            cut,
+            start=start,
+            mask=max(cut.mask, state.mask),
+            anchors=(),
+            gone=tuple(sorted(cut.still_gone(start, head.pinned))),
+            compaction=head.compaction,
+            skipped=tuple((max(low, start), high) for low, high in inactive if high >= start),
+            summaries=(yield from self.reader.shown_summaries(state.current, None)),
+        )
+        return (yield from self._with_pins(head, cut))
+
+    def _with_pins(self, head: Head, cut: Cut) -> Steps[Cut]:
+        """The cut with all that is pinned, whole groups, but for what has expired or was superseded.
+
+        What conditions or cuts had left out comes back, in its place where the cut has not passed that.
+        """
+        pinned = set(head.pinned)
+        everywhere = _replace(cut, start=head.next_seq, pins=(), anchors=(), gone=())
+        seen = yield from self._layouts.view(head, everywhere, (), planning=True)
+        groups = [group for group in seen.before if any(entry.seq in pinned for entry in group.entries)]
+        pins = pinned.union(entry.seq for group in groups for entry in group.entries)
+        back = [(group.seq, group.last) for group in groups]
+        gone = [piece for span in cut.gone for piece in spans.minus([span], back)]
+        stale = [(seq, seq) for seq, _ in seen.window.stale]
+        return _replace(cut, gone=tuple(sorted({*gone, *stale})), pins=tuple(sorted(pins)))
+
+    def _with_short_summaries(self, layout: Layout, cut: Cut, limit: int | None = None) -> Steps[Cut]:
+        """The cut with its summaries within their share of the budget, or of `limit`: interactions want the room."""
+        budget = layout.budget
+        if budget is not None:
+            limit = budget.counted_limit if limit is None else min(limit, budget.counted_limit)
+        if not cut.summaries or limit is None:
+            return cut
+        most = budget.max_messages if budget is not None else None
+        shown = yield from self.reader.shown_summaries(
+            [shown.revision for shown in cut.summaries],
+            int(limit * SUMMARY_SHARE),
+            None if most is None else max(int(most * SUMMARY_SHARE), 1),
+        )
+        return _replace(cut, summaries=shown)
+
+    def _sifted(self, layout: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
+        """The cut without what conditions drop."""
+        if not rules:
+            return cut
+        from palimpsest.context.short_term import sift  # with conditions, four milliseconds
+
+        gone = sift(layout.window.groups, rules, layout.head, self._meter, self._terms.session)
+        return _replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
+
+    # --- how deep it goes
+
+    def _cut(
+        self, layout: Layout, reason: str, target: Room | None, strategy: MaxTokens | None = None
+    ) -> Steps[Settled]:
+        """Cut: with the summaries where they leave room for what may not be left out, else without them."""
+        try:
+            planned = self._plan(layout, target, strategy)
+        except BudgetImpossible:
+            if not layout.summaries:
+                raise
+            cut = _replace(layout.cut, summaries=())  # what they cover stays in reach
+            steps = self._planning(layout.head, cut) if strategy is None else self._again(layout, cut)
+            layout = yield from steps
+            planned = self._plan(layout, target, strategy)
+        layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries)
+        return self._settled(layout, reason, planned)
+
+    def _plan(self, layout: Layout, target: Room | None, strategy: MaxTokens | None) -> CutPlan:
+        sight = self._sight(layout, target, strategy)
+        if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
+            return nothing(sight)
+        return plan(sight)
+
+    def _sight(self, layout: Layout, target: Room | None, strategy: MaxTokens | None) -> Sight:
+        """What the plan is made from."""
+        strategies = self._terms.strategies
+        oversize = strategies[0][0].oversize if strategies and strategy is None else "clamp"
+        room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
+        if strategy is not None:
+            oversize, room = strategy.oversize, self._own_room(layout, room, strategy)
+        if target is not None and room.messages is not None:
+            target = _replace(target, messages=max(int(room.messages * self._terms.low_water), 1))
+        first = layout.entries[0] if layout.entries else None
+        room = layout.beside_summaries(room)
+        return Sight(
+            groups=layout.window.groups,
+            head=layout.before,
+            begins=_beginning(layout) if layout.more else layout.cut.start,
+            partial=layout.more and first is not None and first.turn != first.seq,
+            more=layout.more,
+            pinned=frozenset(layout.head.pinned),
+            cut=layout.cut,
+            room=room,
+            target=layout.beside_summaries(target) if target else room,
+            meter=self._meter,
+            masks=self._terms.masks and strategy is None,
+            gap=strategy is not None and strategy.gap == "skip",
+            oversize=oversize,
+        )
+
+    def _own_room(self, layout: Layout, room: Room, strategy: MaxTokens) -> Room:
+        """The room that a strategy of its own budget leaves."""
+        if strategy.memory_max_tokens is None or strategy.memory_max_tokens <= 0:
+            return room
+        own = strategy.memory_max_tokens - layout.fixed.tokens
+        refuse_fixed(own, 0, layout.fixed)
+        if not strategy.count_pinned:
+            pinned = set(layout.head.pinned)
+            groups = [*layout.before, *layout.window.groups]
+            own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
+        return _replace(room, tokens=own if room.tokens is None else min(own, room.tokens))
+
+
+def is_unshown(layout: Layout) -> bool:
+    """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
+    condition, or the cut, leaves it out."""
+    window, unknown = layout.window, set(layout.head.pinned).difference(layout.cut.pins)
+    if not unknown or layout.cut.passed(unknown):
+        return bool(unknown)
+    groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
+    members = [entry for group in window.groups for entry in group.entries]
+    members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
+    return any(entry.seq in unknown and entry.group in groups for entry in members)
+
+
+def _beginning(layout: Layout) -> int:
+    """Where the first group begins whose beginning was read; behind the log where none was."""
+    return next((entry.seq for entry in layout.entries if entry.seq == entry.group), layout.head.next_seq)

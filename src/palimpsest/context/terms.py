@@ -1,0 +1,53 @@
+"""What a context is computed by, beside the log: what the options of its session say, and its call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.context.budget import Bounds, BudgetLimits
+from palimpsest.formats import Format, Message
+
+if TYPE_CHECKING:
+    from palimpsest.context.short_term import AppliedCondition, MaxTokens
+    from palimpsest.tokens.counter import TokenCounter
+    from palimpsest.tokens.models import Model
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a context is computed by.
+
+    `margin` is the provider's tokens for one counted token before any usage was reported, `low_water` the share of the
+    budget that a cut goes down to. `masks`: whether old results may become notes. `exact`: whether the log is walked
+    anew instead of keeping a window. `past`: whether the context is of an earlier revision.
+    """
+
+    session: str
+    view: str
+    system: str | None = None
+    tools: Sequence[Message] = ()
+    counter: TokenCounter
+    model: Model | None
+    format: Format
+    limits: BudgetLimits
+    bounds: Bounds
+    margin: float
+    low_water: float
+    masks: bool
+    exact: bool
+    past: bool = False
+    strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]
+    conditions: tuple[str, ...]
+    """Every condition of the low-water strategies, as a cut records them."""
+    failures: dict[str, str]
+    """Conditions that could not be evaluated, and why: filled while contexts are computed."""
+
+    @property
+    def walks_all(self) -> bool:
+        """Whether all has to be read: what depends on age, or goes on after a gap, is only known then."""
+        return any(
+            strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules)
+            for strategy, rules in self.strategies
+        )
