@@ -51,10 +51,10 @@ class Meter:
     def cost(self, entry: Entry) -> int:
         """Tokens of an entry shown as it is, with its provider's overhead."""
         tokens = entry.tokens
-        if tokens is None:
-            tokens = self.counted.get(entry.seq)
-            if tokens is None:
-                tokens = self._measure(entry)
+        if tokens is None and (tokens := self.counted.get(entry.seq)) is None:
+            tokens = self._measure(entry)
+        if type(entry.content) is str:
+            return tokens + self.overhead(entry)
         return self._sent(entry, tokens)
 
     def whole(self, entry: Entry) -> int:
@@ -282,23 +282,28 @@ def most_messages(entry: Entry) -> int:
 def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
     """The group's provider messages, without text that no provider takes and without tags that look like ours."""
     items = group.items
+    if len(items) == 1 and adapted is None:
+        entry = items[0].entry
+        bare = entry.name is entry.call_id is None and entry.native is None and not entry.lone
+        if bare and type(entry.content) is str and "<" not in entry.content:  # as most are
+            return fmt.render(items)
     if adapted is not None:
         adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
     pauses = lone = False
-    for i, item in enumerate(items):
+    shown: list[CostedEntry] = []
+    for item in items:
         entry = item.entry
+        new = guarded(entry)
+        if new is not entry:
+            item = msgspec.structs.replace(item, entry=new)  # noqa: PLW2901 (it stands in its place)
         pauses, lone = pauses or entry.pauses, lone or entry.lone
-        content = entry.content
-        if type(content) is str and "<" not in content and entry.call_id is None is entry.name and entry.native is None:
-            continue  # as most are
-        if (shown := guarded(entry)) is not entry:
-            items = [*items[:i], msgspec.structs.replace(item, entry=shown), *items[i + 1 :]]
+        shown.append(item)
     if pauses and len(items) > 1:
-        by_entry = {id(item.entry): item for item in items}
-        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in items])]
+        by_entry = {id(item.entry): item for item in shown}
+        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in shown])]
         messages = [message for run in runs for message in fmt.render(run, adapted)]
     else:
-        messages = fmt.render(items, adapted)
+        messages = fmt.render(shown, adapted)
     return [_scrubbed(message) for message in messages] if lone else messages
 
 

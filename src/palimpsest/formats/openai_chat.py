@@ -115,19 +115,30 @@ class OpenAIChat:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
             return _said(entry, _message(group, [] if adapted is None else adapted), adapted)
         adapted = [] if adapted is None else adapted
-        calling = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
-        rest = [shown for shown in group if shown.data or shown.entry.kind not in ("message", "tool_call")]
-        if not any(shown.entry.kind == "tool_call" for shown in calling):
+        calling: list[Shown] = []
+        results: list[Shown] = []
+        data: list[Shown] = []
+        calls: list[Entry] = []
+        for shown in group:
+            entry = shown.entry
+            kind = entry.kind
+            if shown.data:
+                data.append(shown)
+            elif kind == "tool_call":
+                calling.append(shown)
+                calls.append(entry)
+            else:
+                (calling if kind == "message" else results).append(shown)
+        if not calls:
             pairs = [(shown.entry, _message([shown], adapted)) for shown in group]
             return [message for entry, made in pairs for message in _said(entry, made, adapted)]
-        results = [shown for shown in rest if not shown.data]
-        messages = [_callable(_message(calling, adapted), [shown.entry for shown in calling], adapted)]
-        ids = _call_ids(messages[0], calling)
+        messages = [_message(calling, adapted)]
+        ids = _called(messages[0]["tool_calls"], calls, adapted)
         for shown in results:
             message = _message([shown], adapted)
             message["tool_call_id"] = ids.get(shown.entry.answers, message.get("tool_call_id"))
             messages.append(message)
-        messages.extend(_message([shown], adapted) for shown in rest if shown.data)
+        messages.extend([_message([shown], adapted) for shown in data])
         return messages
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
@@ -137,6 +148,8 @@ class OpenAIChat:
     def overhead(self, entry: Entry) -> int:
         """Tokens that the provider adds to this entry beside its texts."""
         name = entry.name
+        if name is None and type(entry.content) is str and entry.kind != "tool_call":  # as most are
+            return MESSAGE_OVERHEAD + ROLE_TOKENS
         if entry.kind == "tool_call":
             renamed = 0 if name and FUNCTION_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH)
             return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
@@ -203,7 +216,8 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
 def _accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     """The message without what the API refuses: names that it takes for none, lists of nothing, keys that are null."""
     if entry.kind == "tool_result":
-        return {**message, "role": "tool", "content": message.get("content") or ""}
+        message["role"], message["content"] = "tool", message.get("content") or ""
+        return message
     for key in ("name", "tool_calls", "function_call"):
         if key in message and not message[key]:
             del message[key]
@@ -301,24 +315,24 @@ def _encode_part(part: Part, *, keep: bool) -> Message:
     return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **extra}
 
 
-def _callable(message: Message, entries: Sequence[Entry], adapted: list[Adapted]) -> Message:
-    """Give calls ids and tools names that the API takes: their own, unless these are empty, too long, odd or shared."""
-    taken: set[str] = set()
-    calls = [entry for entry in entries if entry.kind == "tool_call"]
-    for call, entry in zip(message["tool_calls"], calls, strict=True):
-        id = fitting(call["id"], None, ID_LENGTH) or f"call_{entry.seq}"
-        call["id"] = unused(id, entry.seq, taken, ID_LENGTH)
-        taken.add(call["id"])
+def _called(made: list[Message], calls: Sequence[Entry], adapted: list[Adapted]) -> dict[int, str]:
+    """Give calls ids and tools names that the API takes: their own, unless these are empty, too long, odd or shared.
+
+    Returns the ids by the `seq` of their calls.
+    """
+    ids, taken = dict[int, str](), set[str]()
+    for call, entry in zip(made, calls, strict=True):
+        id = call["id"]
+        if not id or len(id) > ID_LENGTH or id in taken:
+            id = unused(fitting(id, None, ID_LENGTH) or f"call_{entry.seq}", entry.seq, taken, ID_LENGTH)
+            call["id"] = id
+        ids[entry.seq] = id
+        taken.add(id)
         kind = call.get("type", "function")
-        given = call[kind]["name"] or NAMELESS
-        name = fitting(given, _NOT_CALLED, NAME_LENGTH)
-        if name != given:
-            adapted.append(Adapted(entry.seq, f"tool name as {name}"))
-        if name != call[kind]["name"]:
+        given = call[kind]["name"]
+        if not (given and FUNCTION_NAME.fullmatch(given)):
+            name = fitting(given or NAMELESS, _NOT_CALLED, NAME_LENGTH)
+            if given and name != given:
+                adapted.append(Adapted(entry.seq, f"tool name as {name}"))
             call[kind] = {**call[kind], "name": name}
-    return message
-
-
-def _call_ids(message: Message, calling: Sequence[Shown]) -> dict[int, str]:
-    calls = [shown.entry.seq for shown in calling if shown.entry.kind == "tool_call"]
-    return dict(zip(calls, (call["id"] for call in message["tool_calls"]), strict=True))
+    return ids

@@ -38,35 +38,28 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
     asked_at = -1
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
-        if role in _SPEAKERS and type(content) is str and content and len(message) == _PLAIN and not open_ids:
+        if not open_ids and len(message) == _PLAIN and type(content) is str and content and role in _SPEAKERS:
             continue  # as most are
         if role == "tool":
             call_id = message.get("tool_call_id")
             if call_id not in open_ids:
                 problems.append(Problem(i, f"answers the call {call_id!r}, which is not open", "API error 400"))
             open_ids.discard(call_id)
-            if not _sayable(content, allow_empty=True):
-                problems.append(Problem(i, "a tool message needs content, text or text parts", _REFERENCE))
-            if not isinstance(content, str):
-                problems.extend(_broken_parts(i, message))
+            if type(content) is not str:
+                problems.extend(_broken_result(i, message))
             continue
         if open_ids:
             problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
             open_ids = set()
-        if len(message) > _PLAIN or not isinstance(content, str):
-            problems.extend([*_broken_parts(i, message), *_broken_fields(i, message)])
-        if role == "assistant":
-            calls = message.get("tool_calls")
-            if calls:
-                asked_at, open_ids = i, _check_calls(calls, i, problems)
-            elif not _speaks(message):
-                problems.append(Problem(i, "an assistant message needs content or tool calls", _REFERENCE))
-        elif role not in ("user", "system", "developer", "function"):
-            problems.append(Problem(i, f"unknown role {role!r}", _REFERENCE))
-        elif role == "function" and not message.get("name"):
-            problems.append(Problem(i, "a function message needs a name", _REFERENCE))
-        elif not _sayable(content, allow_empty=role == "function"):
-            problems.append(Problem(i, f"a {role} message needs content that is not empty", _REFERENCE))
+        if isinstance(content, list):
+            problems.extend(_broken_parts(i, message))
+        calls = message.get("tool_calls")
+        if not calls or "name" in message:
+            problems.extend(_broken_fields(i, message))
+        if calls and role == "assistant":
+            asked_at, open_ids = i, _check_calls(calls, i, problems)
+        else:
+            problems.extend(_broken_speech(i, message))
     if open_ids:
         problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
     return problems
@@ -113,6 +106,27 @@ def _broken_parts(i: int, message: Message) -> list[Problem]:
         return [Problem(i, "a list of parts is not empty", _ERROR)]
     empty = any(isinstance(part, dict) and part.get("type") == "text" and not part.get("text") for part in content)
     return [Problem(i, "a text part is not empty", _ERROR)] if empty else []
+
+
+def _broken_result(i: int, message: Message) -> list[Problem]:
+    sayable = _sayable(message.get("content"), allow_empty=True)
+    told = [] if sayable else [Problem(i, "a tool message needs content, text or text parts", _REFERENCE)]
+    return [*told, *_broken_parts(i, message)]
+
+
+def _broken_speech(i: int, message: Message) -> list[Problem]:
+    """What is wrong with who says something, and with what a message without calls says."""
+    role = message.get("role")
+    rule = None
+    if role == "assistant":
+        rule = None if _speaks(message) else "an assistant message needs content or tool calls"
+    elif role not in ("user", "system", "developer", "function"):
+        rule = f"unknown role {role!r}"
+    elif role == "function" and not message.get("name"):
+        rule = "a function message needs a name"
+    elif not _sayable(message.get("content"), allow_empty=role == "function"):
+        rule = f"a {role} message needs content that is not empty"
+    return [] if rule is None else [Problem(i, rule, _REFERENCE)]
 
 
 def _sayable(content: Any, *, allow_empty: bool) -> bool:

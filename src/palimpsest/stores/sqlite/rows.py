@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from zlib import adler32
 
 from palimpsest.log.entry import Entry, microseconds_of, pack, set_aside, unpack
@@ -21,6 +22,9 @@ LAST = 0xFFFFFFFF
 
 SELECT = "SELECT e.pos, e.id, e.body, e.sum, t.n FROM entry e LEFT JOIN tokens t ON t.counter = ? AND t.pos = e.pos "
 INSERT = "INSERT INTO entry(pos, id, given, expires, body, sum) VALUES(?, ?, ?, ?, ?, ?)"
+
+KNOWN = 8192
+"""Ids whose spelling is remembered."""
 
 CHANGED = "its checksum is another: something in it was changed"
 """Why a row is refused that is not as it was written."""
@@ -300,7 +304,9 @@ def stored_id(id: str) -> bytes | str:
     return id
 
 
+@lru_cache(KNOWN)
 def _text(id: bytes | str) -> str:
+    """The id of a stored form. Remembered, for a window is read again and again."""
     if isinstance(id, str):
         return id
     if not isinstance(id, bytes):
