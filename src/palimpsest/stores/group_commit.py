@@ -28,6 +28,11 @@ GROUP = 128
 """Appends committed together at most, so that nobody waits long for others."""
 
 
+CALM = 16
+"""After so many commits of one append each nobody is expected to wait, and the queue is gone past: where many write,
+one that goes past it would take the turn from those who have been waiting to go together."""
+
+
 class Append:
     """One append that waits to be committed, and what became of it. `since` is when it began to wait."""
 
@@ -40,6 +45,13 @@ class Append:
         self.settled: list[bool] = []
         self.claimed = self.withdrawn = False
         self.since = time.monotonic()
+
+    def outcome(self) -> Appended:
+        """What became of it, now that it is settled: its result, or its error is raised."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None, "an append that is settled has a result or an error"
+        return self.result
 
 
 class AppendRefused(Exception):
@@ -67,6 +79,7 @@ class GroupCommit:
         self._turn, self._write = turn, write
         self._queue = allocate_lock()
         self._waiting: deque[Append] = deque()
+        self._singles = 0
 
     async def run(self, append: Append, runner: Runner) -> Appended:
         """Have the append committed; a caller that is cancelled or interrupted before that began takes it back."""
@@ -81,6 +94,10 @@ class GroupCommit:
 
     def run_now(self, append: Append) -> Appended:
         """Have the append committed, in this thread."""
+        if self._singles >= CALM and not (self._turn.locked() or self._waiting):
+            with self._turn:
+                self._commit_alone(append)
+            return append.outcome()
         try:
             with self._queue:
                 self._waiting.append(append)
@@ -108,10 +125,19 @@ class GroupCommit:
             while not append.settled:
                 together = self._lead(append, together=together)
             self._drop()  # or what it holds would stay in memory
-        if append.error is not None:
-            raise append.error
-        assert append.result is not None, "an append that is settled has a result or an error"
-        return append.result
+        return append.outcome()
+
+    def _commit_alone(self, append: Append) -> None:
+        """Commit an append that nobody else knows of: so there is nobody to write it for whom this interrupts."""
+
+        def claim() -> Sequence[Append]:
+            append.result = append.error = None
+            return (append,)
+
+        try:
+            self._write(claim, partial(append.settled.append, True), append.since)
+        except AppendRefused as refused:
+            append.error = refused.why
 
     def _lead(self, own: Append, *, together: bool) -> bool:
         """Write what waits, or one's own append alone; return whether to go on together."""
@@ -142,6 +168,7 @@ class GroupCommit:
             for append in batch:
                 append.settled, append.claimed = settled, True
                 append.result = append.error = None
+        self._singles = self._singles + 1 if len(batch) == 1 else 0
         return batch
 
     def _drop(self) -> None:
