@@ -74,6 +74,29 @@ def floors(graph: Mapping[str, AbstractSet[str]]) -> int:
     return max(map(below, graph))
 
 
+def imports_inside_functions() -> dict[tuple[str, int], bool]:
+    """Where each stands, its module and line, and whether a comment there, or right above, says why."""
+    found = {}
+    for module, path in modules().items():
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        functions = [
+            node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for node in (inner for function in functions for inner in ast.walk(function)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                above = lines[node.lineno - 2].strip()
+                own = "".join(lines[node.lineno - 1 : node.end_lineno])
+                found[module, node.lineno] = says_why(own) or (above.startswith("#") and says_why(above))
+    return found
+
+
+def says_why(line: str) -> bool:
+    """Whether a comment of the line has words for readers: linters' own come in brackets behind what they read."""
+    comments = [comment.strip() for comment in line.split("#")[1:]]
+    return any(not comment.startswith(("type:", "noqa:")) or "(" in comment for comment in comments)
+
+
 def rooms() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {room(module): set() for module in imports()}
     for module, others in imports().items():
@@ -118,6 +141,14 @@ def test_rooms_stand_on_few_floors() -> None:
 
     assert in_circles(graph) == set()
     assert floors(graph) <= 11
+
+
+def test_imports_stand_at_the_top() -> None:
+    """Fewer than 60 imports stand inside functions, and each says why: it costs much, or is an extra's."""
+    inside = imports_inside_functions()
+
+    assert [place for place, explained in inside.items() if not explained] == []
+    assert 0 < len(inside) < 60
 
 
 def test_parts_are_held_and_not_inherited() -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import LockTimeout as LockTimeout
     from palimpsest.errors import MissingExtra as MissingExtra
     from palimpsest.errors import PalimpsestError as PalimpsestError
+    from palimpsest.errors import PalimpsestWarning as PalimpsestWarning
     from palimpsest.errors import PastUnknown as PastUnknown
     from palimpsest.errors import PrivacyRefused as PrivacyRefused
     from palimpsest.errors import SessionNotFound as SessionNotFound
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.importer import ImportReport as ImportReport
     from palimpsest.sessions.importing.importer import Refused as Refused
     from palimpsest.sessions.memory import AsyncMemory as AsyncMemory
-    from palimpsest.sessions.options import PalimpsestWarning as PalimpsestWarning
     from palimpsest.sessions.reading import Interaction as Interaction
     from palimpsest.sessions.reading import Stats as Stats
     from palimpsest.sessions.session import AsyncSession as AsyncSession
@@ -124,7 +124,7 @@ _HOMES = {
     "Neuralyzer": "compaction.erase",
     "Opaque": "log.entry",
     "PalimpsestError": "errors",
-    "PalimpsestWarning": "sessions.options",
+    "PalimpsestWarning": "errors",
     "Parts": "context.result",
     "PastUnknown": "errors",
     "Policy": "privacy.policy",

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
+from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, PalimpsestWarning, StoreError
 from palimpsest.cli.output import clean, on_terminal
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -131,7 +131,6 @@ def _leave_the_pipe() -> NoReturn:
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show the library's warnings as one line each, without the place in its source."""
-    from palimpsest import PalimpsestWarning  # half of the library, which `--help` does without
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         click.echo(f"Warning: {clean(str(message))}", err=True)

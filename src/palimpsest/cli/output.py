@@ -106,8 +106,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
     """Return a table: with rules on a terminal, columns of plain text elsewhere."""
-    from rich import box
-    from rich.table import Table
+    from rich import box  # as `console`
+    from rich.table import Table  # as `console`
 
     plain = not on_terminal()
     made = Table(
@@ -125,7 +125,7 @@ def table(*columns: str, right: Sequence[str] = (), title: str | None = None) ->
 
 def bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
     """Return a bar of `width` cells; each share is (part of the whole, style, character)."""
-    from rich.text import Text
+    from rich.text import Text  # as `console`
 
     made, filled, total = Text(), 0, 0.0
     for share, style, character in shares:
@@ -149,6 +149,7 @@ def session_progress() -> Iterator[Callable[[int, int], object]]:
     if not on_terminal(sys.stderr):
         yield lambda _, __: None
         return
+    # As `console`.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("sessions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

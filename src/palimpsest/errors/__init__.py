@@ -247,17 +247,24 @@ class WrongKey(StoreError):
         super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
 
 
+class PalimpsestWarning(UserWarning):
+    """Something works, but perhaps not as it was meant. It is no error, and is warned of."""
+
+
 LONGEST_NAME = 256
 """Characters of what may have been meant for a known name."""
 
 
-def nearest(name: object, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one."""
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one.
+
+    `cutoff` is how close, between 0 (anything) and 1 (the same).
+    """
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
-    from difflib import get_close_matches  # only on the way to an error
+    from difflib import get_close_matches  # a millisecond, for a name that may be misspelt
 
-    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 

@@ -6,7 +6,7 @@ kept in its head, and an error that is raised on the way quotes nothing private,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.log.withdrawal import forgotten, tombstone
+from palimpsest.privacy.errors import redact_error
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ class Gate:
 
     async def _numbered(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
         """The verdicts on entries, when their pseudonyms are in the session's head."""
-        from palimpsest.privacy.pseudonyms import Pseudonyms  # only with a policy
-
+        redactor = self.redactor
+        assert redactor is not None, "it is asked"
         while True:
             head = await store.head(key) or Head()
-            verdicts = await self._verdicts(entries, Pseudonyms(head.pseudonyms))
+            verdicts = await self._verdicts(entries, redactor.pseudonyms(head.pseudonyms))
             numbers = verdicts[-1].pseudonyms.numbers
             if numbers == head.pseudonyms:
                 return verdicts
@@ -109,10 +110,8 @@ class Gate:
         """
         if self.redactor is None:
             return list(entries), list(records), head.pseudonyms
-        from palimpsest.privacy.pseudonyms import Pseudonyms  # only with a policy
-
         living = [entry for entry in entries if not entry.erased]
-        verdicts = self.redactor.entries(living, Pseudonyms(head.pseudonyms))
+        verdicts = self.redactor.entries(living, self.redactor.pseudonyms(head.pseudonyms))
         kept = {old.seq: new.entry or tombstone(old) for old, new in zip(living, verdicts, strict=True)}
         gone = [seq for seq, entry in kept.items() if entry.erased]
         if self.withholds("summary"):  # what they stand for is active again
@@ -184,8 +183,6 @@ class Gate:
     def redact_error(self, fault: BaseException) -> None:
         """Take what is private out of an error, and let go of causes that hold some of it."""
         if self.redactor is not None:
-            from palimpsest.privacy.errors import redact_error  # only on the way to an error
-
             redact_error(fault, self.redact)
 
 
@@ -203,17 +200,9 @@ def gate_of(given: object) -> Gate:
     """
     if given is None:
         return Gate()
-    from palimpsest.privacy.policy import Policy  # a dozen modules, only with a policy
-    from palimpsest.privacy.redaction import Redactor
+    from palimpsest.privacy.redaction import Redactor  # a dozen modules, only with a policy
 
-    if isinstance(given, Redactor):
-        return Gate(given)
-    if isinstance(given, str):
-        return Gate(Redactor(Policy(recognisers=given)))
-    if not isinstance(given, Policy | Mapping):
-        allowed = "a Policy, a mapping with its fields, a Redactor, or a preset's name such as 'default'"
-        raise ConfigError("privacy", type(given).__name__, allowed)
-    return Gate(Redactor(given))
+    return Gate(Redactor.of(given))
 
 
 def guarded(cls: type[T]) -> type[T]:

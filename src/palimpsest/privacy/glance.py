@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from palimpsest.privacy.patterns import linear_engine
 from palimpsest.privacy.policy import Use
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
@@ -40,9 +41,8 @@ class Glance:
 
 def _set_of(patterns: Sequence[str]) -> Any:
     """The patterns as one automaton over bytes, or None where RE2 is not installed."""
-    try:
-        import re2  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
+    re2 = linear_engine()
+    if re2 is None:
         return None
     options = re2.Options()
     options.log_errors = False

@@ -92,13 +92,19 @@ def _refused(pattern: str) -> str | None:
     return None
 
 
-def _linear(pattern: str) -> Callable[[str, float], Places] | None:
-    """The pattern in RE2, or None where that is not installed or has not what the pattern needs."""
+def linear_engine() -> Any:
+    """RE2, or None where it is not installed."""
     try:
-        import re2  # type: ignore[import-untyped, unused-ignore]
+        import re2  # type: ignore[import-untyped, unused-ignore]  # an extra
     except ImportError:
         return None
-    if spelled_out(pattern) > MOST_SPELLED:
+    return re2
+
+
+def _linear(pattern: str) -> Callable[[str, float], Places] | None:
+    """The pattern in RE2, or None where that is not installed or has not what the pattern needs."""
+    re2 = linear_engine()
+    if re2 is None or spelled_out(pattern) > MOST_SPELLED:
         return None
     options = re2.Options()
     options.log_errors = False
@@ -135,7 +141,7 @@ def _timely(matches: Any, seconds: float) -> Places:
 
 
 def _timed(pattern: str, where: str) -> Callable[[str, float], Places]:
-    import regex  # type: ignore[import-untyped, unused-ignore]
+    import regex  # type: ignore[import-untyped, unused-ignore]  # only for what RE2 does not take
 
     try:
         finditer = regex.compile(pattern, regex.ASCII | regex.VERSION0).finditer

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from palimpsest.errors import PrivacyRefused
+from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.formats import known_format
 from palimpsest.log.entry import Entry
 from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
@@ -66,6 +66,26 @@ class Redactor:
         self._cleaner = Cleaner(self._rules, key, clock, linear=linear)
         self._clock = clock
         self._breaker = Breaker(MOST_FAILURES, PAUSE_SECONDS, clock)
+
+    @classmethod
+    def of(cls, given: object) -> Redactor:
+        """Return what applies a policy, a mapping with its fields, or a preset by its name; a redactor is one already.
+
+        Raises ConfigError for anything else, and as `privacy.policy.load` does.
+        """
+        if isinstance(given, Redactor):
+            return given
+        if isinstance(given, str):
+            return cls(Policy(recognisers=given))
+        if not isinstance(given, Policy | Mapping):
+            allowed = "a Policy, a mapping with its fields, a Redactor, or a preset's name such as 'default'"
+            raise ConfigError("privacy", type(given).__name__, allowed)
+        return cls(given)
+
+    @staticmethod
+    def pseudonyms(numbers: dict[str, int]) -> Pseudonyms:
+        """Return the pseudonyms of a session, as its head has them."""
+        return Pseudonyms(numbers)
 
     def entry(self, entry: Entry, pseudonyms: Pseudonyms = _NO_PSEUDONYMS) -> Verdict:
         """Return the verdict on one entry. Raises PrivacyRefused where it could not be checked."""

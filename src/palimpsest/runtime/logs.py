@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 Redact = Callable[[str], str]
 """Returns a text without what is private; never raises."""
@@ -13,13 +17,21 @@ def log_failure(redact: Redact | None, fault: BaseException | None, message: str
 
     Then handlers of the logger get no exception, only a text: its message, and those of its causes, may quote anything.
     """
-    import logging  # a fault may pay for these, a start need not
-
-    logger = logging.getLogger("palimpsest")
     if redact is None:
-        logger.error(message, *arguments, exc_info=fault)
+        _logger().error(message, *arguments, exc_info=fault)
         return
-    import traceback
+    import traceback  # a fault may pay for it, a start need not
 
     trace = "".join(traceback.format_exception(fault)) if fault is not None else ""
-    logger.error("%s", redact(f"{message % arguments}\n{trace}"))
+    _logger().error("%s", redact(f"{message % arguments}\n{trace}"))
+
+
+def warn(message: str, *arguments: object) -> None:
+    """Log a warning."""
+    _logger().warning(message, *arguments)
+
+
+def _logger() -> Logger:
+    import logging  # a fault may pay for it, a start need not
+
+    return logging.getLogger("palimpsest")

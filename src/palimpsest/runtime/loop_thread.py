@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from palimpsest.errors import ForkedProcess
-from palimpsest.runtime.threads import Suspended, apart, outcome, warn
+from palimpsest.runtime.logs import warn
+from palimpsest.runtime.threads import Suspended, apart, outcome
 
 T = TypeVar("T")
 

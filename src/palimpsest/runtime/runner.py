@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
-from palimpsest.runtime.logs import Redact, log_failure
-from palimpsest.runtime.threads import Suspended, apart, outcome, warn
+from palimpsest.runtime.logs import Redact, log_failure, warn
+from palimpsest.runtime.threads import Suspended, apart, outcome
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -13,9 +13,9 @@ from threading import local
 from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
-from palimpsest.runtime.logs import Redact, log_failure
+from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
-from palimpsest.runtime.threads import apart, outcome, warn
+from palimpsest.runtime.threads import apart, outcome
 
 T = TypeVar("T")
 

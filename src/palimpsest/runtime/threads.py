@@ -74,13 +74,6 @@ def outcome(future: Future[T], timeout: float | None = None) -> T:
     return future.result()
 
 
-def warn(message: str, *arguments: object) -> None:
-    """Log that something was not waited for any longer."""
-    import logging  # a fault may pay for it, a start need not
-
-    logging.getLogger("palimpsest").warning(message, *arguments)
-
-
 class Suspended(PalimpsestError, RuntimeError):
     """A coroutine of a synchronous memory waited for an event loop that is not there, or is its own."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, keep_counts
-from palimpsest.transfer.writing import Access
+
+if TYPE_CHECKING:
+    from palimpsest.transfer.writing import Access
 
 ACCESSES = "palimpsest:accesses"
 """The name under which a store keeps, like a count of tokens, when an entry was fetched last."""

@@ -6,15 +6,16 @@ meanwhile by a thread of its own, which is there while there is something to ren
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import Closed, ConfigError, LockTimeout, PalimpsestError
 from palimpsest.log.entry import new_ids
 from palimpsest.log.head import SessionKey
-from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.runtime.runner import Runner
-from palimpsest.runtime.threads import apart, warn
+from palimpsest.runtime.threads import apart
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
@@ -68,13 +69,11 @@ class Lease:
 
     async def _wait(self, wait: float | None) -> None:
         """Try again and again until the lease is ours."""
-        from random import uniform  # costs a cold start two milliseconds
-
         waited, pause = 0.0, PAUSES[0]
         while True:
             if wait is not None and waited >= wait:
                 raise LockTimeout(f"the {self._what} of session {self._key.session!r}", wait)
-            step = pause * uniform(0.5, 1)  # noqa: S311 (so that those who wait do not all come at once)
+            step = pause * (0.5 + os.urandom(1)[0] / 512)  # so that those who wait do not all come at once
             step = step if wait is None else min(step, wait - waited)
             await self._runner.sleep(step)
             waited, pause = waited + step, min(pause * 2, PAUSES[1])
@@ -130,7 +129,7 @@ class Renewals:
         with self._lock:
             self._held.add(lease)
             if self._end is None:
-                from threading import Event  # costs a cold start a millisecond
+                from threading import Event  # a millisecond, only for who holds a lease
 
                 end = Event()
                 apart(self._work, end)

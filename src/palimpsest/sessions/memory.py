@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from palimpsest.errors import ConfigError, SessionNotFound, StoreCorrupt, nearest
+from palimpsest.errors import ConfigError, SessionNotFound
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import check_whole, checked_clock, unfit
 from palimpsest.log.entry import now_us
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Runner
-from palimpsest.sessions.options import GivenOptions, Options, check_id
+from palimpsest.sessions.options import admitted_options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.common import info
-from palimpsest.stores.opening import open_store, unlocked
+from palimpsest.stores.opening import keys_of, open_store, unlocked
 
 if TYPE_CHECKING:
     import os
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scan import Scanned
-    from palimpsest.sessions.importing.files import Progress
     from palimpsest.sessions.importing.importer import ImportReport
+    from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.stores.encrypted import Encryption
-    from palimpsest.stores.encrypted.keys import Keys
     from palimpsest.transfer.sources.limits import Given
 
 Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
@@ -43,15 +42,6 @@ Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 
 DEFAULT_TENANT = "default"
 OnConflict = Literal["error", "replace", "merge"]
-
-
-def _keys(given: Encryption | None) -> Keys | None:
-    """The keys that were given, as what shows none: of what they were given as nothing is kept."""
-    if given is None:
-        return None
-    from palimpsest.stores.encrypted.keys import Keys  # only with encryption
-
-    return Keys.of(given)
 
 
 @guarded
@@ -73,7 +63,7 @@ class AsyncMemory:
         runner.redact = privacy.redact if privacy.redactor is not None else None
         self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy)
         self._where, self._store_options = where, options
-        self._keys = _keys(encryption)
+        self._keys = keys_of(encryption)
 
     @classmethod
     def open(
@@ -129,6 +119,12 @@ class AsyncMemory:
         """The store behind this memory."""
         return self._scope.store
 
+    @cached_property
+    def _importing(self) -> Importing:
+        from palimpsest.sessions.importing.verbs import Importing  # with every source of files: twenty milliseconds
+
+        return Importing(self._scope, self.session)
+
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session of this id; nothing is read or written before its first verb.
 
@@ -149,21 +145,9 @@ class AsyncMemory:
         """
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
-        return AsyncSession(SessionScope(self._scope, self._options(session_id, options)))
-
-    def _options(self, session_id: str, options: SessionOptions) -> Options:
-        known = GivenOptions.__struct_fields__
-        for name in options:
-            if name not in known:
-                raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))
-        made = Options(self._scope.key(session_id), **options)
-        if self._gate.redactor is not None:
-            tagged = " with every cut; tag entries, and ask for the tag"
-            self._gate.refuse(made.condition_texts, "conditions", tagged)
-            self._gate.refuse([strategy.name for strategy in made.long_term], "long_term.name")
-            self._gate.refuse([made.view] if "view" in options else (), "view")
-            self._gate.refuse([made.counter.name] if options.get("counter") else (), "counter.name")
-        return made
+        return AsyncSession(
+            SessionScope(self._scope, admitted_options(self._scope.key(session_id), self._gate, options))
+        )
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
@@ -191,9 +175,7 @@ class AsyncMemory:
         erased. Raises ImportFailed, and stores nothing, for an
         export that does not hold together.
         """
-        from palimpsest.sessions.importing.exports import import_session  # loaded by its verb, as the rest here
-
-        return await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)
+        return await self._importing.session(data, session_id=session_id, on_conflict=on_conflict)
 
     async def import_file(
         self,
@@ -225,11 +207,7 @@ class AsyncMemory:
         for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
         the file cannot be opened; ConfigError for an option that is not accepted.
         """
-        from palimpsest.sessions.importing.files import import_file
-
-        return await import_file(
-            self._scope,
-            self.session,
+        return await self._importing.file(
             path,
             source=source,
             format=format,
@@ -275,7 +253,7 @@ class AsyncMemory:
         unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
         cannot be removed: what is erased by then stays erased.
         """
-        from palimpsest.sessions.erasing.forget import forget
+        from palimpsest.sessions.erasing.forget import forget  # with all of erasing: forty milliseconds
 
         return await forget(
             self._scope,
@@ -337,7 +315,7 @@ class AsyncMemory:
         policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
         ErasureFailed where what was made from entries cannot be removed.
         """
-        from palimpsest.sessions.erasing.scan import scan
+        from palimpsest.sessions.erasing.scan import scan  # as forget
 
         return await scan(self._scope, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
@@ -347,24 +325,9 @@ class AsyncMemory:
         Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
         was erased elsewhere meanwhile, too.
         """
-        from palimpsest.sessions.erasing.eraser import Eraser
+        from palimpsest.sessions.erasing.sweep import sweep  # as forget
 
-        now = self._scope.clock()
-        due = await self.store.due(now, tenant=self.tenant)
-        await self._scope.derivations.catch_up()
-        standing = []
-        async with AsyncExitStack() as unmaking:
-            for key, seqs in due:
-                await unmaking.enter_async_context(self._scope.drop_derived(key, seqs))
-            for key, _ in due:
-                eraser = Eraser(SessionScope(self._scope, Options(key)))
-                with suppress(StoreCorrupt):  # which the sweep itself tells
-                    standing.append((eraser, await eraser.standing([key.session])))
-            swept = await self.store.sweep(now, tenant=self.tenant)
-        for eraser, before in standing:
-            await eraser.rebuild(await eraser.lost(before), None)
-        await self.store.scrub(whole=False)
-        return swept
+        return await sweep(self._scope)
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.

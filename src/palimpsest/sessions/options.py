@@ -11,10 +11,11 @@ import msgspec
 
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
 from palimpsest.context.terms import Terms
-from palimpsest.errors import ConfigError, nearest, shorten
+from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
 from palimpsest.formats import find_format
 from palimpsest.log.checks import ID_RULE, is_id, unfit
 from palimpsest.log.head import SessionKey
+from palimpsest.privacy.gate import Gate
 from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
 
 if TYPE_CHECKING:
@@ -58,10 +59,6 @@ AutoCompact: TypeAlias = Literal["inline", "background", "off"]
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
 
 L = TypeVar("L", bound=str)
-
-
-class PalimpsestWarning(UserWarning):
-    """Something works, but perhaps not as it was meant."""
 
 
 class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,19 +181,15 @@ class Options:
         self.exact = cuts == {"exact"}
 
     def _long_term(self, given: Any) -> None:
-        from palimpsest.compaction.loading import load  # six modules, for who has strategies
-
-        self.long_term, told = load(given, "long_term")
+        self.long_term, told = _loaded(given, "long_term")
         for text in told:
             warnings.warn(text, PalimpsestWarning, stacklevel=5)
 
     def chosen(self, strategy: Any) -> Strategy:
         """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
-        from palimpsest.compaction.loading import load
-
         if strategy is None and self.long_term:
             return self.long_term[0]
-        loaded, _ = load("ladder" if strategy is None else strategy, "strategy")
+        loaded, _ = _loaded("ladder" if strategy is None else strategy, "strategy")
         if not loaded:
             raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
@@ -255,6 +248,31 @@ class Options:
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
+def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Options:
+    """Return a session's options, resolved. Raises ConfigError for one that is unknown, or would store what is private.
+
+    What is stored of them is what cuts, compactions and counts are known by later.
+    """
+    known = GivenOptions.__struct_fields__
+    for name in given:
+        if name not in known:
+            raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))
+    made = Options(key, **given)
+    if gate.redactor is not None:
+        tagged = " with every cut; tag entries, and ask for the tag"
+        gate.refuse(made.condition_texts, "conditions", tagged)
+        gate.refuse([strategy.name for strategy in made.long_term], "long_term.name")
+        gate.refuse([made.view] if "view" in given else (), "view")
+        gate.refuse([made.counter.name] if given.get("counter") else (), "counter.name")
+    return made
+
+
+def _loaded(given: Any, where: str) -> tuple[tuple[Strategy, ...], Sequence[str]]:
+    from palimpsest.compaction.loading import load  # four milliseconds, for who has strategies
+
+    return load(given, where)
+
+
 def _selection(name: str, value: object, allowed: tuple[L, ...]) -> L:
     """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
     plain = value.lower() if isinstance(value, str) else ""
@@ -275,7 +293,7 @@ def _model(name: str | None) -> Model | None:
         return None
     if not isinstance(name, str) or unfit(name) is not None:
         raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
-    from palimpsest.tokens.models import find_model, model_names  # a table, for who names a model
+    from palimpsest.tokens.models import find_model, model_names  # a millisecond, for who names a model
 
     model = find_model(name)
     if model is None:

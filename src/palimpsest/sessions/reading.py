@@ -17,6 +17,7 @@ from palimpsest.log.checks import check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, Usage
 from palimpsest.log.summary import Compaction, Spent
+from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
@@ -122,8 +123,6 @@ class LogReader:
         """The entry of this id, or of this number, which counts as an access. Raises EntryNotFound."""
         found = await self.named(id)
         if self._store.writable and not self._options.readonly:
-            from palimpsest.sessions.accesses import accessed  # with files, five milliseconds
-
             await accessed(self._store, self._options, found)
         return found
 

@@ -11,13 +11,13 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.derived import Derivations, Unmaking
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
-    from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Summarizer
 
@@ -46,8 +46,6 @@ class MemoryScope:
     def derivations(self) -> Derivations:
         """What is made from this tenant's entries."""
         if self._derivations is None:
-            from palimpsest.sessions.derived import Derivations  # only with derivers
-
             self._derivations = Derivations(self.runner, self.store, self.tenant)
         return self._derivations
 
@@ -57,14 +55,12 @@ class MemoryScope:
 
     def summarizer(self, given: object) -> Summarizer | None:
         """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
-        from palimpsest.summaries.models import as_summarizer  # only to summarise
+        from palimpsest.summaries.models import as_summarizer  # four milliseconds, only to summarise
 
         return as_summarizer(given, self.runner, self.clock)
 
     def drop_derived(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
         """What was made from anything of a session, or from these entries of it alone, goes before that does."""
-        from palimpsest.sessions.derived import Unmaking  # only where something was derived
-
         return Unmaking(self.derivations, self.store, key, seqs, branches=False)
 
     def let_go(self, key: SessionKey) -> None:
@@ -121,7 +117,7 @@ class SessionScope:
     def _own_store(self) -> Store:
         if not self.is_ephemeral:
             return self.memory.store
-        from palimpsest.stores.overlay import Overlay  # only an EPHEMERAL session
+        from palimpsest.stores.overlay import Overlay  # two milliseconds, only for an EPHEMERAL session
 
         return Overlay(self.memory.store, self.clock)
 
@@ -151,8 +147,6 @@ class SessionScope:
 
         Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
         """
-        from palimpsest.sessions.derived import Unmaking  # only where something was derived
-
         return Unmaking(None if self.is_ephemeral else self.memory.derivations, self.store, self.key, seqs)
 
     async def tell(self, event: EventName, /, **facts: Any) -> None:

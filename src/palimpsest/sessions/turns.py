@@ -86,18 +86,13 @@ class Turns:
             await self._appender.commit(buffer.slots, given_ids=buffer.given_ids)
         self._scope.let_go()
         await turn.release()
-        flushes = options.persistence == "flush" and not options.archive
-        done = await self._auto().turn_ended(self._flush if flushes else None)
+        auto, flushes = self._auto(), options.persistence == "flush" and not options.archive
+        done = await auto.turn_ended(auto.flush if flushes else None)
         end = TurnEnd(turn.added, (await self._scope.head()).open_calls, done)
         self._forget()
         await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
         turn.added = 0
         return end
-
-    async def _flush(self) -> None:
-        from palimpsest.sessions.compacting.verbs import flush  # all of compaction, only at its flush
-
-        await flush(self._scope)
 
     def _forget(self) -> None:
         """Let go of what is withheld, and of what an EPHEMERAL session has added."""

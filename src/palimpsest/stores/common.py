@@ -176,6 +176,4 @@ def _discreet_option(text: str) -> str:
     name, mark, _ = text.partition("=")
     if not mark:
         return text
-    from difflib import get_close_matches  # a millisecond and a half, only for options in an address
-
-    return text if get_close_matches(name, HARMLESS, cutoff=0.85) else f"{name}=…"
+    return text if nearest(name, HARMLESS, cutoff=0.85) else f"{name}=…"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.stores.encrypted.keys import Keys
 
 
 def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
@@ -30,7 +31,7 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     store = opener(url, runner, **{**given, **options})
     if store.blocking or runner.suspends:
         return store
-    from palimpsest.stores.bridged import bridged  # loads asyncio
+    from palimpsest.stores.bridged import bridged  # asyncio: only for a driver that needs it
 
     return bridged(store, runner)
 
@@ -61,6 +62,15 @@ LONGEST = 4096
 """Characters of an address: no system takes longer paths."""
 
 
+def keys_of(given: Encryption | None) -> Keys | None:
+    """Return the keys that were given, as what shows none: of what they were given as nothing is kept."""
+    if given is None:
+        return None
+    from palimpsest.stores.encrypted.keys import Keys  # only with encryption
+
+    return Keys.of(given)
+
+
 async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[[], int]) -> Store:
     """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
 
@@ -69,6 +79,6 @@ async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[
     mark = await store.get_item(*MARK)
     if mark is None and encryption is None:
         return store
-    from palimpsest.stores.encrypted import unlock  # only with encryption
+    from palimpsest.stores.encrypted.unlocking import unlock  # an extra; only with encryption
 
     return await unlock(store, mark, encryption, clock)

@@ -287,21 +287,9 @@ _shared: dict[str, Encoding] = {}
 
 
 def _load(name: str) -> Tokenizer:
-    """Build tiktoken's encoder from the packed vocabulary: each token in rank order after one byte of length."""
-    # tiktoken takes 20 ms, and what reads vocabularies more
-    import pkgutil
-    import zlib
+    from palimpsest.tokens.vocabulary import tokenizer  # tiktoken takes 20 ms, which bounds on counts often spare
 
-    import tiktoken
-
-    packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
-    ranks: dict[bytes, int] = {}
-    place, rank = 0, 0
-    while place < len(packed):
-        end = place + 1 + packed[place]
-        ranks[packed[place + 1 : end]] = rank
-        place, rank = end, rank + 1
-    return tiktoken.Encoding(name, pat_str=ENCODINGS[name], mergeable_ranks=ranks, special_tokens={})
+    return tokenizer(name, ENCODINGS[name])
 
 
 def _encode_or_halve(tokenizer: Tokenizer, text: str) -> tuple[list[int], bool]:

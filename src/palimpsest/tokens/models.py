@@ -7,6 +7,7 @@ likeness: for a name that no rule leads to, there is no model.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -169,8 +170,6 @@ class _File(msgspec.Struct, frozen=True):
 
 @cache
 def _read() -> _File:
-    import pkgutil  # two milliseconds, only where a table is read
-
     return msgspec.json.decode(pkgutil.get_data("palimpsest.tokens", "data/models.json") or b"", type=_File)
 
 

@@ -25,6 +25,7 @@ from palimpsest.log.head import Head
 from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.compacting.compactor import Compactor
+from palimpsest.sessions.compacting.flushing import flush
 from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
 from palimpsest.sessions.scope import SessionScope
 
@@ -129,6 +130,10 @@ class AutoCompaction:
             ):
                 return False
         return True
+
+    async def flush(self) -> None:
+        """Destroy what compactions have replaced, which keeps no archive."""
+        await flush(self._scope)
 
     def _meter(self) -> Meter:
         return Meter(self._options.counter, find_format(self._options.format), self._options.model)

@@ -19,7 +19,7 @@ class LazyAutoCompaction:
 
     def __call__(self) -> AutoCompaction:
         if self._made is None:
-            from palimpsest.sessions.compacting.auto import AutoCompaction
+            from palimpsest.sessions.compacting.auto import AutoCompaction  # forty milliseconds
 
             self._made = AutoCompaction(self._scope)
         return self._made

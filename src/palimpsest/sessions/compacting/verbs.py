@@ -122,23 +122,3 @@ class Compacting:
             if id is None or made.id == id:
                 return made
         raise EntryNotFound(self._scope.key.session, "summary" if id is None else id)
-
-
-async def flush(scope: SessionScope) -> None:
-    """Destroy what compactions of a session have replaced, which keeps no archive. The summaries stay."""
-    snapshots = SnapshotReader.of(scope)
-    while True:
-        head = await scope.head()
-        replaced = spans.minus((await snapshots.state(head)).inactive, head.rewound)
-        entries = await snapshots.read(replaced)
-        seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
-        if not seqs:
-            return
-        change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
-        try:
-            async with scope.drop_derived(seqs):
-                await scope.store.commit(scope.key, change, expect_epoch=head.epoch)
-        except Conflict:
-            continue
-        await scope.store.scrub(whole=False)
-        return

@@ -13,7 +13,7 @@ import msgspec
 from palimpsest.log.entry import Entry, pack, set_aside
 from palimpsest.log.head import SessionKey
 from palimpsest.log.withdrawal import tombstone
-from palimpsest.runtime.threads import warn
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.encrypted import forms
 from palimpsest.stores.encrypted.sealing import Unsealed
 

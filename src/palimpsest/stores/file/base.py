@@ -13,8 +13,8 @@ from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.withdrawal import tombstone
+from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner, drive
-from palimpsest.runtime.threads import warn
 from palimpsest.stores.blocking import BlockingStore
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, is_at, remove

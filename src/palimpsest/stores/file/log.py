@@ -18,7 +18,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry, pack, set_aside, unpack
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.threads import warn
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.file.disk import named
 from palimpsest.stores.file.lines import Header, Line, Spot, is_sound, is_torn, spots, with_place
 from palimpsest.stores.records import HELD

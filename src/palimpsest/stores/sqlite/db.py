@@ -1,4 +1,4 @@
-"""An SQLite file as its users see it: transactions, who waits for whom, and the driver's errors turned into ours.
+"""An SQLite file as its users see it: transactions, and who waits for whom.
 
 Two connections, each with a lock of its own. All writing, and reading while nobody writes, is done by one; who reads
 while somebody writes has the other, so that no reader waits for a writer. Nobody holds a connection while waiting for
@@ -20,9 +20,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.threads import unbroken
 from palimpsest.stores import forking
+from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 
 PAUSE = 0.002
 """Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
@@ -41,9 +42,6 @@ class Bound(Protocol):
 B = TypeVar("B", bound=Bound)
 T = TypeVar("T")
 
-FAULTS = (sqlite3.Error, OSError, UnicodeDecodeError)
-"""What the driver and the system raise."""
-
 _creating = allocate_lock()
 
 
@@ -53,9 +51,8 @@ def connect(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
         if writable:
             _create(path)
             return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        from urllib.parse import quote  # four milliseconds
-
-        uri = f"file:{quote(path)}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
+        name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
+        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
         return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
 
 
@@ -263,7 +260,7 @@ class Database(Generic[B]):
 
         Nothing is held meanwhile.
         """
-        if not _is_busy(fault) or time.monotonic() >= until:
+        if not is_busy(fault) or time.monotonic() >= until:
             with self._translated:
                 raise fault
         time.sleep(PAUSE)
@@ -313,47 +310,3 @@ class Database(Generic[B]):
 
 
 _MOVED = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
-
-
-class Translated:
-    """Turns the driver's errors into ours: one place, the cause kept."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
-        if isinstance(cause, sqlite3.Error):
-            raise _ours(self._url, cause) from cause
-        if isinstance(cause, UnicodeDecodeError):  # the driver cannot even read the text of SQLite's complaint
-            raise StoreCorrupt(self._url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
-        if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, PalimpsestError):
-            raise StoreUnavailable(self._url, f"{cause.strerror or cause}: {cause.filename}") from cause
-
-
-def _is_busy(fault: Exception) -> bool:
-    """Whether others are in the way, so that to wait helps."""
-    return getattr(fault, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
-_UNAVAILABLE = (
-    (("SQLITE_BUSY", "SQLITE_LOCKED"), "other writers kept it for too long; try again, or raise busy_seconds"),
-    (("SQLITE_FULL",), "nothing was written; make room and try again"),
-    (("SQLITE_READONLY",), "the file or its folder cannot be written"),
-    (("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM"), "look at the file's path, its permissions and the disk"),
-)
-
-
-def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
-    """The error of ours that says what the driver's error means."""
-    name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
-    if text.startswith("Could not decode"):  # the driver's text would quote what is stored
-        name, text = "SQLITE_CORRUPT", "a stored text is not UTF-8"
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return StoreCorrupt(url, f"{text}; it is no database of ours, or it is damaged. Nothing was changed")
-    for names, advice in _UNAVAILABLE:
-        if name.startswith(names):
-            return StoreUnavailable(url, f"{text}: {advice}")
-    return StoreUnavailable(url, text)

@@ -13,7 +13,7 @@ from zlib import adler32
 
 from palimpsest.log.entry import Entry, microseconds_of, pack, set_aside, unpack
 from palimpsest.log.late import sha256
-from palimpsest.runtime.threads import warn
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.large import put_back, take_out
 from palimpsest.stores.witness import Witness
 

@@ -21,8 +21,6 @@ from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding, find_model
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model
-
     from palimpsest.summaries.models import providers
 
 FORM = '"PROVIDER:MODEL", such as "openai:gpt-4o-mini", or any name of a model together with base_url'
@@ -115,7 +113,7 @@ class ChatModel:
         """Return the model as one memory asks it: where its calls run, and with the clock of its breaker."""
         return BoundModel(self, runner, clock)
 
-    def build(self) -> Model:
+    def build(self) -> providers.Connected:
         """Import what speaks to the provider and set the model up: up to two seconds, the first time."""
         try:
             from palimpsest.summaries.models import providers  # needs the extra, takes seconds
@@ -128,7 +126,7 @@ class ChatModel:
 
     async def ask(
         self,
-        model: Model,
+        model: providers.Connected,
         messages: Sequence[Mapping[str, Any]],
         max_tokens: int | None,
         on_text: Callable[[str], object] | None,
@@ -136,10 +134,7 @@ class ChatModel:
         redact: Redact | None,
     ) -> providers.ProviderAnswer:
         """Ask what `build` made, under an event loop. `redact` cleans what a failure quotes."""
-        from palimpsest.summaries.models import providers  # needs the extra, takes seconds
-
-        return await providers.ask(
-            model,
+        return await model.ask(
             messages,
             provider=self.provider,
             max_tokens=max_tokens,
@@ -147,7 +142,6 @@ class ChatModel:
             settings=self.settings,
             stall=seconds,
             on_text=on_text,
-            api_key=self._api_key,
             redact=redact,
         )
 

@@ -47,6 +47,62 @@ class ProviderAnswer(NamedTuple):
         return bool(self.input_tokens or self.output_tokens)
 
 
+class Connected:
+    """A model that is set up, with the key that it was given, which is not shown."""
+
+    def __init__(self, model: Model, api_key: str | None) -> None:
+        self._model, self._api_key = model, api_key
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        provider: str,
+        max_tokens: int | None,
+        max_output: int | None,
+        settings: Mapping[str, Any],
+        stall: float,
+        on_text: Callable[[str], object] | None,
+        redact: Redact | None = None,
+    ) -> ProviderAnswer:
+        """Return the model's answer. With `on_text` it comes as a stream, of which no piece takes longer than `stall`.
+
+        Every call has a connection of its own, so that nothing of it outlives the call or is bound to one event loop.
+        Raises Failure; TimeoutError where a stream stalls.
+        """
+        model = self._model
+        wanted = ModelSettings(max_retries=0, timeout=stall)
+        if max_tokens is not None:
+            room = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
+            wanted["max_tokens"] = room if max_output is None else min(room, max_output)
+        parameters = ModelRequestParameters()
+        if provider in _REFUSES_UNKNOWN_TOOLS and (tools := called_tools(messages)):
+            parameters = ModelRequestParameters(function_tools=tools)
+            wanted["tool_choice"] = "none"
+        merged = cast("ModelSettings", {**wanted, **settings})
+        try:
+            given = conversation(messages)
+            async with model:
+                if on_text is None:
+                    response = await model_request(
+                        model, given, model_settings=merged, model_request_parameters=parameters
+                    )
+                else:
+                    stream = model_request_stream(
+                        model, given, model_settings=merged, model_request_parameters=parameters
+                    )
+                    response = await _read(stream, stall, on_text)
+        except (Failure, TimeoutError):
+            raise
+        except Exception as error:  # noqa: BLE001 (the boundary to the SDKs: it is a failed call)
+            failed = _failure(error, stall)
+        else:
+            return _answer(response, merged.get("max_tokens"))
+        secrets = [key for key in (self._api_key, getattr(getattr(model, "client", None), "api_key", None)) if key]
+        cause = failed.__cause__
+        raise _as_told(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
+
+
 def knows(provider: str) -> bool:
     """Whether there is a provider of this name. One whose library is not installed counts."""
     try:
@@ -58,13 +114,17 @@ def knows(provider: str) -> bool:
     return True
 
 
-def build(model: str, base_url: str | None, api_key: str | None) -> Model:
+def build(model: str, base_url: str | None, api_key: str | None) -> Connected:
     """Return the model that a model string names. Raises Failure, which says what to do, where it cannot be had."""
     provider, _, name = model.partition(":")
     try:
-        if base_url is not None:
-            return _at(base_url, api_key, provider, name or provider)
-        return _openai(name, api_key) if provider in _OPENAI else infer_model(model, _provider_factory(api_key))
+        if base_url is None and provider not in _OPENAI:
+            return Connected(infer_model(model, _provider_factory(api_key)), api_key)
+        from palimpsest.summaries.models import openai_protocol  # the library of this provider may be missing
+
+        if base_url is None:
+            return Connected(openai_protocol.openai_model(name, api_key), api_key)
+        return Connected(openai_protocol.model_at(base_url, api_key, provider, name or provider), api_key)
     except exceptions.UserError as error:  # no key, for one; what follows is a hint for users of Pydantic AI
         why = error.message.partition(" To try Pydantic AI")[0]
         raise Failure("refused", why) from error
@@ -74,33 +134,6 @@ def build(model: str, base_url: str | None, api_key: str | None) -> Model:
         raise Failure("refused", f"{model} cannot be set up: {error}") from error
 
 
-def _openai(name: str, api_key: str | None) -> Model:
-    # the library of this provider may be missing
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.profiles.openai import OpenAIModelProfile
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
-    return OpenAIChatModel(name, provider=OpenAIProvider(api_key=api_key), profile=whole)
-
-
-def _at(base_url: str, api_key: str | None, kind: str, name: str) -> Model:
-    """A model at any address that speaks OpenAI's protocol. No key from the environment goes there."""
-    # the library of this provider may be missing
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.profiles.openai import OpenAIModelProfile
-    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
-
-    provider = OpenAICompatibleProvider("openai-compatible", base_url=base_url, api_key=api_key)
-    if kind == "openai-responses":
-        return OpenAIResponsesModel(name, provider=provider)
-    # A stream that breaks off must not pass for an answer. `max_tokens` is what all such servers know.
-    common = OpenAIModelProfile(
-        openai_chat_streaming_requires_finish_reason=True, openai_chat_supports_max_completion_tokens=False
-    )
-    return OpenAIChatModel(name, provider=provider, profile=common)
-
-
 def _provider_factory(api_key: str | None) -> Callable[[str], Provider[Any]]:
     def make(name: str) -> Provider[Any]:
         kind: Any = infer_provider_class(name)
@@ -108,52 +141,6 @@ def _provider_factory(api_key: str | None) -> Callable[[str], Provider[Any]]:
         return made
 
     return make
-
-
-async def ask(
-    model: Model,
-    messages: Sequence[Message],
-    *,
-    provider: str,
-    max_tokens: int | None,
-    max_output: int | None,
-    settings: Mapping[str, Any],
-    stall: float,
-    on_text: Callable[[str], object] | None,
-    api_key: str | None,
-    redact: Redact | None = None,
-) -> ProviderAnswer:
-    """Return the model's answer. With `on_text` it comes as a stream, of which no piece takes longer than `stall`.
-
-    Every call has a connection of its own, so that nothing of it outlives the call or is bound to one event loop.
-    Raises Failure; TimeoutError where a stream stalls.
-    """
-    wanted = ModelSettings(max_retries=0, timeout=stall)
-    if max_tokens is not None:
-        room = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
-        wanted["max_tokens"] = room if max_output is None else min(room, max_output)
-    parameters = ModelRequestParameters()
-    if provider in _REFUSES_UNKNOWN_TOOLS and (tools := called_tools(messages)):
-        parameters = ModelRequestParameters(function_tools=tools)
-        wanted["tool_choice"] = "none"
-    merged = cast("ModelSettings", {**wanted, **settings})
-    try:
-        given = conversation(messages)
-        async with model:
-            if on_text is None:
-                response = await model_request(model, given, model_settings=merged, model_request_parameters=parameters)
-            else:
-                stream = model_request_stream(model, given, model_settings=merged, model_request_parameters=parameters)
-                response = await _read(stream, stall, on_text)
-    except (Failure, TimeoutError):
-        raise
-    except Exception as error:  # noqa: BLE001 (the boundary to the SDKs: what they raise is a failed call and no more)
-        failed = _failure(error, stall)
-    else:
-        return _answer(response, merged.get("max_tokens"))
-    secrets = [key for key in (api_key, getattr(getattr(model, "client", None), "api_key", None)) if key]
-    cause = failed.__cause__
-    raise _as_told(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
 
 
 async def _read(opening: Any, stall: float, on_text: Callable[[str], object]) -> ModelResponse:

@@ -1,16 +1,17 @@
-"""Taking conversations from files into a memory: what is read, checked before, and told meanwhile."""
+"""Conversations on their way into a memory: what its verbs for that do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
 from palimpsest.formats import find_format
 from palimpsest.log.checks import check_file, check_progress, unfit
 from palimpsest.privacy.gate import Gate
+from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.importer import OTHERS, Importer, ImportReport
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
@@ -28,55 +29,64 @@ Progress = Callable[[int, int | None], object]
 """Gets how many bytes are done and how many there are (None where nobody knows)."""
 
 
-async def import_file(
-    scope: MemoryScope,
-    open_session: Callable[[str], AsyncSession],
-    path: str | os.PathLike[str] | BinaryIO,
-    *,
-    source: str,
-    format: str | None,
-    session_id: str | None,
-    key: str | None,
-    strict: bool,
-    branches: bool,
-    progress: Progress | None,
-    limits: Given,
-) -> ImportReport:
-    """As `AsyncMemory.import_file` says. `open_session` gives the session of an id."""
-    check_file(path, "path", "read")
-    check_progress(progress)
-    if source != "auto":
-        SOURCES.find(source)
-    if format is not None:
-        find_format(format)
-    if session_id is not None:
-        check_id(session_id, "session_id")
-    if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
-        raise ConfigError("key", key, "a text that names this import, or None")
-    most = limits_of(limits)
-    run, finish = scope.runner.run, scope.runner.finish
-    file: SourceFile = await run(_opened, path, strict, most)
-    try:
-        if strict:
-            checking = Checking(scope.gate, session_id)
-            _, _, pieces = await run(_pieces, file, source, format, branches)
+class Importing:
+    """Takes exports and files into one memory. `open_session` gives the session of an id."""
+
+    def __init__(self, scope: MemoryScope, open_session: Callable[[str], AsyncSession]) -> None:
+        self._scope, self._open_session = scope, open_session
+
+    async def session(self, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str) -> str:
+        """Take a session that `export()` gave."""
+        return await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)
+
+    async def file(
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        source: str,
+        format: str | None,
+        session_id: str | None,
+        key: str | None,
+        strict: bool,
+        branches: bool,
+        progress: Progress | None,
+        limits: Given,
+    ) -> ImportReport:
+        """Take the conversations of a file."""
+        check_file(path, "path", "read")
+        check_progress(progress)
+        if source != "auto":
+            SOURCES.find(source)
+        if format is not None:
+            find_format(format)
+        if session_id is not None:
+            check_id(session_id, "session_id")
+        if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
+            raise ConfigError("key", key, "a text that names this import, or None")
+        most = limits_of(limits)
+        scope, run, finish = self._scope, self._scope.runner.run, self._scope.runner.finish
+        file: SourceFile = await run(_opened, path, strict, most)
+        try:
+            if strict:
+                checking = Checking(scope.gate, session_id)
+                _, _, pieces = await run(_pieces, file, source, format, branches)
+                while chunk := await run(_next, pieces):
+                    for piece in chunk:
+                        checking.take(piece)
+                await run(file.again)
+            found, taken, pieces = await run(_pieces, file, source, format, branches)
+            importer = Importer(scope, self._open_session, file.stem, session_id, key, most.refused)
+            if file.others:
+                importer.left_out[OTHERS] = file.others
             while chunk := await run(_next, pieces):
                 for piece in chunk:
-                    checking.take(piece)
-            await run(file.again)
-        found, taken, pieces = await run(_pieces, file, source, format, branches)
-        importer = Importer(scope, open_session, file.stem, session_id, key, most.refused)
-        if file.others:
-            importer.left_out[OTHERS] = file.others
-        while chunk := await run(_next, pieces):
-            for piece in chunk:
-                await importer.take(piece)
-            if progress is not None:
-                progress(chunk[-1].end, file.size)
-        await importer.flush()
-    finally:
-        await finish(file.close)
-    return importer.report(found, taken)
+                    await importer.take(piece)
+                if progress is not None:
+                    progress(chunk[-1].end, file.size)
+            await importer.flush()
+        finally:
+            await finish(file.close)
+        return importer.report(found, taken)
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:
