@@ -17,14 +17,8 @@ from palimpsest.context.groups import clamp_text
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError, InvalidEntry
 from palimpsest.formats import Shown, find_format
-from palimpsest.formats.text import (
-    CONVERSATION,
-    HEADING_TOKENS,
-    INDENT,
-    LABEL_TOKENS,
-    RANGE_TOKENS,
-    SUMMARIES,
-)
+from palimpsest.formats.text import HEADING_TOKENS, LABEL_TOKENS, RANGE_TOKENS
+from palimpsest.formats.text_decode import CONVERSATION, INDENT, SUMMARIES
 from palimpsest.log.entry import Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.log.head import Clamp
 from palimpsest.tokens.counter import encoding

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erased import Erased as Erased
     from palimpsest.sessions.erasing.query import Query as Query
     from palimpsest.sessions.erasing.scan import Scanned as Scanned
-    from palimpsest.sessions.importing.importer import Imported as Imported
-    from palimpsest.sessions.importing.importer import ImportReport as ImportReport
-    from palimpsest.sessions.importing.importer import Refused as Refused
+    from palimpsest.sessions.importing.report import Imported as Imported
+    from palimpsest.sessions.importing.report import ImportReport as ImportReport
+    from palimpsest.sessions.importing.report import Refused as Refused
     from palimpsest.sessions.memory import AsyncMemory as AsyncMemory
     from palimpsest.sessions.reading import Interaction as Interaction
     from palimpsest.sessions.reading import Stats as Stats
@@ -106,8 +106,8 @@ _HOMES = {
     "HybridSummary": "compaction.summarize",
     "Image": "log.entry",
     "ImportFailed": "errors",
-    "ImportReport": "sessions.importing.importer",
-    "Imported": "sessions.importing.importer",
+    "ImportReport": "sessions.importing.report",
+    "Imported": "sessions.importing.report",
     "Interaction": "sessions.reading",
     "InvalidContext": "errors",
     "InvalidEntry": "errors",
@@ -134,7 +134,7 @@ _HOMES = {
     "Reasoning": "log.entry",
     "Record": "log.change",
     "Redactor": "privacy.redaction",
-    "Refused": "sessions.importing.importer",
+    "Refused": "sessions.importing.report",
     "Report": "context.result",
     "Scanned": "sessions.erasing.scan",
     "Session": "sessions.sync",

@@ -18,7 +18,7 @@ from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import clean, console, counted, line, note, on_terminal, print_json, table
-from palimpsest.sessions.importing.importer import Imported, ImportReport, Refused
+from palimpsest.sessions.importing.report import Imported, ImportReport, Refused
 from palimpsest.transfer.sources import NAMES
 
 MANY = 20

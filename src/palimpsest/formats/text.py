@@ -15,7 +15,6 @@ can be read back.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
@@ -24,14 +23,20 @@ from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text, said_beside
 from palimpsest.formats.fences import GUARD_TOKENS, guard, guards
+from palimpsest.formats.text_decode import (
+    BREAK,
+    CONVERSATION,
+    INDENT,
+    KINDS,
+    LABEL,
+    NAME,
+    RANGE,
+    SUMMARIES,
+    THINKING,
+    decoded,
+)
 from palimpsest.formats.wording import FENCE_TOKENS, stand_in
-from palimpsest.log.entry import Entry, File, Native, Reasoning, Text, moment
-
-NAME = "text"
-SUMMARIES = "=== Previous Conversation Summaries ==="
-CONVERSATION = "=== Recent Conversation ==="
-INDENT = "  "
-"""What follows a line break inside a text."""
+from palimpsest.log.entry import Entry, File, Reasoning, Text, moment
 
 HEADING_TOKENS = 14
 """What both headings cost with the line breaks around them, in o200k_base and in cl100k_base (a test counts it)."""
@@ -54,21 +59,7 @@ CLAMPED_TOKENS = 6
 LEAST_CLAMPED = 30
 """Characters: no shorter text is ever shortened, for its marker alone costs more."""
 
-_BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
-_INDENTED = re.compile(f"({_BREAK.pattern}){INDENT}")
-_LINE_END = re.compile(f"\n(?!{INDENT})")
-_RANGE = re.compile(r"\[(\d{4}-\d\d-\d\d) - (\d{4}-\d\d-\d\d)\]")
-_LABEL = re.compile(
-    r"(User|Assistant(?: \(thinking\))?|System|(?:Tool call|Tool result|Context) \(([^()]*)\)): ?", re.DOTALL
-)
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Assistant"}
-_ROLES: dict[str, Any] = {"User": "user", "Assistant": "assistant", "System": "system"}
-_THINKING = "Assistant (thinking)"
-_KINDS: dict[str, dict[str, Any]] = {
-    "Tool call": {"kind": "tool_call", "role": "assistant"},
-    "Tool result": {"kind": "tool_result", "role": "tool"},
-    "Context": {"kind": "context", "role": "user"},
-}
 
 
 class PlainText:
@@ -100,7 +91,7 @@ class PlainText:
             text = message.get("text") if isinstance(message, dict) else message
             if not isinstance(text, str):
                 raise InvalidEntry(f"{where}[{i}]", f"{shorten(message)} is neither text nor a mapping with a text")
-            entries.extend(_read(text))
+            entries.extend(decoded(text))
         return entries
 
     # --- out
@@ -200,7 +191,7 @@ def _pieces(
     pieces = []
     for thought, text in texts:
         if text or not (says and entry.kind == "message"):
-            label = _THINKING if thought else _label(entry, names)
+            label = THINKING if thought else _label(entry, names)
             label = guard(label) if says else label
             pieces.append({"section": "conversation", "text": f"{label}: {_indented(text)}"})
     return pieces
@@ -234,7 +225,7 @@ def _label(entry: Entry, names: dict[int, str | None]) -> str:
     if entry.kind == "message":
         return _SPEAKERS[entry.role]
     name = _plain(entry.name or names.get(entry.answers) or NAMELESS)
-    return f"{next(label for label, fields in _KINDS.items() if fields['kind'] == entry.kind)} ({name})"
+    return f"{next(label for label, fields in KINDS.items() if fields['kind'] == entry.kind)} ({name})"
 
 
 def _plain(name: str) -> str:
@@ -244,7 +235,7 @@ def _plain(name: str) -> str:
 
 def _indented(text: str) -> str:
     """The text with every line after its first indented."""
-    return _BREAK.sub(lambda found: found[0] + INDENT, text)
+    return BREAK.sub(lambda found: found[0] + INDENT, text)
 
 
 def _summary(entry: Entry, text: str) -> str:
@@ -252,7 +243,7 @@ def _summary(entry: Entry, text: str) -> str:
     metadata = entry.metadata or {}
     given = metadata.get("time_range")
     start, end = (_day(given.get(key) if isinstance(given, dict) else None, entry.at) for key in ("start", "end"))
-    risky = text[:1].isspace() or _LABEL.match(text) or _RANGE.match(text) or text.startswith("===")
+    risky = text[:1].isspace() or LABEL.match(text) or RANGE.match(text) or text.startswith("===")
     return f"[{start} - {end}]\n{INDENT if risky else ''}{_indented(text)}"
 
 
@@ -285,67 +276,3 @@ def _part_overhead(part: Any) -> int:
     if isinstance(part, File):
         return FENCE_TOKENS + len(stand_in(part).encode("utf-8", "surrogatepass"))
     return FENCE_TOKENS + 2 * PER_BREAK
-
-
-# --- reading
-
-
-def _read(text: str) -> list[Entry]:
-    """The entries of one text."""
-    lines = _LINE_END.split(text)
-    headings = [line for line in lines if line in (SUMMARIES, CONVERSATION)]
-    if not headings:
-        return [Entry(content=text, native=Native(format=NAME, keep={"place": "alone"}))] if text else []
-    first = lines.index(headings[0])
-    before = "\n".join(lines[:first]).removesuffix("\n")  # an empty line parts it from the sections
-    entries = []
-    if before:
-        entries.append(Entry(role="system", content=before, native=Native(format=NAME, keep={"place": "before"})))
-    section = ""
-    found: list[_Read] = []
-    for line in lines[first:]:
-        if line in (SUMMARIES, CONVERSATION):
-            section = line
-            if found and found[-1].lines[-1:] == [""]:
-                found[-1].lines.pop()  # the empty line between the sections
-            continue
-        begun = _begun(line, section)
-        if begun is not None:
-            found.append(begun)
-        elif found:
-            found[-1].lines.append(line)
-        elif line:
-            found.append(_Read({}, [line]))
-    return [*entries, *(one.entry() for one in found)]
-
-
-class _Read:
-    """An entry as it is read: its fields so far, and its lines."""
-
-    def __init__(self, fields: dict[str, Any], lines: list[str]) -> None:
-        self.fields, self.lines = fields, lines
-
-    def entry(self) -> Entry:
-        """The entry, its lines without their indentation."""
-        text = _INDENTED.sub(r"\1", "\n".join(self.lines))
-        if self.fields.pop("thought", False):
-            return Entry(role="assistant", content=(Reasoning(text=text),))
-        return Entry(content=text, **self.fields)
-
-
-def _begun(line: str, section: str) -> _Read | None:
-    """The entry that begins with this line, or None where it goes on with the one before."""
-    if section == SUMMARIES:
-        dates = _RANGE.match(line)
-        if dates is None:
-            return None
-        rest = line[dates.end() :].removeprefix("\n" + INDENT)
-        time_range = {"start": dates[1], "end": dates[2]}
-        return _Read({"kind": "summary", "metadata": {"time_range": time_range}}, [rest] if rest else [])
-    label = _LABEL.match(line)
-    if label is None:
-        return None
-    speaker, name, text = label[1], label[2], line[label.end() :]
-    if name is None:
-        return _Read({"thought": True} if speaker == _THINKING else {"role": _ROLES[speaker]}, [text])
-    return _Read({**_KINDS[speaker.partition(" (")[0]], "name": name}, [text])

@@ -23,6 +23,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from palimpsest.privacy.characters import ALL, WORD, Ranges, characters, negated, overlap, union
+from palimpsest.privacy.loops import loops_of
 
 MANY = 10
 """A repeat of up to so many times counts as unbounded where its body is ambiguous when repeated: `(a+){9}` is merely
@@ -211,7 +212,7 @@ class _Automaton:
 
     def check(self) -> None:
         """Raise Ambiguous where two readers that start together in a loop can part and meet again."""
-        loops = _loops(self.edges)
+        loops = loops_of(self.edges)
         inner = [
             {q: ways for q, ways in following.items() if loops[p] == loops[q]} if loops[p] >= 0 else {}
             for p, following in enumerate(self.edges)
@@ -311,45 +312,3 @@ def _may_adjoin(guard: _Guard, one: Ranges, other: Ranges) -> bool:
     if guard == "b":
         return (word and next_none) or (none and next_word)
     return (word and next_word) or (none and next_none)
-
-
-def _loops(edges: list[dict[int, int]]) -> list[int]:
-    """For each place the number of its loop, or -1: the strongly connected components (Tarjan 1972, not recursive)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    found = [-1] * len(edges)
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    for root in range(len(edges)):
-        if root in index:
-            continue
-        walk = [(root, iter(edges[root]))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while walk:
-            p, following = walk[-1]
-            q = next(following, None)
-            if q is None:
-                walk.pop()
-                if walk:
-                    low[walk[-1][0]] = min(low[walk[-1][0]], low[p])
-                if low[p] == index[p]:
-                    _close(p, stack, on_stack, edges, found)
-            elif q not in index:
-                index[q] = low[q] = len(index)
-                stack.append(q)
-                on_stack.add(q)
-                walk.append((q, iter(edges[q])))
-            elif q in on_stack:
-                low[p] = min(low[p], index[q])
-    return found
-
-
-def _close(p: int, stack: list[int], on_stack: set[int], edges: list[dict[int, int]], found: list[int]) -> None:
-    members = stack[stack.index(p) :]
-    del stack[-len(members) :]
-    on_stack.difference_update(members)
-    if len(members) > 1 or p in edges[p]:
-        for member in members:
-            found[member] = p

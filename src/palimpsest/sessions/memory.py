@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scan import Scanned
-    from palimpsest.sessions.importing.importer import ImportReport
+    from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.stores.encrypted import Encryption

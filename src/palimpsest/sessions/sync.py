@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scan import Scanned
     from palimpsest.sessions.history import When
-    from palimpsest.sessions.importing.importer import ImportReport
+    from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Progress
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Compaction
 from palimpsest.runtime.registry import Registry
-from palimpsest.runtime.runner import Runner
 from palimpsest.stores.witness import NOBODY, Witness
 
 if TYPE_CHECKING:
@@ -330,12 +329,6 @@ async def keep_counts(store: Store, key: SessionKey, counter: str, counts: Mappi
 
 
 # --- backends
-
-
-class Opener(Protocol):
-    """Opens a backend. `rest` is what follows `scheme:` in the address; options are the backend's own."""
-
-    def __call__(self, url: str, runner: Runner, **options: Any) -> Store: ...
 
 
 STORES = Registry(

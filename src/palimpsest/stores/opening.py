@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.checks import is_path
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores import MARK, STORES, Opener, Store
+from palimpsest.stores import MARK, STORES, Store
 from palimpsest.stores.common import discreet_address, options_in
 
 if TYPE_CHECKING:
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.encrypted.keys import Keys
+
+
+class Opener(Protocol):
+    """Opens a backend by its address; options are the backend's own."""
+
+    def __call__(self, url: str, runner: Runner, **options: Any) -> Store: ...
 
 
 def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:

@@ -25,48 +25,13 @@ from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
+from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.transfer.sources import Conversation, Piece
 
 BATCH = 256
-
-CHANGED = "messages that have changed since they were imported (left as they were)"
-ERASED = "messages in places where something was erased (others than those? import them with a key)"
-MORE = "more that is malformed"
-OTHERS = "other files of the archive"
-WITHHELD = "messages that the privacy policy withholds"
-
-
-class Imported(msgspec.Struct, frozen=True):
-    """What came into one session: entries that are new, entries that were there already, the conversation's title."""
-
-    added: int
-    already_there: int
-    title: str | None = None
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """What could not be taken: where in the file (a line number, or a path), and why."""
-
-    place: str
-    reason: str
-
-
-class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an import.
-
-    `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form
-    of its own). `sessions` are those that the file speaks of, by id. `left_out` counts what was not taken on
-    purpose, by reason.
-    """
-
-    source: str
-    format: str | None
-    sessions: dict[str, Imported]
-    refused: tuple[Refused, ...] = ()
-    left_out: dict[str, int] = {}
 
 
 class Importer:
@@ -82,10 +47,8 @@ class Importer:
         most: int,
     ) -> None:
         self._scope, self._gate, self._open = scope, scope.gate, open_session
-        self._stem, self._given, self._key, self._most = stem, session, key or "", most
-        self._sessions: dict[str, Imported] = {}
-        self._refused: list[Refused] = []
-        self.left_out: dict[str, int] = {}
+        self._stem, self._given, self._key = stem, session, key or ""
+        self.account = Account(scope.gate, most)
         self._talk: Conversation | None = None
         self._line, self._own = _Line(), _Line()  # of the conversation at hand, and of the one that the file is
         self._waiting: list[Piece] = []
@@ -93,29 +56,12 @@ class Importer:
         self._shut: Conversation | None = None  # a conversation whose id is no session's id
         self._seen: dict[str, int] = {}  # by session, the revision up to which entries were there before
 
-    def report(self, source: str, format: str | None) -> ImportReport:
-        """What came of it."""
-        return ImportReport(
-            source=source,
-            format=format,
-            sessions=self._sessions,
-            refused=tuple(self._refused),
-            left_out=self.left_out,
-        )
-
-    def _refuse(self, piece: Piece, why: object) -> None:
-        if len(self._refused) < self._most:
-            self._refused.append(Refused(piece.place, self._gate.redact(str(why))))
-        else:
-            self.left_out[MORE] = self.left_out.get(MORE, 0) + 1
-
     async def take(self, piece: Piece) -> None:
         """Take one piece; what is wrong with it goes into the report."""
         for why, count in piece.left_out.items():
-            reason = self._gate.redact(why)
-            self.left_out[reason] = self.left_out.get(reason, 0) + count
+            self.account.leave_out(self._gate.redact(why), count)
         if piece.fault is not None:
-            self._refuse(piece, piece.fault)
+            self.account.refuse(piece, piece.fault)
         known_alike = not self._waiting or _known_by(piece) == _known_by(self._waiting[0])
         if piece.conversation is not self._talk or not known_alike:
             await self.flush()
@@ -145,6 +91,11 @@ class Importer:
                 await (self._add_known(session, fresh) if known == "id" else self._add_shared(session, fresh))
         line.index += sum(piece.counts for piece in waiting)
 
+    @property
+    def _title(self) -> str | None:
+        """The title of the conversation at hand."""
+        return self._talk.title if self._talk is not None else None
+
     def _session(self, piece: Piece) -> AsyncSession | None:
         """The session for a piece: the one asked for, else its own, else named after the file."""
         talk = piece.conversation
@@ -157,7 +108,7 @@ class Importer:
         try:
             return self._open(name or (f"{self._stem}-{number}" if number else self._stem))
         except ConfigError as fault:
-            self._refuse(piece, fault)
+            self.account.refuse(piece, fault)
             self._shut = talk
             return None
 
@@ -210,23 +161,23 @@ class Importer:
         known = said in self._said
         self._said.add(said)
         if known:
-            self._count(session.id, 0, len(piece.entries))
+            self.account.count(session.id, 0, len(piece.entries), self._title)
         return known
 
     async def _settle(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
         """Add what of the pieces is new, and count what is there."""
         await self._add_new(session, [one for one in pieces if one.new])
         if buried := sum(one.buried for one in pieces):
-            self.left_out[ERASED] = self.left_out.get(ERASED, 0) + buried
+            self.account.leave_out(ERASED, buried)
         if there := sum(one.there for one in pieces):
-            self._count(session.id, 0, there)
+            self.account.count(session.id, 0, there, self._title)
 
     async def _add_new(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
         try:
             await self._add(session, [entry for one in pieces for entry in one.new])
         except (InvalidEntry, PrivacyRefused) as fault:
             if len(pieces) == 1:
-                self._refuse(pieces[0].piece, fault)
+                self.account.refuse(pieces[0].piece, fault)
                 return
             for one in pieces:
                 await self._add_new(session, [one])
@@ -251,7 +202,7 @@ class Importer:
                 for piece in run:
                     await self._add_known(session, [piece])
             elif not isinstance(fault, Conflict):
-                self._refuse(run[0], fault)
+                self.account.refuse(run[0], fault)
             else:
                 await self._compare(session, entries)
 
@@ -266,9 +217,9 @@ class Importer:
                 changed = True
                 continue
             changed |= (there.kind, there.role, there.content) != (entry.kind, entry.role, entry.content)
-            self._count(session.id, 0, 1)
+            self.account.count(session.id, 0, 1, self._title)
         if changed:
-            self.left_out[CHANGED] = self.left_out.get(CHANGED, 0) + 1
+            self.account.leave_out(CHANGED, 1)
 
     async def _add(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         if not entries:
@@ -278,10 +229,10 @@ class Importer:
         self._scope.let_go(session.options.key)  # nobody goes on with an interaction of then
         stored = [entry for entry in given if entry.revision]
         if len(stored) < len(given):
-            self.left_out[WITHHELD] = self.left_out.get(WITHHELD, 0) + len(given) - len(stored)
+            self.account.leave_out(WITHHELD, len(given) - len(stored))
         added = len({entry.id for entry in stored if entry.revision > seen})
         self._seen[session.id] = max([seen, *(entry.revision for entry in stored)])
-        self._count(session.id, added, len(stored) - added)
+        self.account.count(session.id, added, len(stored) - added, self._title)
 
     async def _revision(self, session: str) -> int:
         """The session's revision before anything of this file came into it."""
@@ -297,21 +248,15 @@ class Importer:
         try:
             session = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
-            self._refuse(piece, fault)
+            self.account.refuse(piece, fault)
             return
         new = (await self._head(session)).entries - had
-        self._count(session, new, len(piece.export["entries"]) - new)
+        self.account.count(session, new, len(piece.export["entries"]) - new, self._title)
         self._seen.pop(session, None)
 
     async def _head(self, session: str) -> Head:
         check_id(session, "session")
         return await self._scope.store.head(self._scope.key(session)) or Head()
-
-    def _count(self, session: str, added: int, there: int) -> None:
-        before = self._sessions.get(session, Imported(0, 0))
-        named = self._talk.title if self._talk is not None else None
-        title = before.title or (named and self._gate.redact(named))
-        self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
 
 
 class _Line:

@@ -12,7 +12,8 @@ from palimpsest.formats import find_format
 from palimpsest.log.checks import check_file, check_progress, unfit
 from palimpsest.privacy.gate import Gate
 from palimpsest.sessions.importing.exports import import_session
-from palimpsest.sessions.importing.importer import OTHERS, Importer, ImportReport
+from palimpsest.sessions.importing.importer import Importer
+from palimpsest.sessions.importing.report import OTHERS, ImportReport
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
@@ -77,7 +78,7 @@ class Importing:
             found, taken, pieces = await run(_pieces, file, source, format, branches)
             importer = Importer(scope, self._open_session, file.stem, session_id, key, most.refused)
             if file.others:
-                importer.left_out[OTHERS] = file.others
+                importer.account.leave_out(OTHERS, file.others)
             while chunk := await run(_next, pieces):
                 for piece in chunk:
                     await importer.take(piece)
@@ -86,7 +87,7 @@ class Importing:
             await importer.flush()
         finally:
             await finish(file.close)
-        return importer.report(found, taken)
+        return importer.account.report(found, taken)
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:

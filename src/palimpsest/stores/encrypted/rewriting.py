@@ -18,9 +18,10 @@ from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.encrypted import forms, telling
+from palimpsest.stores.encrypted.completeness import Wanted
 from palimpsest.stores.encrypted.forms import Translate
 from palimpsest.stores.encrypted.ledger import Ledger, new_token
-from palimpsest.stores.encrypted.reading import SealedReader, Wanted
+from palimpsest.stores.encrypted.reading import SealedReader
 from palimpsest.stores.encrypted.sealing import Box, Unsealed, sealed_under
 from palimpsest.stores.encrypted.seen import Seen
 from palimpsest.stores.rewriting import Rest, Rewritable, Rewrite

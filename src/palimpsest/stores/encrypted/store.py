@@ -23,10 +23,10 @@ from palimpsest.stores import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.common import expected, info, unknown_only
 from palimpsest.stores.encrypted import forms, telling
 from palimpsest.stores.encrypted.base import SealingStore
+from palimpsest.stores.encrypted.completeness import Wanted
 from palimpsest.stores.encrypted.forms import Lineage, Names
 from palimpsest.stores.encrypted.ledger import Ledger
 from palimpsest.stores.encrypted.notary import new_log
-from palimpsest.stores.encrypted.reading import Wanted
 from palimpsest.stores.encrypted.sealing import Box, nonces
 from palimpsest.stores.encrypted.seen import Seen
 

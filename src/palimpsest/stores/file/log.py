@@ -19,12 +19,9 @@ from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry, pack, set_aside, unpack
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.file.disk import named
 from palimpsest.stores.file.lines import Header, Line, Spot, is_sound, is_torn, spots, with_place
+from palimpsest.stores.file.pieces import BLOCK, Pieces
 from palimpsest.stores.records import HELD
-
-BLOCK = 32 * 1024
-"""Bytes read at once: some dozen lines."""
 
 LINE = 4 * 1024
 """Bytes read at once where one line is wanted."""
@@ -56,6 +53,7 @@ class Log:
 
     def __init__(self, url: str, path: str, fd: int) -> None:
         self.url, self.path, self.fd, self.held = url, path, fd, ExitStack()
+        self.pieces = Pieces(url, path, fd)
         self.told = set[tuple[str, int]]()
         self.size = os.fstat(fd).st_size
         self._last, self.end = self._find_end()
@@ -63,13 +61,13 @@ class Log:
         self.header = self._find_header() if self.end else None
 
     def _find_end(self) -> tuple[Line | None, int]:
-        for offset, raw in self._backward(self.size, LINE):
+        for offset, raw in self.pieces.backward(self.size, LINE):
             if is_sound(raw) or not is_torn(raw):
                 return Line(offset, raw), offset + len(raw)
         return None, 0
 
     def _find_header(self) -> Header:
-        offset, raw = next(self._forward(0, self.end, LINE // 4))
+        offset, raw = next(self.pieces.forward(0, self.end, LINE // 4))
         self.start = len(raw)
         if not is_sound(raw):
             raise self.corrupt(Line(offset, raw))
@@ -109,7 +107,7 @@ class Log:
 
     def corrupt(self, line: Line, why: str = "it is not as it was written") -> StoreCorrupt:
         """The error that says which line is damaged."""
-        number = sum(1 for _ in self._forward(0, line.offset)) + 1
+        number = sum(1 for _ in self.pieces.forward(0, line.offset)) + 1
         place = f"{self.path}, line {number} (byte {line.offset}; {line.holds()})"
         return StoreCorrupt(self.url, f"{place}: {why}. Nothing was changed; other lines can still be read")
 
@@ -121,7 +119,7 @@ class Log:
 
     def lines(self, begin: int | None = None) -> Iterator[Line]:
         """The lines from the one at `begin` on (default: all after the first), the damaged, too."""
-        for offset, raw in self._forward(self.start if begin is None else begin, self.end):
+        for offset, raw in self.pieces.forward(self.start if begin is None else begin, self.end):
             yield Line(offset, raw)
 
     def sound_lines(self, begin: int | None = None) -> Iterator[Line]:
@@ -174,7 +172,7 @@ class Log:
 
     def _sound_after(self, middle: int, right: int) -> Line | None:
         """The first sound line that begins after `middle`, up to `right`."""
-        pieces = self._forward(middle, self.end, LINE)
+        pieces = self.pieces.forward(middle, self.end, LINE)
         next(pieces)  # of the line in the middle of which this is
         for offset, raw in pieces:
             if offset > right:
@@ -252,7 +250,7 @@ class Log:
             yield from reversed([*self._set_aside(damaged[::-1], low, above, [], behind)])
 
     def _lines_back(self, end: int) -> Iterator[Line]:
-        for offset, raw in self._backward(end):
+        for offset, raw in self.pieces.backward(end):
             if offset < self.start:
                 return
             yield Line(offset, raw)
@@ -298,54 +296,6 @@ class Log:
                 found = self._record(line)
                 if found is not None:
                     yield found
-
-    # --- bytes
-
-    def _forward(self, begin: int, end: int, step: int = BLOCK) -> Iterator[tuple[int, bytes]]:
-        """The pieces between line breaks from `begin` to `end`, each with its break, and where they begin."""
-        at, data, size = begin, b"", step
-        while at + len(data) < end:
-            data += self._bytes(at + len(data), min(size, end - at - len(data)))
-            first = 0
-            while cut := data.find(b"\n", first) + 1:
-                yield at + first, data[first:cut]
-                first = cut
-            size = step if first else size * 2  # a long line is read in few steps
-            at, data = at + first, data[first:]
-        if data:
-            yield at, data
-
-    def _backward(self, end: int, step: int = BLOCK) -> Iterator[tuple[int, bytes]]:
-        """The same from `end` back to the file's beginning."""
-        at, data, size = end, b"", step
-        while at > 0:
-            at -= (more := min(size, at))
-            data = self._bytes(at, more) + data
-            stop = len(data)
-            while cut := data.rfind(b"\n", 0, stop - 1) + 1:
-                yield at + cut, data[cut:stop]
-                stop = cut
-            size = step if stop < len(data) else size * 2
-            data = data[:stop]
-        if data:
-            yield 0, data
-
-    def blocks(self, begin: int, end: int) -> Iterator[bytes]:
-        """The bytes from `begin` to `end`."""
-        for at in range(begin, end, 8 * BLOCK):
-            yield self._bytes(at, min(8 * BLOCK, end - at))
-
-    def _bytes(self, at: int, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            try:
-                more = os.pread(self.fd, size - len(data), at + len(data))
-            except OSError as fault:
-                raise named(fault, self.path) from None
-            if not more:
-                raise StoreCorrupt(self.url, f"{self.path} was cut short while it was read")
-            data += more
-        return data
 
 
 def _is_sound(line: Line) -> bool:

@@ -149,7 +149,7 @@ def write_rewritten(
 
 def copy(log: Log, file: BinaryIO, begin: int, end: int) -> None:
     """Copy these bytes of the log."""
-    file.writelines(log.blocks(begin, end))
+    file.writelines(log.pieces.blocks(begin, end))
 
 
 def contents_of(log: Log, next_seq: int = ENDLESS) -> set[str]:

@@ -1,0 +1,81 @@
+"""What comes of an import: the account that is kept while it goes on, and the report at its end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from palimpsest.privacy.gate import Gate
+from palimpsest.transfer.sources import Piece
+
+CHANGED = "messages that have changed since they were imported (left as they were)"
+ERASED = "messages in places where something was erased (others than those? import them with a key)"
+MORE = "more that is malformed"
+OTHERS = "other files of the archive"
+WITHHELD = "messages that the privacy policy withholds"
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What came into one session: entries that are new, entries that were there already, the conversation's title."""
+
+    added: int
+    already_there: int
+    title: str | None = None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What could not be taken: where in the file (a line number, or a path), and why."""
+
+    place: str
+    reason: str
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an import.
+
+    `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form
+    of its own). `sessions` are those that the file speaks of, by id. `left_out` counts what was not taken on
+    purpose, by reason.
+    """
+
+    source: str
+    format: str | None
+    sessions: dict[str, Imported]
+    refused: tuple[Refused, ...] = ()
+    left_out: dict[str, int] = {}
+
+
+class Account:
+    """What came of the pieces taken so far. Nothing private of them is told; `most` refusals are told one by one."""
+
+    def __init__(self, gate: Gate, most: int) -> None:
+        self._gate, self._most = gate, most
+        self._sessions: dict[str, Imported] = {}
+        self._refused: list[Refused] = []
+        self._left_out: dict[str, int] = {}
+
+    def refuse(self, piece: Piece, why: object) -> None:
+        """A piece was malformed, or could not be taken."""
+        if len(self._refused) < self._most:
+            self._refused.append(Refused(piece.place, self._gate.redact(str(why))))
+        else:
+            self.leave_out(MORE, 1)
+
+    def leave_out(self, reason: str, count: int) -> None:
+        """So many were left out on purpose."""
+        self._left_out[reason] = self._left_out.get(reason, 0) + count
+
+    def count(self, session: str, added: int, there: int, title: str | None) -> None:
+        """So many entries came into a session, and so many were there. It is named after its first conversation."""
+        before = self._sessions.get(session, Imported(0, 0))
+        title = before.title or (title and self._gate.redact(title))
+        self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
+
+    def report(self, source: str, format: str | None) -> ImportReport:
+        """What came of it."""
+        return ImportReport(
+            source=source,
+            format=format,
+            sessions=self._sessions,
+            refused=tuple(self._refused),
+            left_out=self._left_out,
+        )
