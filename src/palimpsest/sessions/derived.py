@@ -89,6 +89,12 @@ class Derivations:
         self._all = [one for one in self._all if one.name != name]
         return await self._derivers.unmark(name)
 
+    def unmaking(
+        self, store: Store, key: SessionKey, seqs: Collection[int] | None, *, branches: bool = True
+    ) -> Unmaking:
+        """What goes before these entries of a session do (None: all of it), or nothing, where there are none."""
+        return Unmaking(self, store, key, seqs, branches=branches)
+
     async def tell(self, what: Unmaking) -> tuple[set[str], Erased]:
         """Have this removed; return who was told, at once or by a note, how much that was, and what remains."""
         here, done = {derived.name: derived for derived in self._all}, Erased()
@@ -154,7 +160,7 @@ class Unmaking:
 
     def __init__(
         self,
-        derivations: Derivations | None,
+        derivations: Derivations,
         store: Store,
         key: SessionKey,
         seqs: Collection[int] | None,

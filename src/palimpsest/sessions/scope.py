@@ -11,12 +11,12 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.runner import Runner
-from palimpsest.sessions.derived import Derivations, Unmaking
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
+    from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.context.result import Context
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Summarizer
@@ -46,6 +46,8 @@ class MemoryScope:
     def derivations(self) -> Derivations:
         """What is made from this tenant's entries."""
         if self._derivations is None:
+            from palimpsest.sessions.derived import Derivations  # a millisecond, only for who erases or derives
+
             self._derivations = Derivations(self.runner, self.store, self.tenant)
         return self._derivations
 
@@ -61,7 +63,7 @@ class MemoryScope:
 
     def drop_derived(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
         """What was made from anything of a session, or from these entries of it alone, goes before that does."""
-        return Unmaking(self.derivations, self.store, key, seqs, branches=False)
+        return self.derivations.unmaking(self.store, key, seqs, branches=False)
 
     def let_go(self, key: SessionKey) -> None:
         """Forget what is withheld of a session in the memory's store."""
@@ -147,7 +149,7 @@ class SessionScope:
 
         Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
         """
-        return Unmaking(None if self.is_ephemeral else self.memory.derivations, self.store, self.key, seqs)
+        return self.memory.derivations.unmaking(self.store, self.key, () if self.is_ephemeral else seqs)
 
     async def tell(self, event: EventName, /, **facts: Any) -> None:
         """Tell observers what happened."""
