@@ -83,6 +83,19 @@ def test_the_command_line_names_the_form_of_an_address(here: Path) -> None:
     assert (told.exit_code, "three or four slashes" in told.output) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["a?mode=rw.db", "a#b.db", "a%41.db", "%.db", "a&b = ä.db"])
+def test_a_file_of_any_name_opens_to_read(tmp_path: Path, name: str) -> None:
+    """What means something in an address of SQLite's is part of a file's name, also where the file is only read."""
+    with Memory.open(tmp_path / name) as memory:
+        memory.session("one").add_user_message("hello")
+
+    with Memory.open(tmp_path / name, readonly=True) as memory:
+        found = [entry.text for entry in memory.session("one").entries()]
+
+    assert found == ["hello"]
+    assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.iterdir()} == {name}
+
+
 @pytest.mark.parametrize("query", ["synchronous=NORMAL&busy_seconds=5", "readonly=true", "large_bytes=100"])
 def test_what_is_no_secret_of_an_address_is_shown(query: str, here: Path) -> None:
     """A store that is not there is named as it was given, options and all."""
