@@ -8,7 +8,6 @@ again, to find out how it was or whether it holds together, walks it here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +59,7 @@ def newest_of(humans: Sequence[int], left: Sequence[Span]) -> int:
 # --- a log walked again
 
 
-class Displaced(NamedTuple):
+class Displaced(msgspec.Struct, frozen=True):
     """What the replacement of a revision left out."""
 
     revision: int

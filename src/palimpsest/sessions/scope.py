@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.head import Head, SessionKey
@@ -16,8 +18,8 @@ from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.context.result import Context
+    from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Summarizer
 
@@ -79,7 +81,7 @@ class MemoryScope:
             warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True):
     """The figures of a context, of one that is not to be kept."""
 
     counted: int
