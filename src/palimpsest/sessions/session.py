@@ -19,7 +19,6 @@ from palimpsest.privacy.gate import guarded
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
-from palimpsest.sessions.contexts.verbs import Contexts
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.verbs import Compacting
+    from palimpsest.sessions.contexts.verbs import Contexts
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.verbs import Erasing
@@ -81,6 +81,8 @@ class AsyncSession:
 
     @cached_property
     def _contexts(self) -> Contexts:
+        from palimpsest.sessions.contexts.verbs import Contexts  # five milliseconds
+
         return Contexts(self._scope, self._auto)
 
     @cached_property
