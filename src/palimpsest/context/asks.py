@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from collections.abc import Set as AbstractSet
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
 
-class Newest(NamedTuple):
+class Newest(msgspec.Struct, frozen=True):
     """The session's head as it is now: answered by a `Head`, an empty one for a session that does not exist."""
 
 
-class Page(NamedTuple):
+class Page(msgspec.Struct, frozen=True):
     """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries."""
 
     after: int
@@ -26,13 +28,13 @@ class Page(NamedTuple):
     newest_first: bool = False
 
 
-class Places(NamedTuple):
+class Places(msgspec.Struct, frozen=True):
     """The entries at these places, with their counts, in order: answered by a list of entries."""
 
     seqs: AbstractSet[int]
 
 
-class Compacted(NamedTuple):
+class Compacted(msgspec.Struct, frozen=True):
     """What the record of a compaction says that was made at this revision (0: none was): answered by a `Compaction`."""
 
     revision: int
@@ -43,7 +45,7 @@ Steps: TypeAlias = Generator[Ask, Any, T]
 """What asks, and comes to a T."""
 
 
-class Done(NamedTuple, Generic[T]):
+class Done(msgspec.Struct, Generic[T], frozen=True):
     """That the steps have ended, and what they came to."""
 
     value: T

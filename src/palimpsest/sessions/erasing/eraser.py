@@ -199,6 +199,8 @@ class Eraser:
 
         None of them holds what `mentions` looks for, whatever a summarizer answers.
         """
+        if not lost:
+            return 0
         rebuilt, style = 0, self._options.chosen(None).style
         fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
         for name, summaries in lost.items():
