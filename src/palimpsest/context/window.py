@@ -53,16 +53,9 @@ def look(
     `newest` are the named contexts shown before these entries, by `seq`; those of the entries are added to it.
     `open_group` is the one that may wait for results (0: none; default: that of the last entry).
     """
-    groups: list[Group] = []
-    pending: list[Group] = []
-    left_out: list[tuple[Entry, str]] = []
-    stale: list[tuple[int, str]] = []
-    gone = _members(cut.gone)
-    clamps = {clamp.seq: clamp for clamp in cut.clamps}
-    newest = {} if newest is None else newest
-    pins = frozenset(cut.pins)
-    special = pins.union(gone, clamps)
-    last = open_group if open_group is not None else entries[-1].group if entries else 0
+    shows = _Looking(cut, meter, now, conditions, {} if newest is None else newest)
+    shows.last = open_group if open_group is not None else entries[-1].group if entries else 0
+    groups, special = shows.groups, shows.pins.union(shows.gone, shows.clamps)
     i, count = 0, len(entries)
     while i < count:
         entry = entries[i]
@@ -74,28 +67,51 @@ def look(
             i += 1
         if len(members) == 1 and is_plain(entry) and entry.seq not in special and not conditions:
             groups.append(shown_whole(Group(seq, entry.turn, members), meter))
-            continue
+        else:
+            shows.show(members)
+    return Window(groups, shows.pending, shows.left_out, shows.stale)
+
+
+class _Looking:
+    """What a window comes to so far."""
+
+    def __init__(self, cut: Cut, meter: Meter, now: float, conditions: Sequence[Rule], newest: dict[str, int]) -> None:
+        self._mask, self._meter, self._now, self._conditions, self._newest = cut.mask, meter, now, conditions, newest
+        self.gone, self.pins = _members(cut.gone), frozenset(cut.pins)
+        self.clamps = {clamp.seq: clamp for clamp in cut.clamps}
+        self.last = 0
+        self.groups: list[Group] = []
+        self.pending: list[Group] = []
+        self.left_out: list[tuple[Entry, str]] = []
+        self.stale: list[tuple[int, str]] = []
+
+    def show(self, members: list[Entry]) -> None:
+        """Show one group: what of it the cut and the conditions leave, and what of that waits for nothing."""
+        kept = self._kept(members)
+        if not kept:
+            return
+        _outdate(kept, self._newest, self._now, self.stale)
+        group = Group(members[0].group, members[0].turn, kept)
+        group.last = members[-1].seq
+        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in kept)
+        if group.seq == self.last and _is_open(kept):
+            group.entries, held = _parted(kept)
+            self.pending.append(Group(held[0].seq, group.turn, held))
+            self.pending[-1].pending = True
+            if not group.entries:
+                return
+        fill(group, self._mask, self.clamps, self._meter, self.left_out)
+        if group.items:
+            self.groups.append(group)
+
+    def _kept(self, members: list[Entry]) -> list[Entry]:
+        gone, pins = self.gone, self.pins
         kept = [member for member in members if not member.erased]
         if gone and not gone.isdisjoint(member.seq for member in kept):
-            kept = without(kept, gone & {member.seq for member in kept}, left_out, BY_CUT)
-        if conditions and not any(member.pinned or member.seq in pins for member in kept):
-            kept = _meeting(kept, conditions, meter, left_out)
-        if not kept:
-            continue
-        _outdate(kept, newest, now, stale)
-        group = Group(seq, entry.turn, kept)
-        group.last = members[-1].seq
-        group.pinned = bool(pins) and any(member.seq in pins for member in kept)
-        if seq == last and _is_open(kept):
-            group.entries, held = _parted(kept)
-            pending.append(Group(held[0].seq, entry.turn, held))
-            pending[-1].pending = True
-            if not group.entries:
-                continue
-        fill(group, cut.mask, clamps, meter, left_out)
-        if group.items:
-            groups.append(group)
-    return Window(groups, pending, left_out, stale)
+            kept = without(kept, gone & {member.seq for member in kept}, self.left_out, BY_CUT)
+        if self._conditions and not any(member.pinned or member.seq in pins for member in kept):
+            kept = _meeting(kept, self._conditions, self._meter, self.left_out)
+        return kept
 
 
 def _members(ranges: Sequence[tuple[int, int]]) -> set[int]:
