@@ -11,7 +11,7 @@ from rich.text import Text
 
 from palimpsest import ConfigError
 from palimpsest.cli.app import Conflicting, OperationFailed, examples, expect_somebody, json_option, store_options
-from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 from palimpsest.cli.sessions import entry_json, print_entries
 
@@ -238,7 +238,7 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
     with open_memory(store, tenant) as memory:
         if session is not None:
             require(memory, session)
-        names = [session] if session is not None else _all(memory)
+        names = [session] if session is not None else [info.session for info in all_sessions(memory)]
         progress = console(stderr=True).status("verifying …") if on_terminal() else nullcontext()
         with progress:
             for name in names:
@@ -255,10 +255,3 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
     problems = [f"{line(name)}: {problem}" for name, one in found.items() for problem in one.problems]
     if problems:
         raise OperationFailed("\n".join(problems))
-
-
-def _all(memory: Any) -> list[str]:
-    names: list[str] = []
-    while more := memory.sessions(after=names[-1] if names else "", limit=1000):
-        names += [info.session for info in more]
-    return names

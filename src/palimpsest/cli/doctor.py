@@ -15,7 +15,7 @@ from rich.text import Text
 
 from palimpsest import PalimpsestError
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import open_memory, resolve
+from palimpsest.cli.opening import all_entries, all_sessions, open_memory, resolve
 from palimpsest.cli.output import clean, console, counted, print_json
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import model_names, table_source
@@ -141,15 +141,12 @@ def _store(store: str | None, tenant: str | None) -> str:
 def _sessions(store: str | None, tenant: str | None) -> str:
     """Read every entry of every session of the tenant."""
     sessions = entries = 0
-    after = ""
     with open_memory(store, tenant, create=True) as memory:
-        while infos := memory.sessions(after=after):
-            for info in infos:
-                chat, seq = memory.session(info.session, readonly=True), 0
-                while batch := chat.entries(after=seq, limit=512, rewound=True):
-                    if damaged := next((entry.seq for entry in batch if entry.damaged), None):
-                        where = f"entry {damaged} of session {info.session!r}"
-                        raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
-                    entries, seq = entries + len(batch), batch[-1].seq
-            sessions, after = sessions + len(infos), infos[-1].session
+        for info in all_sessions(memory):
+            sessions += 1
+            for entry in all_entries(memory.session(info.session, readonly=True), rewound=True):
+                entries += 1
+                if entry.damaged:
+                    where = f"entry {entry.seq} of session {info.session!r}"
+                    raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

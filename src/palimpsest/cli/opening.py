@@ -1,16 +1,16 @@
-"""Opening the store that the options name, and looking a session up in it."""
+"""Opening the store that the options name, looking a session up in it, and going through all that is there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
-from palimpsest import Keys, Memory, SessionInfo, SessionNotFound
+from palimpsest import Entry, Keys, Memory, Session, SessionInfo, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
 from palimpsest.cli.privacy import redactor
 from palimpsest.stores import file, sqlite
@@ -72,6 +72,21 @@ def require(memory: Memory, session: str) -> SessionInfo:
         hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
         text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
         raise Missing(text) from missing
+
+
+def all_sessions(memory: Memory) -> Iterator[SessionInfo]:
+    """Yield all sessions of the tenant, by id."""
+    after = ""
+    while page := memory.sessions(after=after):
+        yield from page
+        after = page[-1].session
+
+
+def all_entries(chat: Session, *, after: int = 0, at: int | None = None, rewound: bool = False) -> Iterator[Entry]:
+    """Yield all entries that `entries` returns, some at a time."""
+    while batch := chat.entries(after=after, limit=512, at=at, rewound=rewound):
+        yield from batch
+        after = batch[-1].seq
 
 
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,10 +14,8 @@ from rich.text import Text
 
 from palimpsest import Entry, Session, SessionInfo
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.opening import all_entries, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
-
-PAGE = 512
 
 
 @click.command("sessions", epilog=examples("palimpsest sessions", "palimpsest sessions --store chats.db --json"))
@@ -104,7 +102,7 @@ def show_command(
             return
         # Without erasures and clears the newest entry's seq is their number; with them it is larger.
         known = info.entries if at is None and not everything else limit
-        entries = _walk(chat, after=max(known - limit, 0), at=at)
+        entries = all_entries(chat, after=max(known - limit, 0), at=at)
         if everything:
             print_entries(entries, as_json=as_json, full=full)
             return
@@ -112,12 +110,6 @@ def show_command(
     print_entries(newest, as_json=as_json, full=full)
     if newest and newest[0].seq > 1 and not as_json:
         note(f"{counted(len(newest), 'entry')}, the newest; --all shows the whole log.")
-
-
-def _walk(chat: Session, after: int, at: int | None) -> Iterator[Entry]:
-    while batch := chat.entries(after=after, limit=PAGE, at=at):
-        yield from batch
-        after = batch[-1].seq
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:

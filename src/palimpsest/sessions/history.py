@@ -18,9 +18,10 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.resuming import Walk, left_out, standing
 from palimpsest.stores import Store
+from palimpsest.stores.paging import batches_of, entries_of
 
-BATCH = 512
-"""Entries read at once where a log is walked."""
+RECORDS = 4096
+"""Revisions whose records are read at once where all are."""
 
 When = int | str | Entry
 """A revision, or an entry (or its id) that is to be the newest."""
@@ -191,19 +192,17 @@ class History:
 
     async def records(self, head: Head) -> AsyncIterator[Record]:
         """Yield the records up to this head, oldest first, some at a time."""
-        after, most = 0, 8 * BATCH
+        after, most = 0, RECORDS
         while after < head.revision:
             before = min(after + most, head.revision) + 1
             found = await self._store.records(self._key, after=after, before=before)
             for record in found:
                 yield record
-            after, most = before - 1, 8 * BATCH if found else 2 * most  # an import may have left a wide gap
+            after, most = before - 1, RECORDS if found else 2 * most  # an import may have left a wide gap
 
-    async def entries(self, head: Head) -> AsyncIterator[Entry]:
+    def entries(self, head: Head) -> AsyncIterator[Entry]:
         """Yield every entry before this head, oldest first, some at a time."""
-        async for batch in self._batches(head.first_seq - 1, head.next_seq):
-            for entry in batch:
-                yield entry
+        return entries_of(self._store, self._key, [(head.first_seq, head.next_seq - 1)])
 
     async def _pinned(self, then: Head, records: Sequence[Record]) -> tuple[int, ...]:
         pinned = set(then.pinned)
@@ -216,13 +215,8 @@ class History:
         there = await self._store.fetch(self._key, sorted(pinned))
         return tuple(entry.seq for entry in there if not entry.erased and entry.seq < then.next_seq)
 
-    async def _batches(self, after: int, before: int) -> AsyncIterator[list[Entry]]:
-        while after + 1 < before:
-            batch = await self._store.read(self._key, after=after, before=before, limit=BATCH)
-            if not batch:
-                return
-            yield batch
-            after = batch[-1].seq
+    def _batches(self, after: int, before: int) -> AsyncIterator[list[Entry]]:
+        return batches_of(self._store, self._key, [(after + 1, before - 1)])
 
 
 def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:

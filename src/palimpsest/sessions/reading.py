@@ -21,9 +21,7 @@ from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
-
-BATCH = 512
-"""Entries read at once where a whole log is walked."""
+from palimpsest.stores.paging import batches_of, entries_of
 
 END = 2**32 - 1
 """Over every `seq`."""
@@ -149,15 +147,10 @@ class LogReader:
             )
         return found
 
-    async def walk(self, after: int = 0, *, rewound: bool = False) -> AsyncIterator[Entry]:
-        """Yield the log's entries, oldest first, a batch at a time; those taken back only with `rewound`."""
-        while True:
-            batch = await self.entries(after, BATCH, rewound=rewound)
-            for entry in batch:
-                yield entry
-            if len(batch) < BATCH:
-                return
-            after = batch[-1].seq
+    def walk(self, head: Head) -> AsyncIterator[Entry]:
+        """Yield the log's entries before this head, oldest first, some at a time, but for those taken back."""
+        where = spans.visible(head.rewound, 0, head.next_seq)
+        return entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
 
     async def active(self, head: Head, now: int) -> list[Entry]:
         """What compactions and the view's newest cut have kept, oldest first, less what expired or was superseded."""
@@ -196,7 +189,7 @@ class LogReader:
         """The whole log by interaction, oldest first."""
         found: list[Interaction] = []
         members: list[Entry] = []
-        async for entry in self.walk():
+        async for entry in self.walk(await self.head()):
             if members and entry.turn != members[0].turn:
                 found.append(_interaction(members, found))
                 members = []
@@ -208,26 +201,21 @@ class LogReader:
 
         With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
         """
-        counter, counted, after = self._options.counter, 0, 0
-        while True:
-            batch = await self._store.read(
-                self._options.key, after=after, limit=BATCH, counter=counter.name, uncounted=True
-            )
+        counter, counted = self._options.counter, 0
+        async for batch in batches_of(self._store, self._options.key, [(1, END)], counter=counter.name, uncounted=True):
             counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
             if counts and self._store.writable and stores:
                 await self._store.count(self._options.key, counter.name, counts)
             elif counts and self._store.writable:
                 await keep_counts(self._store, self._options.key, counter.name, counts)
             counted += len(counts)
-            if len(batch) < BATCH:
-                return counted
-            after = batch[-1].seq
+        return counted
 
-    async def _retained(self) -> int:
+    async def _retained(self, head: Head) -> int:
         """What all entries cost that are neither erased nor rewound, shown whole."""
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
         meter.exact = True
-        return sum([meter.cost(entry) async for entry in self.walk() if not entry.erased])
+        return sum([meter.cost(entry) async for entry in self.walk(head) if not entry.erased])
 
     async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
         """The session in numbers; what has not been counted yet is counted now.
@@ -248,7 +236,7 @@ class LogReader:
             active_entries=len(active),
             compressed_entries=head.entries - len(active),
             summaries=len((await self.compaction(head)).current),
-            total_tokens=await self._retained() + summary_tokens,
+            total_tokens=await self._retained(head) + summary_tokens,
             active_tokens=active_tokens,
             erased_entries=head.erased,
             rewound_entries=head.hidden,

@@ -19,8 +19,7 @@ from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.stores import Store
-
-BATCH = 512
+from palimpsest.stores.paging import batches_of
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +72,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
-    while seen < head.next_seq - 1:
-        batch = await store.read(options.key, after=seen, before=head.next_seq, limit=BATCH)
-        if not batch:
-            problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
-            break
+    async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
         for entry in batch:
             if entry.seq != seen + 1:
                 problems.append(f"entries {seen + 1} to {entry.seq - 1} are missing")
@@ -92,6 +87,8 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             if not gone:  # a plan covers what of a group is still there
                 covered_groups.setdefault(entry.group, set()).add(what == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
+    if seen < head.next_seq - 1:
+        problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
     problems += links.broken(head)
     if counts["erased"] != head.erased:

@@ -12,10 +12,8 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Store
 from palimpsest.stores.memory_log import NOWHERE, MemoryLog, shares
+from palimpsest.stores.paging import entries_of
 from palimpsest.stores.witness import NOBODY, Witness
-
-BATCH = 512
-"""Entries that are read at once below."""
 
 
 class Below(msgspec.Struct, frozen=True):
@@ -37,11 +35,8 @@ class Below(msgspec.Struct, frozen=True):
 
     async def graves(self, store: Store) -> set[int]:
         """The places of the session's tombstones that can be read."""
-        found, last = set[int](), 0
-        while batch := await store.read(self.key, after=last, limit=BATCH):
-            found |= {entry.seq for entry in batch if entry.erased and not entry.damaged}
-            last = batch[-1].seq
-        return found
+        entries = entries_of(store, self.key, [(1, self.next_seq - 1)])
+        return {entry.seq async for entry in entries if entry.erased and not entry.damaged}
 
 
 class Layer(MemoryLog):

@@ -24,10 +24,8 @@ from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.stores.answers import answered
+from palimpsest.stores.paging import batches_of
 from palimpsest.tokens.counter import TokenCounter
-
-BATCH = 512
-"""Entries read at once."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -165,18 +163,8 @@ class SnapshotReader:
 
     async def read(self, where: Iterable[Span]) -> list[Entry]:
         """Return the entries that lie there, oldest first, with their counts."""
-        found: list[Entry] = []
-        for low, high in where:
-            after = low - 1
-            while after < high:
-                batch = await self._store.read(
-                    self._options.key, after=after, before=high + 1, limit=BATCH, counter=self._options.counter.name
-                )
-                if not batch:
-                    break
-                found += batch
-                after = batch[-1].seq
-        return found
+        batches = batches_of(self._store, self._options.key, where, counter=self._options.counter.name)
+        return [entry async for batch in batches for entry in batch]
 
     def _counted(self, summary: Summary) -> Summary:
         """The summary with its figures by the session's counter: another's are never mixed with these."""

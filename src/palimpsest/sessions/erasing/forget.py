@@ -24,9 +24,7 @@ from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import SessionInfo, Store
-
-PAGE = 1000
-"""Sessions that are listed at once."""
+from palimpsest.stores.paging import sessions_of
 
 PASSES = 10
 """How often what others write meanwhile is gone through: all but the first time that is little."""
@@ -126,12 +124,7 @@ class Forgetting:
 
     async def _listed(self) -> list[SessionInfo]:
         """The tenant's sessions."""
-        found: list[SessionInfo] = []
-        while True:
-            page = await self._store.sessions(self._scope.tenant, after=found[-1].session if found else "", limit=PAGE)
-            found += page
-            if len(page) < PAGE:
-                return found
+        return [info async for info in sessions_of(self._store, self._scope.tenant)]
 
     # --- whole sessions
 

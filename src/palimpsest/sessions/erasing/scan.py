@@ -34,13 +34,14 @@ from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import Store
+from palimpsest.stores.paging import sessions_of
 from palimpsest.stores.rewriting import Rewritable
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
 
-PAGE, BATCH = 1000, 256
-"""Sessions, and entries, that are read at once."""
+BATCH = 256
+"""Entries that are read at once, or more: up to where a message of a provider ends."""
 
 PORTION = 4096
 """Entries and records that are rewritten in one step, about: they are in memory together."""
@@ -138,12 +139,7 @@ async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: boo
     if only is not None:
         branches = await scope.store.branches(scope.key(only)) if apply else []
         return [name for name in branches if name not in done]
-    found: list[str] = []
-    after = ""
-    while page := await scope.store.sessions(scope.tenant, after=after, limit=PAGE):
-        found += [one.session for one in page if one.session not in done]
-        after = page[-1].session
-    return found
+    return [one.session async for one in sessions_of(scope.store, scope.tenant) if one.session not in done]
 
 
 class _Seen(NamedTuple):

@@ -19,9 +19,7 @@ from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
 from palimpsest.stores import Store
-
-BATCH = 512
-"""Entries read at once."""
+from palimpsest.stores.paging import entries_of
 
 
 class Selection(Protocol):
@@ -159,20 +157,13 @@ def _named(seqs: Collection[int]) -> str:
     return f"{'entry' if len(seqs) == 1 else 'entries'} {spans.told(spans.of(seqs))}"
 
 
-async def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:
+def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:
     """Yield the log up to this head, what was rewound and tombstones included, with counts, some at a time.
 
     With `seen` what came behind that head.
     """
-    after = max(head.first_seq, seen.next_seq if seen is not None else 1) - 1
-    while after < head.next_seq - 1:
-        counter = options.counter.name
-        batch = await store.read(options.key, after=after, before=head.next_seq, limit=BATCH, counter=counter)
-        if not batch:
-            return
-        for entry in batch:
-            yield entry
-        after = batch[-1].seq
+    first = max(head.first_seq, seen.next_seq if seen is not None else 1)
+    return entries_of(store, options.key, [(first, head.next_seq - 1)], counter=options.counter.name)
 
 
 class _User:

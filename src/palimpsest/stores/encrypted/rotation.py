@@ -24,8 +24,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.store import EncryptedStore
-
-PAGE = 1000
+from palimpsest.stores.paging import sessions_of
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
@@ -75,7 +74,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
         return Rotated(key_id=store.markings.writing)
     own = store.markings.writing
     done, texts, damaged = set[SessionKey](), 0, list[StoreCorrupt]()
-    while left := [key async for key in _sessions(store, await store.tenants()) if key not in done]:
+    while left := [key async for key in _sessions(store) if key not in done]:
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
         for key in left:
             done.add(key)
@@ -102,10 +101,7 @@ def _still(store: EncryptedStore, own: str) -> None:
         raise Conflict("the change of keys", f"was overtaken by another one, to the key {now!r}: all comes under that")
 
 
-async def _sessions(store: Store, tenants: list[str]) -> AsyncIterator[SessionKey]:
-    for tenant in tenants:
-        after = ""
-        while page := await store.sessions(tenant, after=after, limit=PAGE):
-            for one in page:
-                yield SessionKey(tenant, one.session)
-            after = page[-1].session
+async def _sessions(store: EncryptedStore) -> AsyncIterator[SessionKey]:
+    for tenant in await store.tenants():
+        async for one in sessions_of(store, tenant):
+            yield SessionKey(tenant, one.session)

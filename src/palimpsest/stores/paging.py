@@ -1,0 +1,59 @@
+"""Going through a long log, or through many sessions: some at a time, so that memory holds no more than that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.log.spans import Span
+from palimpsest.stores import SessionInfo, Store
+
+BATCH = 512
+"""Entries read at once."""
+
+PAGE = 1000
+"""Sessions listed at once."""
+
+
+async def batches_of(
+    store: Store,
+    key: SessionKey,
+    where: Iterable[Span],
+    *,
+    counter: str | None = None,
+    uncounted: bool = False,
+) -> AsyncIterator[list[Entry]]:
+    """Yield the entries that lie in these spans, tombstones included, in their order, a batch at a time.
+
+    `counter` and `uncounted` are those of `Store.read`. Of a span that ends behind the log, what others add meanwhile
+    comes, too.
+    """
+    for low, high in where:
+        after = low - 1
+        while after < high:
+            batch = await store.read(
+                key, after=after, before=high + 1, limit=BATCH, counter=counter, uncounted=uncounted
+            )
+            if not batch:
+                break
+            yield batch
+            after = batch[-1].seq
+
+
+async def entries_of(
+    store: Store, key: SessionKey, where: Iterable[Span], *, counter: str | None = None
+) -> AsyncIterator[Entry]:
+    """Yield the same entry by entry."""
+    async for batch in batches_of(store, key, where, counter=counter):
+        for entry in batch:
+            yield entry
+
+
+async def sessions_of(store: Store, tenant: str) -> AsyncIterator[SessionInfo]:
+    """Yield the tenant's sessions by id. One that is made meanwhile comes if its id sorts behind those that came."""
+    after = ""
+    while page := await store.sessions(tenant, after=after, limit=PAGE):
+        for one in page:
+            yield one
+        after = page[-1].session
