@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,10 +20,12 @@ from palimpsest import (
     ConfigError,
     Entry,
     Erased,
+    Image,
     Memory,
     Query,
     Session,
     Summarize,
+    Text,
 )
 from palimpsest.testing import FakeClock
 from processes import Process, integrity, remains, together
@@ -231,6 +234,53 @@ def test_a_dry_run_says_what_would_go(memory: Memory) -> None:
     would, done = memory.forget(user=USER, dry_run=True), memory.forget(user=USER)
 
     assert (would.entries, would.sessions) == (done.entries, done.sessions) == (6, ("branch", "hers", "one"))
+
+
+def crowded(memory: Memory, clock: FakeClock, seed: int) -> None:
+    """Sessions with branches, summaries, pictures, rewinds and clears, in which a user says a word."""
+    chance = random.Random(seed)
+    sessions = [memory.session(name, counter=quarters) for name in ("one", "hers")]
+    for number in range(30):
+        session = chance.choice(sessions)
+        who = chance.choice([USER, "bob"]) if session.id != "hers" else USER
+        step = chance.randrange(12)
+        if step < 6:
+            talk(session, f"{chance.choice([WORD, 'kept'])} {number} " * chance.choice([1, 20]), user=who)
+        elif step == 6:
+            session.add_user_message([Text(text="see"), Image(source="https://example.org/a.png")], name=who)
+        elif step == 7 and len(sessions) < 6 and session.stats().revision:
+            sessions.append(session.fork(f"branch{number}"))
+        elif step in (8, 9):
+            session.compact(Summarize(interaction_keep=1))
+        elif step == 10 and session.stats().revision > 2:
+            session.rewind(to=max(1, session.stats().revision - 2))
+        elif step == 11 and not chance.randrange(3):
+            session.clear()
+        clock.advance(1)
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 40), marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "subject", [{"matches": WORD}, {"user": USER}, {"session": "one"}, {"tenant": "default"}], ids=str
+)
+def test_a_dry_run_says_what_the_run_then_does(
+    memory: Memory, clock: FakeClock, subject: dict[str, Any], seeds: range
+) -> None:
+    """Its figures are those of the same call without `dry_run`, but for what that makes anew; it tells nobody."""
+    heard: list[str] = []
+    memory.on("erased", lambda name, facts: heard.append(name) and None)
+    for seed in seeds:
+        memory.forget(tenant="default")
+        crowded(memory, clock, seed)
+        before = {info.session: (info.revision, memory.session(info.session).export()) for info in memory.sessions()}
+        heard.clear()
+
+        would, told = memory.forget(dry_run=True, **subject), list(heard)
+        after = {info.session: (info.revision, memory.session(info.session).export()) for info in memory.sessions()}
+        done = memory.forget(**subject)
+
+        assert (after, told) == (before, []), seed
+        assert would == msgspec.structs.replace(done, rebuilt=0, dry_run=True, remains=()), seed
 
 
 def test_progress_goes_to_the_end(memory: Memory) -> None:

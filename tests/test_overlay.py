@@ -280,6 +280,22 @@ def test_an_erasure_above_reaches_the_branches_made_above(below: Store) -> None:
     assert [made.text for made in drive(summaries(below, KEY)).values()] == ["first", "second"]
 
 
+def test_an_erasure_above_reaches_the_branches_that_were_joined(below: Store) -> None:
+    """Branches below that the overlay was told of share here what they share there; each has its own records."""
+    overlay = Overlay(below)
+    drive(overlay.join([KEY, OTHER]))
+    assert drive(overlay.branches(KEY)) == [OTHER.session]
+
+    drive(overlay.commit(OTHER, Change(kind="erase", reason="r", seqs=(2,))))
+
+    for key in (KEY, OTHER):
+        assert texts(overlay, key) == ["a", "", "c", "d"]
+        assert [made.text for made in drive(summaries(overlay, key)).values()] == ["first", ""]
+        assert texts(below, key) == ["a", "b", "c", "d"]
+    drive(overlay.commit(KEY, Change(kind="clear", reason="r")))
+    assert drive(overlay.branches(OTHER)) == []
+
+
 def test_a_window_costs_a_window(below: Store) -> None:
     """Of a long log below no more is read than is asked for, whatever was appended and erased above."""
     drive(below.append(KEY, said(*map(str, range(5_000)))))
@@ -300,6 +316,12 @@ def test_a_window_costs_a_window(below: Store) -> None:
 
     assert [entry.seq for entry in found] == list(range(5_005, 4_955, -1))
     assert [entry.seq for entry in found if entry.erased] == [5_001, 4_990]
+    assert len(read) <= 150
+    drive(overlay.commit(KEY, Change(kind="erase", reason="r", seqs=tuple(range(1, 3_001)))))
+    read.clear()
+
+    assert [entry.seq for entry in drive(overlay.read(KEY, limit=50)) if entry.erased] == list(range(1, 51))
+    drive(overlay.read(KEY, before=2_000, limit=50, newest_first=True))
     assert len(read) <= 150
 
 

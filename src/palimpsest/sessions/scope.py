@@ -53,6 +53,12 @@ class MemoryScope:
             self._derivations = Derivations(self.runner, self.store, self.tenant)
         return self._derivations
 
+    def over(self, store: Store) -> MemoryScope:
+        """The scope of the same memory over another store, of which no observer hears."""
+        scope = MemoryScope(self.tenant, self.runner, self.clock, self.gate)
+        scope.opened = store
+        return scope
+
     def key(self, session: str) -> SessionKey:
         """Return the key of this tenant's session."""
         return SessionKey(self.tenant, session)

@@ -16,6 +16,19 @@ from palimpsest.stores.paging import entries_of
 from palimpsest.stores.witness import NOBODY, Witness
 
 
+class Meant(msgspec.Struct, frozen=True):
+    """What an erasure means of a session below: entries, with all records, and the places of all tombstones where what
+    is counted is to be counted anew."""
+
+    entries: Sequence[Entry] = ()
+    records: Sequence[Record] = ()
+    graves: Collection[int] | None = None
+
+    def only(self, ids: Mapping[int, str]) -> Meant:
+        """The same of these entries alone, ids by `seq`: a branch may have others at their places."""
+        return Meant([entry for entry in self.entries if ids.get(entry.seq) == entry.id], self.records, self.graves)
+
+
 class Below(msgspec.Struct, frozen=True):
     """What of a session is read in the store below: `key`'s entries before `next_seq`, its records up to `revision`."""
 
@@ -32,6 +45,13 @@ class Below(msgspec.Struct, frozen=True):
             return []
         found = await store.fetch(self.key, seqs, ids, counter=counter)
         return [entry for entry in found if entry.seq < self.next_seq]
+
+    async def meant(self, store: Store, seqs: Iterable[int]) -> Meant:
+        """What an erasure of the entries at these places means."""
+        entries = await self.fetch(store, seqs, ())
+        records = await store.records(self.key, before=self.revision + 1) if self.revision else []
+        graves = await self.graves(store) if any(entry.damaged for entry in entries) else None
+        return Meant(entries, records, graves)
 
     async def graves(self, store: Store) -> set[int]:
         """The places of the session's tombstones that can be read."""
@@ -83,8 +103,7 @@ class Layer(MemoryLog):
         if other is self or other.family is not self.family:
             return False
         first = max(self.head.first_seq, other.head.first_seq)
-        same_below = self.below.key == other.below.key
-        return (same_below and first < min(self.below.next_seq, other.below.next_seq)) or shares(self, other)
+        return first < min(self.below.next_seq, other.below.next_seq) or shares(self, other)
 
     def tombstones(self, below: Iterable[int]) -> set[int]:
         """The places of all tombstones, of which these are there below."""

@@ -5,15 +5,15 @@ a branch of its own: what others append below is not seen, and what is written h
 Entries and records from before that moment are read below whenever they are asked for. So nothing is copied but what
 changes, and what is erased, cleared or deleted below is gone here, too.
 
-An erasure here reaches its session and the branches made here; other branches below are read as they are there. A
-sweep is of what was written here. Items are taken over, a namespace at a time, when one of them is first written;
-leases are the overlay's own.
+An erasure here reaches its session and the branches made here, and those below that `join` was told of; other branches
+below are read as they are there. A sweep is of what was written here. Items are taken over, a namespace at a time, when
+one of them is first written; leases are the overlay's own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from palimpsest.log.change import Change, Record, still_meant
@@ -22,7 +22,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
-from palimpsest.stores.layer import Below, Layer, counted
+from palimpsest.stores.layer import Below, Layer, Meant, counted
 from palimpsest.stores.memory import MemoryStore
 from palimpsest.stores.memory_log import shared
 
@@ -90,60 +90,57 @@ class Overlay(Store):
     ) -> Head:
         while True:
             was = await self._log(key)
-            entries: list[Entry] = []
-            records: list[Record] = []
-            graves: set[int] | None = None
+            found = dict[SessionKey, Meant]()
             if change.kind == "erase" and (change.silence or any(seq < was.below.next_seq for seq in change.seqs)):
-                last = max(other.below.revision for other in (was, *self._family(was).values()))
-                entries = await was.below.fetch(self._below, change.seqs, ())
-                records = await self._below.records(was.below.key, before=last + 1)
-                if any(entry.damaged for entry in entries):
-                    graves = await was.below.graves(self._below)
+                for name, other in {**self._family(was), key: was}.items():
+                    found[name] = await other.below.meant(self._below, change.seqs)
             with self._lock:
                 log = self._changing(key, was)
-                if log is None:
+                if log is None or (found and not self._family(was).keys() <= found.keys()):
                     continue
                 expected(key, log.head, expect_revision, expect_epoch, change.created)
                 if change.kind == "erase":
-                    below = {entry.seq: entry.id for entry in entries if entry.damaged or not entry.erased}
+                    old = found[key].entries if found else ()
+                    below = {entry.seq: entry.id for entry in old if entry.damaged or not entry.erased}
                     there = {seq: id for seq, id in below.items() if log.by_seq(seq) is None} | log.ids(change.seqs)
                     change = still_meant(log.head, change, there)
-                    meant = set(change.seqs)
-                    entries = [entry for entry in entries if entry.seq in meant]
-                return self._change(key, log, change, entries, records, graves)
+                    meant = {seq: there[seq] for seq in change.seqs}
+                    found = {name: one.only(meant) for name, one in found.items()}
+                return self._change(key, log, change, found)
 
     def _family(self, log: Layer) -> dict[SessionKey, Layer]:
         return {key: other for key, other in list(self._logs.items()) if other.family is log.family}
 
-    def _change(
-        self,
-        key: SessionKey,
-        log: Layer,
-        change: Change,
-        entries: Sequence[Entry] = (),
-        records: Sequence[Record] = (),
-        graves: Collection[int] | None = None,
-    ) -> Head:
-        """Apply a change to a session, of which `log` is a copy, an erasure to the branches made here, too.
+    def _change(self, key: SessionKey, log: Layer, change: Change, below: Mapping[SessionKey, Meant]) -> Head:
+        """Apply a change to a session, of which `log` is a copy, an erasure to its branches, too.
 
-        `graves` are the places of the tombstones below, where what is counted is to be counted anew.
+        `below` is what an erasure means of each, as it is there.
         """
 
         def change_in(log: Layer, change: Change, name: SessionKey) -> Head:
-            there = log.tombstones(graves) if graves is not None else None
-            return log.change(change, at, records, name, self.witness, there)
+            old = below.get(name, Meant())
+            there = log.tombstones(old.graves) if old.graves is not None else None
+            return log.change(change, at, old.records, name, self.witness, there)
 
         at, changed = self._clock(), {key: log}
         if change.kind == "erase":
             changed = {name: other.copy() for name, other in self._family(log).items()} | changed
-            for each in changed.values():
-                each.take(entries)
+            for name, each in changed.items():
+                each.take(below.get(name, Meant()).entries)
             for name, other in changed.items():
                 if seqs := shared(log, other, change.seqs):
                     change_in(other, of_branch(change, key, seqs), name)
         head = change_in(log, change, key)
         self._logs.update(changed)
         return head
+
+    async def join(self, keys: Iterable[SessionKey]) -> None:
+        """Know of sessions below, of which nothing was written here yet, that they share entries."""
+        family = object()
+        for key in keys:
+            log = (await self._log(key)).copy()
+            log.family = family
+            self._logs[key] = log
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         target = SessionKey(key.tenant, into)
@@ -189,7 +186,7 @@ class Overlay(Store):
         with self._lock:
             for key in [key for key in self._logs if tenant in (None, key.tenant)]:
                 if due := self._logs[key].due(now):  # unless it went with another branch
-                    self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due))
+                    self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due), {})
                     swept += len(due)
         return swept
 
@@ -216,8 +213,9 @@ class Overlay(Store):
             graves, counts = log.graves(after, before), log.counts.get(counter or "", {})
         end = below.next_seq if before is None else min(before, below.next_seq)
         old: list[Entry] = []
-        full = newest_first and limit is not None and len(here) >= limit and (not here or here[-1].seq >= end)
-        while after + 1 < end and not full:
+        if here and len(here) == limit:  # of what is below, nothing beyond the last of these is wanted
+            after, end = (max(after, here[-1].seq), end) if newest_first else (after, min(end, here[-1].seq))
+        while after + 1 < end:
             batch = await self._below.read(
                 below.key,
                 after=after,

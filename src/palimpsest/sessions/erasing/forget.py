@@ -8,22 +8,22 @@ until all branches are done with what came of it. So, after a kill, the same aga
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 
 from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log import spans
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.privacy.mentions import Mentions, finder, summary_mentions
+from palimpsest.log.head import Head
+from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.query import Query
-from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery, Selection
+from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import SessionInfo, Store
+from palimpsest.stores.overlay import Overlay
 from palimpsest.stores.paging import sessions_of
 
 PASSES = 10
@@ -71,7 +71,7 @@ async def forget(
     elif user is not None or matches is not None:
         query = Query(user=user, text=matches)
     mentions = finder(query.text) if query is not None and query.text is not None else None
-    forgetting = Forgetting(scope, checked_reason(scope.gate, reason, mentions), dry_run, progress or _nobody)
+    forgetting = Forgetting(scope, checked_reason(scope.gate, reason, mentions), progress or _nobody, dry_run=dry_run)
     if session is not None:
         done = await forgetting.session(session)
     elif query is not None:
@@ -106,68 +106,21 @@ class Picked:
         return [entry for entry in found if not entry.erased]
 
 
-class Forgetting:
-    """One run over sessions of a memory."""
+class FamilyEraser:
+    """Erases in sessions that share entries. In a dry run nobody is told, and no summary is made anew."""
 
-    def __init__(self, scope: MemoryScope, reason: str, dry_run: bool, progress: Progress) -> None:
+    def __init__(self, scope: MemoryScope, reason: str, *, dry_run: bool) -> None:
         self._scope, self._store = scope, scope.store
-        self._reason, self._dry_run, self._progress = reason, dry_run, progress
+        self._reason, self._dry_run = reason, dry_run
 
-    def _key(self, name: str) -> SessionKey:
-        return self._scope.key(name)
+    def _session(self, name: str) -> SessionScope:
+        options = Options(self._scope.key(name), persistence="ephemeral" if self._dry_run else "incremental")
+        return SessionScope(self._scope, options, self._store)
 
     def _eraser(self, name: str) -> Eraser:
-        return Eraser(SessionScope(self._scope, self._options(name)))
+        return Eraser(self._session(name))
 
-    def _options(self, name: str) -> Options:
-        return Options(self._key(name))
-
-    async def _listed(self) -> list[SessionInfo]:
-        """The tenant's sessions."""
-        return [info async for info in sessions_of(self._store, self._scope.tenant)]
-
-    # --- whole sessions
-
-    async def session(self, name: str) -> Erased:
-        """Forget a session: its entries go wherever they are shared, then it is deleted."""
-        if self._dry_run:
-            found = await self._found(name, SelectedAll())
-            there = await self._store.head(self._key(name)) is not None
-            return await self._would({name: found}, None, deleted=[name] if there else [])
-        done, lost = await self._removed(name, everywhere=True)
-        self._progress(1, 1)
-        return done + Erased(rebuilt=await self._eraser(name).rebuild(lost, None))
-
-    async def everything(self) -> Erased:
-        """Forget the tenant: all sessions, then all items."""
-        done, gone = Erased(), 0
-        for _ in range(PASSES):
-            names = [info.session for info in await self._listed()]
-            if not names:
-                break
-            if self._dry_run:
-                return done + await self._everything_there(names)
-            for name in names:
-                more, _ = await self._removed(name, everywhere=False)
-                done, gone = done + more, gone + 1
-                self._progress(gone, max(gone, len(names)))
-        else:
-            done += Erased(remains=(BUSY,))
-        return done + await self._items()
-
-    async def _everything_there(self, names: list[str]) -> Erased:
-        """What would go of these sessions, which are all."""
-        done = await self._items()
-        async for family, passed in self._families(names):
-            found = {name: await self._found(name, SelectedAll()) for name in family}
-            done += await self._would(found, None, deleted=family)
-            self._progress(passed, len(names))
-        return done
-
-    async def _items(self) -> Erased:
-        return Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
-
-    async def _removed(self, name: str, *, everywhere: bool) -> tuple[Erased, Lost]:
+    async def removed(self, name: str, *, everywhere: bool) -> Erased:
         """Delete a session, with what others add meanwhile; before that, `everywhere`, erase what branches share of it.
 
         Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
@@ -176,7 +129,7 @@ class Forgetting:
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
         for last in range(PASSES):
-            head = await self._store.head(self._key(name))
+            head = await self._store.head(self._scope.key(name))
             if head is None:
                 break
             more = await self._deleted(name, head, certainly=last == PASSES - 1)
@@ -184,15 +137,15 @@ class Forgetting:
                 done += more
                 break
         lost.pop(name, None)
-        return done, lost
+        return done + await self._rebuilt(name, lost, None)
 
     async def _emptied(self, name: str) -> Erased:
         """Delete a session if nothing is left of it, by what forgetting a user has erased."""
         for _ in range(PASSES):
-            head = await self._store.head(self._key(name))
+            head = await self._store.head(self._scope.key(name))
             if head is None or head.entries + head.hidden:
                 break
-            if not any(record.detail.get(MARK) is True for record in await self._store.records(self._key(name))):
+            if not any(record.detail.get(MARK) is True for record in await self._store.records(self._scope.key(name))):
                 break
             done = await self._deleted(name, head)
             if done is not None:
@@ -204,7 +157,7 @@ class Forgetting:
 
         With `certainly` that goes, too.
         """
-        session = SessionScope(self._scope, self._options(name))
+        session = self._session(name)
         found = await SelectedAll().find(self._store, session.options, head)
         own = await self._alone(name, found)
         async with session.drop_derived(None) as unmade:
@@ -222,41 +175,13 @@ class Forgetting:
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
         """Those of these entries that no other session shares."""
-        for branch in await self._store.branches(self._key(name)) if found else ():
-            there = await self._store.fetch(self._key(branch), ids=[entry.id for entry in found])
+        for branch in await self._store.branches(self._scope.key(name)) if found else ():
+            there = await self._store.fetch(self._scope.key(branch), ids=[entry.id for entry in found])
             shared = {entry.id for entry in there}
             found = [entry for entry in found if entry.id not in shared]
         return found
 
-    # --- what meets a query
-
-    async def matching(self, query: Query, *, whole: bool) -> Erased:
-        """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
-        done, choices, seen = Erased(), dict[str, SelectedByQuery](), dict[str, Head]()
-        for number in range(1 if self._dry_run else PASSES):
-            todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
-            more = Erased()
-            async for family, passed in self._families(todo):
-                more += await self._forgotten(family, query, choices, seen, whole=whole)
-                self._progress(passed, len(todo))
-            done += more
-            if number and not more:
-                break
-        else:
-            done += Erased(remains=() if self._dry_run else (BUSY,))
-        unread = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
-        return done + Erased(remains=tuple(told for each in unread for told in each))
-
-    async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
-        """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
-        behind: set[str] = set()
-        for name in names:
-            if name not in behind:
-                family = [name, *await self._store.branches(self._key(name))]
-                behind.update(family)
-                yield family, len(behind.intersection(names))
-
-    async def _forgotten(
+    async def forgotten(
         self,
         family: list[str],
         query: Query,
@@ -265,7 +190,7 @@ class Forgetting:
         *,
         whole: bool,
     ) -> Erased:
-        """Forget what meets a query in sessions that share entries.
+        """Forget what meets a query in these sessions; with `whole` those in which nothing else is left are deleted.
 
         `seen` are the heads up to which they were looked at before, each with its choice, and become those of now.
         """
@@ -273,17 +198,14 @@ class Forgetting:
         for name in family:
             selection, head = (
                 choices.setdefault(name, SelectedByQuery(query)),
-                await self._store.head(self._key(name)) or Head(),
+                await self._store.head(self._scope.key(name)) or Head(),
             )
             before = seen.get(name)
-            if before is not None and await since(self._store, self._key(name), before, head) is None:
+            if before is not None and await since(self._store, self._scope.key(name), before, head) is None:
                 before = None
-            found[name] = await selection.find(self._store, self._options(name), head, before)
+            found[name] = await selection.find(self._store, self._session(name).options, head, before)
             seen[name] = head
         mentions = choices[family[0]].mentions
-        if self._dry_run:
-            emptied = [name for name in family if whole and found[name] and await self._holds(name, len(found[name]))]
-            return await self._would(found, mentions, deleted=emptied)
         own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
         steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
         steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found.items()]
@@ -296,41 +218,89 @@ class Forgetting:
             if more := await self._emptied(name):
                 done += more
                 lost.pop(name, None)
-        return done + Erased(rebuilt=await self._eraser(family[0]).rebuild(lost, mentions))
+        return done + await self._rebuilt(family[0], lost, mentions)
 
-    async def _holds(self, name: str, number: int) -> bool:
-        """Whether a session that is there has so many entries that are no tombstones."""
-        head = await self._store.head(self._key(name))
-        return head is not None and head.entries + head.hidden == number
+    async def _rebuilt(self, name: str, lost: Lost, mentions: Mentions | None) -> Erased:
+        """Make anew what was lost; in a dry run only what would go is told."""
+        if self._dry_run or not lost:
+            return Erased()
+        return Erased(rebuilt=await self._eraser(name).rebuild(lost, mentions))
 
-    # --- what would go
 
-    async def _found(self, name: str, selection: Selection) -> list[Entry]:
-        return await selection.find(self._store, self._options(name), await self._store.head(self._key(name)) or Head())
+class Forgetting:
+    """One run over sessions of a memory."""
 
-    async def _would(
-        self, found: dict[str, list[Entry]], mentions: Mentions | None, *, deleted: Iterable[str]
-    ) -> Erased:
-        """What would go of sessions that share entries."""
-        entries = {entry.id: entry for each in found.values() for entry in each}
-        withdrawn = 0
-        family = dict(found)
-        for name, each in found.items():
-            for branch in await self._eraser(name).sharing(each):
-                family.setdefault(branch, [])
-        for name in family.keys() - set(deleted):
-            there = await self._store.fetch(self._key(name), ids=list(entries)) if entries else []
-            gone = spans.of(entry.seq for entry in there)
-            shown = await self._eraser(name).summaries(name)
-            withdrawn += sum(
-                bool(spans.common(made.covers, gone)) or (mentions is not None and summary_mentions(made, mentions))
-                for made in shown
-            )
-        shared = {name for name in family for other, each in found.items() if name != other and each}
-        return Erased(
-            entries=len(entries),
-            branches=tuple(sorted(shared - set(deleted))) if entries else (),
-            sessions=tuple(sorted(deleted)),
-            withdrawn=withdrawn,
-            media=sum(map(media_in, entries.values())),
-        )
+    def __init__(self, scope: MemoryScope, reason: str, progress: Progress, *, dry_run: bool) -> None:
+        self._scope, self._store = scope, scope.store
+        self._reason, self._progress, self._dry_run = reason, progress, dry_run
+
+    async def _listed(self) -> list[SessionInfo]:
+        """The tenant's sessions."""
+        return [info async for info in sessions_of(self._store, self._scope.tenant)]
+
+    async def _family(self, name: str) -> list[str]:
+        """A session, with those that share entries with it."""
+        return [name, *await self._store.branches(self._scope.key(name))]
+
+    async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
+        """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
+        behind: set[str] = set()
+        for name in names:
+            if name not in behind:
+                family = await self._family(name)
+                behind.update(family)
+                yield family, len(behind.intersection(names))
+
+    async def _eraser(self, family: list[str]) -> FamilyEraser:
+        """What erases in these sessions, which share entries: in a dry run in an overlay, so that nothing stays."""
+        scope = self._scope
+        if self._dry_run:
+            overlay = Overlay(self._store, scope.clock)
+            await overlay.join([scope.key(name) for name in family])
+            scope = scope.over(overlay)
+        return FamilyEraser(scope, self._reason, dry_run=self._dry_run)
+
+    async def session(self, name: str) -> Erased:
+        """Forget a session: its entries go wherever they are shared, then it is deleted."""
+        eraser = await self._eraser(await self._family(name))
+        done = await eraser.removed(name, everywhere=True)
+        self._progress(1, 1)
+        return done
+
+    async def everything(self) -> Erased:
+        """Forget the tenant: all sessions, then all items."""
+        done, gone = Erased(), 0
+        for _ in range(1 if self._dry_run else PASSES):
+            names = [info.session for info in await self._listed()]
+            if not names:
+                break
+            async for family, _ in self._families(names):
+                eraser = await self._eraser(family)
+                for name in family:
+                    done += await eraser.removed(name, everywhere=False)
+                    gone += 1
+                    self._progress(gone, max(gone, len(names)))
+        else:
+            done += self._busy()
+        return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+
+    async def matching(self, query: Query, *, whole: bool) -> Erased:
+        """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
+        done, choices, seen = Erased(), dict[str, SelectedByQuery](), dict[str, Head]()
+        for number in range(1 if self._dry_run else PASSES):
+            todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
+            more = Erased()
+            async for family, passed in self._families(todo):
+                more += await (await self._eraser(family)).forgotten(family, query, choices, seen, whole=whole)
+                self._progress(passed, len(todo))
+            done += more
+            if number and not more:
+                break
+        else:
+            done += self._busy()
+        unread = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
+        return done + Erased(remains=tuple(told for each in unread for told in each))
+
+    def _busy(self) -> Erased:
+        """What remains after so many passes; a dry run is one."""
+        return Erased(remains=() if self._dry_run else (BUSY,))
