@@ -1,8 +1,14 @@
-"""When an entry was fetched last, and how often: kept beside the log, like counts of tokens."""
+"""When an entry was fetched last, and how often: kept beside the log, like counts of tokens.
+
+Both are figures of an entry, and so they go when the entry is erased and when its session is cleared, deleted or
+replaced, in that step. An item of the session would outlive a kill between two steps, under the session's name, and
+would be written whole with every fetch. "When" takes two figures, packed into one that is written at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from palimpsest.log.entry import Entry
@@ -14,7 +20,10 @@ if TYPE_CHECKING:
     from palimpsest.transfer.writing import Access
 
 ACCESSES = "palimpsest:accesses"
-"""The name under which a store keeps, like a count of tokens, when an entry was fetched last."""
+"""The name under which a store keeps, like a count of tokens, when an entry was fetched last.
+
+The upper half of the figure is how many fetches there were before it, the lower one the `next_seq` of then.
+"""
 
 FETCHES = "palimpsest:fetches"
 """The name under which it keeps how often an entry was fetched; their sum is what of the access clock is no append."""
@@ -22,22 +31,51 @@ FETCHES = "palimpsest:fetches"
 
 async def accessed(store: Store, options: Options, entry: Entry) -> None:
     """Remember that an entry was fetched: best effort, as a count is."""
-    head, fetches = await store.head(options.key) or Head(), named_of(FETCHES, options.key)
+    head, fetches = await store.head(options.key) or Head(), _own(FETCHES, options.key)
     _, before = await store.tally(options.key, fetches)
     (own,) = await store.fetch(options.key, [entry.seq], counter=fetches) or [entry]
     await keep_counts(store, options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
-    await keep_counts(store, options.key, named_of(ACCESSES, options.key), {entry.seq: before << 32 | head.next_seq})
+    await keep_counts(store, options.key, _own(ACCESSES, options.key), {entry.seq: before << 32 | head.next_seq})
+
+
+async def access_times(
+    store: Store, key: SessionKey, head: Head, active: Sequence[Entry]
+) -> tuple[dict[int, int], int]:
+    """Return when these entries were accessed, and the clock: appended, fetched, or named by a later result."""
+    kept = await _kept(store, key, _own(ACCESSES, key), active[0].seq - 1) if active else {}
+    stamps = sorted((stamp >> 32, stamp & (2**32 - 1), seq) for seq, stamp in kept.items())
+    accessed: dict[int, int] = {}
+    done = 0
+    by_id = {entry.id: entry.seq for entry in active}
+    for entry in active:
+        while done < len(stamps) and stamps[done][1] <= entry.seq:
+            done += 1  # so many fetches came before this entry was appended
+        accessed[entry.seq] = entry.seq + done
+    for entry in active:
+        if entry.kind == "tool_result":
+            for seq in _mentioned(entry.text, by_id):
+                accessed[seq] = max(accessed[seq], accessed[entry.seq])
+    for i, (_, next_seq, seq) in enumerate(stamps):
+        if seq in accessed:
+            accessed[seq] = max(accessed[seq], next_seq + i)
+    return accessed, head.next_seq - 1 + len(stamps)
+
+
+def _mentioned(text: str, ids: Mapping[str, int]) -> list[int]:
+    """The entries whose ids stand in a text."""
+    found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
+    return [ids[id] for id in found if id in ids]
 
 
 async def inherited(store: Store, options: Options, branch: Options) -> None:
     """Let a new branch know of what was fetched in the session that it branches off."""
     for name in (FETCHES, ACCESSES):
-        await _keep(store, branch.key, name, await _kept(store, branch.key, named_of(name, options.key)))
+        await _keep(store, branch.key, name, await _kept(store, branch.key, _own(name, options.key)))
 
 
 async def access_order(store: Store, key: SessionKey) -> list[Access]:
     """Return which entries were fetched, when and how often, for an export; `restore_accesses` takes it back."""
-    stamps, fetches = [await _kept(store, key, named_of(name, key)) for name in (ACCESSES, FETCHES)]
+    stamps, fetches = [await _kept(store, key, _own(name, key)) for name in (ACCESSES, FETCHES)]
     return [(seq, stamp, fetches.get(seq, 1)) for seq, stamp in sorted(stamps.items())]
 
 
@@ -47,23 +85,18 @@ async def restore_accesses(store: Store, key: SessionKey, accesses: Sequence[Acc
     await _keep(store, key, ACCESSES, {seq: stamp for seq, stamp, _ in accesses})
 
 
-async def _kept(store: Store, key: SessionKey, name: str) -> dict[int, int]:
-    """The figures kept under a name, by seq; the log is read only where there are any."""
+async def _kept(store: Store, key: SessionKey, name: str, after: int = 0) -> dict[int, int]:
+    """The figures kept under a name, by seq, behind a place; the log is read only where there are any."""
     if not (await store.tally(key, name))[0]:
         return {}
-    return {one.seq: one.tokens for one in await store.read(key, counter=name) if one.tokens is not None}
+    return {one.seq: one.tokens for one in await store.read(key, after=after, counter=name) if one.tokens is not None}
 
 
 async def _keep(store: Store, key: SessionKey, name: str, figures: dict[int, int]) -> None:
     if figures:
-        await keep_counts(store, key, named_of(name, key), figures)
+        await keep_counts(store, key, _own(name, key), figures)
 
 
-def named_of(name: str, key: SessionKey) -> str:
+def _own(name: str, key: SessionKey) -> str:
     """The name of a session's own figures: those of entries that branches share are shared by name."""
     return f"{name}:{key.session}"
-
-
-def unpacked(stamp: int) -> tuple[int, int]:
-    """Of an access how many fetches there were before it, and the `next_seq` of then."""
-    return stamp >> 32, stamp & (2**32 - 1)

@@ -46,7 +46,7 @@ def exported(
 ) -> dict[str, Any]:
     """Return the session as JSON values; `import_session` takes them back.
 
-    `accesses` say which entries were fetched (`palimpsest.sessions.compacting.snapshot`). `summaries` are those that
+    `accesses` say which entries were fetched (`palimpsest.sessions.accesses`). `summaries` are those that
     the records hold, for readers: an import takes them from there.
     """
     made = [record.compaction.summary for record in records if record.compaction is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,7 +18,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.accesses import ACCESSES, named_of, unpacked
+from palimpsest.sessions.accesses import access_times
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Store, compaction_of, keep_counts
@@ -108,7 +107,7 @@ class SnapshotReader:
         loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
         old = await self.read(spans.minus(loose, head.rewound))
         summaries = await self.summaries(state)
-        accessed, clock = await self._accesses(head, active)
+        accessed, clock = await access_times(self._store, self._options.key, head, active)
 
         def made() -> Snapshot:
             return Snapshot(
@@ -197,29 +196,6 @@ class SnapshotReader:
             for turn, members in found
         )
 
-    async def _accesses(self, head: Head, active: Sequence[Entry]) -> tuple[dict[int, int], int]:
-        """When entries were accessed, and the clock: appended, fetched, or named by a later result."""
-        stamps: list[tuple[int, int, int]] = []
-        name = named_of(ACCESSES, self._options.key)
-        if active and (await self._store.tally(self._options.key, name))[0]:
-            stamped = await self._store.read(self._options.key, after=active[0].seq - 1, counter=name)
-            stamps = sorted((*unpacked(entry.tokens), entry.seq) for entry in stamped if entry.tokens is not None)
-        accessed: dict[int, int] = {}
-        done = 0
-        by_id = {entry.id: entry.seq for entry in active}
-        for entry in active:
-            while done < len(stamps) and stamps[done][1] <= entry.seq:
-                done += 1  # so many fetches came before this entry was appended
-            accessed[entry.seq] = entry.seq + done
-        for entry in active:
-            if entry.kind == "tool_result":
-                for seq in _named(entry.text, by_id):
-                    accessed[seq] = max(accessed[seq], accessed[entry.seq])
-        for i, (_, next_seq, seq) in enumerate(stamps):
-            if seq in accessed:
-                accessed[seq] = max(accessed[seq], next_seq + i)
-        return accessed, head.next_seq - 1 + len(stamps)
-
 
 def fence(shell: Summary, counter: TokenCounter, weigh: Callable[[Summary], int]) -> int:
     """What a context adds to the text of a summary, about: of one that is this one but for its text."""
@@ -251,12 +227,6 @@ def _show(group: Group, mask: int, head: Head, meter: Meter, cut: Cut | None) ->
 def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
     newest = head.contexts.get(entry.name, (0,))[0] if entry.kind == "context" and entry.name else 0
     return newest > entry.seq or spans.within(cut.gone, entry.seq)
-
-
-def _named(text: str, ids: Mapping[str, int]) -> list[int]:
-    """The entries whose ids stand in a text."""
-    found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
-    return [ids[id] for id in found if id in ids]
 
 
 def is_complete(groups: Sequence[Group]) -> bool:
