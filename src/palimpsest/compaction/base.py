@@ -7,12 +7,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from palimpsest.compaction import Snapshot, checking
+from palimpsest.compaction import Snapshot
 from palimpsest.compaction.selecting import part
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.cut import Room
 from palimpsest.errors import ConfigError
+from palimpsest.log import values
 
 KEEP = 2
 """Interactions that a strategy keeps unless it is told."""
@@ -25,7 +26,7 @@ class Triggered(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
     def __post_init__(self) -> None:
-        checking.text("name", self.name, none=False)
+        values.text("name", self.name, none=False)
         if not isinstance(self.triggers, Triggers):
             raise ConfigError("triggers", self.triggers, "a Triggers")
 
@@ -56,7 +57,7 @@ class Summarizing(Triggered, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)
-        checking.style(self.style)
+        self.style.check()
 
     @property
     def summarizes(self) -> bool:
@@ -88,9 +89,9 @@ class Limited(Protocol):
 def check_limits(strategy: Limited) -> None:
     """Check limits and low water; `Triggers.threshold` is from then on a share of the strategy's own limits."""
     assert isinstance(strategy, msgspec.Struct), "strategies with limits are structs of ours"
-    checking.share("low_water", strategy.low_water, one=False)
-    checking.whole("max_tokens", strategy.max_tokens, 1, none=True)
-    checking.whole("max_messages", strategy.max_messages, 1, none=True)
+    values.share("low_water", strategy.low_water, one=False)
+    values.whole("max_tokens", strategy.max_tokens, 1, none=True)
+    values.whole("max_messages", strategy.max_messages, 1, none=True)
     triggers = strategy.triggers
     if triggers.threshold is not None and strategy.low_water >= triggers.threshold:
         raise ConfigError("low_water", strategy.low_water, f"a share under the threshold, {triggers.threshold}")
@@ -102,7 +103,7 @@ def check_limits(strategy: Limited) -> None:
 
 def check_keep(keep: int, triggers: Triggers) -> None:
     """Check how many interactions are kept: fewer than the number that alone makes the strategy run."""
-    checking.whole("interaction_keep", keep)
+    values.whole("interaction_keep", keep)
     quantity = triggers.interaction_threshold_qty or 0
     if triggers.enabled == ("interaction_threshold_qty",) and keep >= quantity:
         raise ConfigError(

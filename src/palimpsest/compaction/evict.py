@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import Triggered, check_keep, check_limits, low
 from palimpsest.compaction.selecting import cost, count, has_news, is_fixed, outside, spans_of
 from palimpsest.context.cut import Room
 from palimpsest.context.groups import Group
+from palimpsest.log import values
 
 
 class _Evicting(Triggered, frozen=True, kw_only=True):
@@ -31,7 +32,7 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
         Triggered.__post_init__(self)
         check_limits(self)
         check_keep(self.interaction_keep, self.triggers)
-        checking.whole("recent_tokens", self.recent_tokens, none=True)
+        values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def leaving(self, snapshot: Snapshot) -> list[Group]:
         """Return the groups that may leave, oldest first."""

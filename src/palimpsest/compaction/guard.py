@@ -10,6 +10,7 @@ from palimpsest.context.groups import Group
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
+from palimpsest.log.values import is_whole
 
 _TAKING = ("cover", "evict", "erase")
 
@@ -50,14 +51,10 @@ def _are_spans(where: object) -> bool:
         return False
     pairs: list[Span] = []
     for pair in where:
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_whole, pair)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_whole, pair)):
             return False
         pairs.append((pair[0], pair[1]))
     return spans.astray(pairs, 1, 2**63) is None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
@@ -66,10 +63,10 @@ def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if not isinstance(fold, tuple | list) or len(set(fold)) != len(fold) or not set(fold) <= set(current):
         yield "fold", f"revisions of current summaries, each once: {current}"
     for field, least in (("summary_tokens", int(bool(plan.cover or fold))), ("summary_most", 0)):
-        if not _is_whole(getattr(plan, field)) or getattr(plan, field) < least:
+        if not is_whole(getattr(plan, field), least):
             yield field, f"a whole number of at least {least}"
     newest = snapshot.groups[-1].seq if snapshot.groups else 0
-    if not _is_whole(plan.mask) or not 0 <= plan.mask <= newest:
+    if not is_whole(plan.mask) or not 0 <= plan.mask <= newest:
         yield "mask", f"a seq up to that of the newest active group, {newest}"
 
 

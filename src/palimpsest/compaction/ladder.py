@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import KEEP, check_keep, check_limits, low
 from palimpsest.compaction.evict import described
 from palimpsest.compaction.mask import mask_step, masked, superseded, superseded_step, watermark
@@ -27,6 +27,7 @@ from palimpsest.compaction.selecting import (
 from palimpsest.compaction.summarize import Proportional, covering
 from palimpsest.context.cut import Room
 from palimpsest.context.groups import Group, by_interaction
+from palimpsest.log import values
 
 
 class Ladder(Proportional, frozen=True, kw_only=True):
@@ -51,8 +52,8 @@ class Ladder(Proportional, frozen=True, kw_only=True):
         Proportional.__post_init__(self)
         check_limits(self)
         check_keep(self.interaction_keep, self.triggers)
-        checking.whole("recent_tokens", self.recent_tokens, none=True)
-        checking.switch("summarize", self.summarize)
+        values.whole("recent_tokens", self.recent_tokens, none=True)
+        values.switch("summarize", self.summarize)
 
     @property
     def summarizes(self) -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from palimpsest.compaction import Strategy, checking
+from palimpsest.compaction import Strategy
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
 from palimpsest.runtime.registry import Registry
 
 NAMES = {
@@ -166,7 +167,7 @@ def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strat
 def _alquimia(block: dict[str, Any], where: str) -> Strategy:
     name = block.pop("long_term_memory_id")
     with _within(where):
-        checking.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
+        values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
     name = _ALIASES.get(name, name)
     for key in _LATER if name == "summarizer" else ():
         value = block.pop(key, None)
@@ -181,7 +182,7 @@ def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
         raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(str(name), FLUSHES))
     threshold = block.pop("summarize_threshold", FULL["threshold"])
     with _within(where):
-        checking.share("summarize_threshold", threshold)
+        values.share("summarize_threshold", threshold)
         if "threshold" in block:
             raise ConfigError("threshold", block["threshold"], "nothing beside summarize_threshold, which is the same")
         if name != "hybrid_summary":
@@ -193,9 +194,9 @@ def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
 def _ignore(block: dict[str, Any], name: str, where: str, warnings: list[str]) -> None:
     """Check and leave out what only `hybrid_summary` heeds."""
     if "summary_tokens" in block:
-        checking.whole("summary_tokens", block["summary_tokens"], 1)
+        values.whole("summary_tokens", block["summary_tokens"], 1)
     if "summarize_oldest_percent" in block:
-        checking.share("summarize_oldest_percent", block["summarize_oldest_percent"])
+        values.share("summarize_oldest_percent", block["summarize_oldest_percent"])
     for key in ("summary_tokens", "summarize_oldest_percent"):
         if key in block:
             del block[key]
@@ -211,7 +212,7 @@ def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
     known = signature(target).parameters
     options = _with_triggers(options, known, where)
     if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
-        _check_keys(options, [*known, *_RULES] if "triggers" in known else [*known], where)
+        values.known(where, options, [*known, *_RULES] if "triggers" in known else [*known], inside=True)
     for name, parameter in known.items():
         if parameter.default is Parameter.empty and name not in options and parameter.kind in _NAMED:
             raise ConfigError(f"{where}.{name}", None, "a value: there is no default for it")
@@ -236,17 +237,11 @@ def _with_triggers(options: dict[str, Any], known: Mapping[str, Parameter], wher
             return rest
     else:
         place, rules = f"{where}.triggers", {str(key): value for key, value in given.items()}
-        _check_keys(rules, _RULES, place)
+        values.known(place, rules, _RULES, inside=True)
     if given is not None and (flat or not isinstance(given, Mapping)):
         raise ConfigError(f"{where}.triggers", given, "a Triggers or a mapping, and no rules beside it")
     with _within(place):
         return {**rest, "triggers": Triggers(**rules)}
-
-
-def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}.{key}", key, ", ".join(known), nearest=nearest(key, known))
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import Triggered, check_keep
 from palimpsest.compaction.selecting import Recent, cost, is_fixed, loose, recent, spans_of
 from palimpsest.context.groups import Group
 from palimpsest.formats.wording import is_maskable, mask_tokens
+from palimpsest.log import values
 
 
 class MaskResults(Triggered, frozen=True, kw_only=True):
@@ -24,8 +25,8 @@ class MaskResults(Triggered, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)
         check_keep(self.interaction_keep, self.triggers)
-        checking.whole("recent_entries", self.recent_entries, none=True)
-        checking.whole("recent_tokens", self.recent_tokens, none=True)
+        values.whole("recent_entries", self.recent_entries, none=True)
+        values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return up to where results are masked."""

@@ -6,6 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
+
+MAX_LOOPS = 10
+"""Passes of Chain of Density at most."""
+
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
     """How a strategy wants its summaries made.
@@ -21,3 +27,16 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     prompt_template: str | None = None
     on_failure: Literal["keep", "heuristic"] = "heuristic"
     rebuild_every: int = 5
+
+    def check(self) -> None:
+        """Raise ConfigError, naming the option, for a value that cannot be."""
+        if not values.is_whole(self.cod_max_loops, 0, MAX_LOOPS):
+            raise ConfigError("cod_max_loops", self.cod_max_loops, f"a whole number from 0 to {MAX_LOOPS}")
+        values.text("instructions", self.instructions)
+        values.text("prompt_template", self.prompt_template)
+        if self.prompt_template is not None and "{content}" not in self.prompt_template:
+            raise ConfigError(
+                "prompt_template", self.prompt_template, "a prompt with {content} where the text is to stand"
+            )
+        values.choice("on_failure", self.on_failure, ("keep", "heuristic"))
+        values.whole("rebuild_every", self.rebuild_every)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from palimpsest.compaction import Plan, Snapshot, Step, checking
+from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import KEEP, Summarizing, check_keep, check_limits, low
 from palimpsest.compaction.selecting import (
     archived,
@@ -28,6 +28,7 @@ from palimpsest.compaction.selecting import (
 )
 from palimpsest.context.cut import Room
 from palimpsest.context.groups import Group, by_interaction
+from palimpsest.log import values
 from palimpsest.log.summary import Summary
 
 SHARE = 0.25
@@ -47,9 +48,9 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         Summarizing.__post_init__(self)
-        checking.share("target_ratio", self.target_ratio)
-        checking.whole("summary_floor", self.summary_floor)
-        checking.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
+        values.share("target_ratio", self.target_ratio)
+        values.whole("summary_floor", self.summary_floor)
+        values.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
         """Tokens to aim at for a summary of `source` tokens of entries that takes the place of `replaced` tokens."""
@@ -87,12 +88,12 @@ class Summarize(Proportional, frozen=True, kw_only=True):
         Proportional.__post_init__(self)
         if self.interaction_keep is None:  # the strategy is being made: nobody has seen it
             msgspec.structs.force_setattr(self, "interaction_keep", KEEP if self.recent_entries is None else 0)
-        checking.whole("interaction_keep", self.interaction_keep)
+        values.whole("interaction_keep", self.interaction_keep)
         check_keep(self.interaction_keep or 0, self.triggers)
-        checking.whole("recent_entries", self.recent_entries, none=True)
-        checking.whole("recent_tokens", self.recent_tokens, none=True)
-        checking.whole("min_entries", self.min_entries, 1)
-        checking.choice("summaries", self.summaries, ("anchored", "chain"))
+        values.whole("recent_entries", self.recent_entries, none=True)
+        values.whole("recent_tokens", self.recent_tokens, none=True)
+        values.whole("min_entries", self.min_entries, 1)
+        values.choice("summaries", self.summaries, ("anchored", "chain"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the next summary covers."""
@@ -151,10 +152,10 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         Summarizing.__post_init__(self)
         check_limits(self)
-        checking.whole("summary_tokens", self.summary_tokens, 1)
-        checking.share("summarize_oldest_percent", self.summarize_oldest_percent)
+        values.whole("summary_tokens", self.summary_tokens, 1)
+        values.share("summarize_oldest_percent", self.summarize_oldest_percent)
         check_keep(self.interaction_keep, self.triggers)
-        checking.whole("recent_tokens", self.recent_tokens, none=True)
+        values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the next summary covers."""

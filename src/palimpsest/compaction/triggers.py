@@ -22,9 +22,9 @@ from math import isfinite
 
 import msgspec
 
-from palimpsest.compaction import checking
 from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError
+from palimpsest.log import values
 
 _COUNTS = (
     "input_tokens_threshold",
@@ -65,21 +65,21 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            checking.whole(name, getattr(self, name), None, none=True)
+            values.whole(name, getattr(self, name), None, none=True)
         idle: object = self.idle_seconds
-        if isinstance(idle, bool) or not isinstance(idle, int | float | None) or not isfinite(idle or 0):
+        if idle is not None and not (values.is_number(idle) and isfinite(idle)):
             raise ConfigError("idle_seconds", idle, "a number of seconds, or None")
-        checking.share("threshold", self.threshold, none=True)
-        checking.whole("max_tokens", self.max_tokens, 1, none=True)
-        checking.whole("max_messages", self.max_messages, 1, none=True)
-        checking.switch("denied_is_error", self.denied_is_error)
+        values.share("threshold", self.threshold, none=True)
+        values.whole("max_tokens", self.max_tokens, 1, none=True)
+        values.whole("max_messages", self.max_messages, 1, none=True)
+        values.switch("denied_is_error", self.denied_is_error)
         for name, what in (
             ("on_tools_success_threshold", "tool names"),
             ("on_tools_error_threshold", "tool names"),
             ("interaction_conditions", "expressions"),
         ):
             # The struct was made on the line above and nobody has seen it: a list from a file becomes a tuple.
-            msgspec.structs.force_setattr(self, name, checking.texts(name, getattr(self, name), what))
+            msgspec.structs.force_setattr(self, name, values.texts(name, getattr(self, name), what))
         for i, text in enumerate(self.interaction_conditions):
             parse(text, f"interaction_conditions[{i}]")
 

@@ -11,6 +11,7 @@ from operator import attrgetter, is_
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
+from palimpsest.log.values import is_number, is_whole
 
 MOST = 2**53
 """The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""
@@ -44,7 +45,7 @@ def check_whole(value: object, where: str, *, or_none: bool = False) -> None:
     """
     if value is None and or_none:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+    if not is_whole(value, 0, MOST):
         raise ConfigError(where, value, f"a whole number of at least 0 (and at most 2**53){', or None' * or_none}")
 
 
@@ -133,7 +134,7 @@ def check(entry: Entry, where: str) -> None:
 
 
 def _is_moment(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_MOMENT
+    return is_whole(value, 0, LAST_MOMENT)
 
 
 def _is_switch(value: object) -> bool:
@@ -141,7 +142,7 @@ def _is_switch(value: object) -> bool:
 
 
 def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1
 
 
 _FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import ConfigError, nearest, shorten
+from palimpsest.log import values
 from palimpsest.privacy import Recogniser
 from palimpsest.privacy.patterns import compiled
 from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
@@ -79,10 +80,7 @@ def load(given: Policy | Mapping[str, Any] | None, where: str = "privacy_policy"
     if given is None:
         return Policy()
     if isinstance(given, Mapping):
-        for key in given:
-            if key not in Policy.__struct_fields__:
-                allowed = ", ".join(Policy.__struct_fields__)
-                raise ConfigError(f"{where}.{key}", key, allowed, nearest=nearest(str(key), Policy.__struct_fields__))
+        values.known(where, given, Policy.__struct_fields__, inside=True)
         policy = Policy(**given)
     elif isinstance(given, Policy):
         policy = given
@@ -128,10 +126,7 @@ def _pattern(given: Any, where: str) -> Pattern:
     if isinstance(given, Pattern):
         pattern, string = given.pattern, given.redaction_string
     elif isinstance(given, Mapping):
-        for key in given:
-            if key not in Pattern.__struct_fields__:
-                allowed = ", ".join(Pattern.__struct_fields__)
-                raise ConfigError(f"{where}.{key}", key, allowed, nearest=nearest(str(key), Pattern.__struct_fields__))
+        values.known(where, given, Pattern.__struct_fields__, inside=True)
         pattern, string = given.get("pattern"), given.get("redaction_string")
     elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
         if len(given) != 2:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, get_args
 
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
 from palimpsest.runtime.logs import Redact, log_failure
 
 EventName = Literal[
@@ -50,8 +51,7 @@ class Observers:
         Handlers run in the order in which they came, after the commit. One that raises is logged and
         changes nothing. Raises ConfigError for a name that is no event.
         """
-        if event not in EVENTS:
-            raise ConfigError("event", event, ", ".join(EVENTS), nearest=nearest(event, EVENTS))
+        values.choice("event", event, EVENTS)
         if not callable(handler):
             raise ConfigError("handler", handler, "a function or coroutine function of session id and facts")
         handlers = self._handlers.setdefault(event, [])

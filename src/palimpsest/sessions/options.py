@@ -13,6 +13,7 @@ from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
 from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
 from palimpsest.formats import find_format
+from palimpsest.log import values
 from palimpsest.log.checks import ID_RULE, is_id, unfit
 from palimpsest.log.head import SessionKey
 from palimpsest.privacy.gate import Gate
@@ -106,10 +107,9 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
         for name in ("mask", "readonly", "before_turn", "archive"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(name, getattr(self, name), "True or False")
+            values.switch(name, getattr(self, name))
         share = self.low_water
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        if not values.is_number(share) or not 0 < share < 1:
             raise ConfigError("low_water", share, "a share of the budget over 0 and under 1")
 
 
@@ -253,10 +253,7 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
 
     What is stored of them is what cuts, compactions and counts are known by later.
     """
-    known = GivenOptions.__struct_fields__
-    for name in given:
-        if name not in known:
-            raise ConfigError("session option", name, ", ".join(known), nearest=nearest(name, known))
+    values.known("session option", given, GivenOptions.__struct_fields__)
     made = Options(key, **given)
     if gate.redactor is not None:
         tagged = " with every cut; tag entries, and ask for the tag"

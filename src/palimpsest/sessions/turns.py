@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 
 from palimpsest.errors import ConfigError
+from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
 from palimpsest.sessions.adding.appender import Appender, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
@@ -46,9 +47,8 @@ class Turns:
 
     def turn(self, session: E, atomic: bool, wait: float | None) -> AbstractAsyncContextManager[E]:
         """A block that is a turn of the session, which is given."""
-        if not isinstance(atomic, bool):
-            raise ConfigError("atomic", atomic, "True or False")
-        if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
+        values.switch("atomic", atomic)
+        if wait is not None and not (values.is_number(wait) and wait >= 0):
             raise ConfigError("wait", wait, "a number of seconds, 0 or more, or None: as long as the other run lives")
         return self._block(session, atomic, wait)
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, nearest
+from palimpsest.log import values
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, now_us, same
 from palimpsest.log.head import Head, SessionKey
@@ -116,19 +117,15 @@ _ALLOWED = {
 
 def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
-    known = DiskOptions.__struct_fields__
-    for name in given:
-        if name not in known:
-            raise ConfigError("option", name, ", ".join(known), nearest=nearest(name, known))
+    values.known("option", given, DiskOptions.__struct_fields__)
     options = DiskOptions(**given)
     synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
     if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
         raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+    if not values.is_number(seconds) or not seconds >= 0:
         raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
-    if not isinstance(options.readonly, bool):
-        raise ConfigError("readonly", options.readonly, "True or False")
-    if isinstance(large, bool) or not isinstance(large, int) or large < 64:
+    values.switch("readonly", options.readonly)
+    if not values.is_whole(large, 64):
         raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.compaction import checking
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Head
@@ -50,8 +49,8 @@ class Compacting:
         force: bool,
     ) -> CompactionResult:
         """Compact now."""
-        checking.switch("dry_run", dry_run)
-        checking.switch("force", force)
+        values.switch("dry_run", dry_run)
+        values.switch("force", force)
         if not dry_run:
             self._scope.may_write()
         chosen, compactor, decision = self._options.chosen(strategy), Compactor.of(self._scope), None
@@ -68,8 +67,7 @@ class Compacting:
 
     async def summaries(self, *, history: bool) -> list[Summary]:
         """The current summaries, or every version."""
-        if not isinstance(history, bool):
-            raise ConfigError("history", history, "True or False")
+        values.switch("history", history)
         if not history:
             snapshots = self._snapshots
             return await snapshots.summaries(await snapshots.state(await self._scope.head()))

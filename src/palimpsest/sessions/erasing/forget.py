@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 
 from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log import values
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
@@ -61,8 +62,7 @@ async def forget(
         check_id(subjects[given[0]], given[0])
     if tenant is not None and tenant != scope.tenant:
         raise ConfigError("tenant", tenant, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")
-    if dry_run is not True and dry_run is not False:
-        raise ConfigError("dry_run", dry_run, "True or False")
+    values.switch("dry_run", dry_run)
     if not (dry_run or scope.store.writable):
         raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
     query: Query | None = None

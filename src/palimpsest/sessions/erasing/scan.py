@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
+from palimpsest.log import values
 from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_progress, check_whole
 from palimpsest.log.entry import Entry
@@ -100,8 +101,7 @@ async def scan(
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
     check_whole(sample, "sample")
     check_progress(progress)
-    if apply is not True and apply is not False:
-        raise ConfigError("apply", apply, "True or False")
+    values.switch("apply", apply)
     if session is not None:
         check_id(session, "session")
         if await scope.store.head(scope.key(session)) is None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError, SummarizerFailed
+from palimpsest.log import values
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
@@ -44,8 +45,7 @@ class CallableSummarizer:
         self.limits.check()
         check_size("window", window)
         check_size("max_output", max_output)
-        if not isinstance(checked, bool):
-            raise ConfigError("checked", checked, "True or False")
+        values.switch("checked", checked)
         self.function, self.window, self.max_output, self.checked = function, window, max_output, checked
         self.name = name or _name(function)
 

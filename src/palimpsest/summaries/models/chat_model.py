@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.errors import ConfigError, MissingExtra, SummarizerFailed, nearest
+from palimpsest.log import values
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import Runner
@@ -257,7 +258,6 @@ def _check(base_url: object, api_key: object, stream: object, settings: object) 
         raise ConfigError("base_url", base_url, "the address of a server, such as http://127.0.0.1:8000/v1")
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
-    if not isinstance(stream, bool):
-        raise ConfigError("stream", stream, "True or False")
+    values.switch("stream", stream)
     if not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, "a mapping of settings")

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from palimpsest.errors import ConfigError, PalimpsestError, SummarizerFailed
+from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
 
 T = TypeVar("T")
@@ -45,17 +46,15 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ConfigError, naming the option, for a value that cannot be."""
         for name in ("timeout", "allowance", "longest_wait", "pause"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            if not values.is_number(value) or not 0 < value < float("inf"):
                 raise ConfigError(name, value, "seconds, more than 0")
         for name, least in (("retries", 0), ("failures", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(name, value, f"a whole number of at least {least}")
+            values.whole(name, getattr(self, name), least)
 
 
 def check_size(name: str, value: object) -> None:
     """Raise ConfigError, naming the option, unless it is a number of tokens over 0, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+    if value is not None and not values.is_whole(value, 1):
         raise ConfigError(name, value, "tokens, more than 0, or None")
 
 

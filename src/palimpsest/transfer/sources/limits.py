@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
 
 MEBIBYTE = 1 << 20
 RAISE = "raise it with limits={{{name!r}: ...}}, or --limit {name}=NUMBER"
@@ -49,13 +50,10 @@ def limits_of(given: object) -> Limits:
     """Return the limits that were given. Raises ConfigError, naming it, for one that is unknown or no number."""
     if given is None:
         return Limits()
-    values: Any = msgspec.structs.asdict(given) if isinstance(given, Limits) else given
-    if not isinstance(values, Mapping):
+    numbers: Any = msgspec.structs.asdict(given) if isinstance(given, Limits) else given
+    if not isinstance(numbers, Mapping):
         raise ConfigError("limits", given, "Limits, a mapping of limits to numbers, or None")
-    known = Limits.__struct_fields__
-    for name, value in values.items():
-        if name not in known:
-            raise ConfigError("limits", name, ", ".join(known), nearest=nearest(str(name), known))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"limits.{name}", value, "a whole number of at least 1")
-    return Limits(**values)
+    values.known("limits", numbers, Limits.__struct_fields__)
+    for name, number in numbers.items():
+        values.whole(f"limits.{name}", number, 1)
+    return Limits(**numbers)

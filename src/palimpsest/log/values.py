@@ -1,31 +1,40 @@
-"""Checks of the options of triggers and strategies. ConfigError names the option; `loading` adds where it stands."""
+"""What the value of an option may be: the one home of what numbers, shares, choices and switches are. Pure.
+
+ConfigError names the option; whoever knows where it stands adds that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
-from palimpsest.compaction.style import Style
 from palimpsest.errors import ConfigError, nearest
 
-MAX_LOOPS = 10
-"""Passes of Chain of Density at most."""
+
+def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number within these bounds, which True and False are not."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number, whole or not, which True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(name: str, value: object, least: int | None = 0, *, none: bool = False) -> None:
     """Check for a whole number of at least `least` (None: of any size)."""
-    if none and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+    if not is_whole(value, least) and not (none and value is None):
         bound = "" if least is None else f" of at least {least}"
-        raise ConfigError(name, value, f"a whole number{bound}{', or None' if none else ''}")
+        raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
 
 
 def share(name: str, value: object, *, one: bool = True, none: bool = False) -> None:
     """Check for a share over 0 and up to 1, which is allowed itself where `one` is set."""
     if none and value is None:
         return
-    given = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
-    if not given or (value == 1 and not one):
+    if not is_number(value) or not 0 < value <= 1 or (value == 1 and not one):
         raise ConfigError(name, value, f"a share over 0 and {'up to' if one else 'under'} 1{', or None' * none}")
 
 
@@ -33,6 +42,12 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Check for one of these words."""
     if value not in allowed:
         raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(str(value), allowed))
+
+
+def known(name: str, given: Iterable[object], allowed: Sequence[str], *, inside: bool = False) -> None:
+    """Check that what was given has no other names than these, which stand `inside` of what is called `name`."""
+    for each in given:
+        choice(f"{name}.{each}" if inside else name, each, allowed)
 
 
 def text(name: str, value: object, *, none: bool = True) -> None:
@@ -59,18 +74,3 @@ def texts(name: str, value: object, what: str) -> tuple[str, ...]:
     for i, each in enumerate(found):
         text(f"{name}[{i}]", each, none=False)
     return found
-
-
-def style(given: Style) -> None:
-    """Check how summaries are to be made."""
-    loops = given.cod_max_loops
-    if not isinstance(loops, int) or isinstance(loops, bool) or not 0 <= loops <= MAX_LOOPS:
-        raise ConfigError("cod_max_loops", loops, f"a whole number from 0 to {MAX_LOOPS}")
-    text("instructions", given.instructions)
-    text("prompt_template", given.prompt_template)
-    if given.prompt_template is not None and "{content}" not in given.prompt_template:
-        raise ConfigError(
-            "prompt_template", given.prompt_template, "a prompt with {content} where the text is to stand"
-        )
-    choice("on_failure", given.on_failure, ("keep", "heuristic"))
-    whole("rebuild_every", given.rebuild_every)
