@@ -28,7 +28,7 @@ from palimpsest.sessions.compacting.result import (
     result_of,
 )
 from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader
-from palimpsest.sessions.compacting.summarise import SummaryMaker, SummaryMakerWithout
+from palimpsest.sessions.compacting.summarise import SummaryMaker
 from palimpsest.sessions.history import kinds_since
 from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
@@ -61,8 +61,9 @@ class Compactor:
     def of(cls, scope: SessionScope, without: Mentions | None = None) -> Compactor:
         """The compactor of a session, none of whose summaries holds what `without` looks for."""
         snapshots = SnapshotReader.of(scope)
-        made = (snapshots, scope.options, scope.clock, scope.memory.summarizer(scope.options.summarizer), scope.gate)
-        return cls(scope, snapshots, SummaryMaker(*made) if without is None else SummaryMakerWithout(*made, without))
+        summarizer = scope.memory.summarizer(scope.options.summarizer)
+        maker = SummaryMaker(snapshots, scope.options, scope.clock, summarizer, scope.gate, without)
+        return cls(scope, snapshots, maker)
 
     async def load(self, strategy: Strategy, *, dry_run: bool = False) -> Loaded:
         """Return the session as the strategy is to see it. A `dry_run` stores not even counts."""

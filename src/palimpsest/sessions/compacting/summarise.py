@@ -31,7 +31,10 @@ REBUILD_TOKENS = 64_000
 
 
 class SummaryMaker:
-    """Makes summaries for one session. `pays` says that a model or a callable is asked, and not only the heuristic."""
+    """Makes summaries for one session, none of which holds what `without` looks for.
+
+    `pays` says that a model or a callable is asked, and not only the heuristic.
+    """
 
     def __init__(
         self,
@@ -40,9 +43,10 @@ class SummaryMaker:
         clock: Callable[[], int],
         summarizer: Summarizer | None,
         gate: Gate,
+        without: Mentions | None = None,
     ) -> None:
         self._snapshots, self._options, self._clock = snapshots, options, clock
-        self._summarizer, self.gate = summarizer, gate
+        self._summarizer, self.gate, self._without = summarizer, gate, without
         self.pays = summarizer is not None
         self.spent = Spent()
         """What the last summary has cost so far, accepted or not."""
@@ -52,9 +56,25 @@ class SummaryMaker:
     ) -> Summary:
         """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
 
-        What it is made from passes the privacy step once more, for that may be older than the policy. Raises Rejected
-        where none is acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
+        What it is made from passes the privacy step once more, for that may be older than the policy. Where the
+        summarizer says what is to be left out, the heuristic answers in its place. Raises Rejected where none is
+        acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
         """
+        made = await self._folded(strategy, loaded, plan, renew)
+        if self._without is None or not summary_mentions(made, self._without):
+            return made
+        spent, summarizer, self._summarizer = self.spent, self._summarizer, None
+        try:
+            made = await self._folded(strategy, loaded, plan, renew)
+        finally:
+            self.spent, self._summarizer = spent, summarizer
+        if summary_mentions(made, self._without):
+            raise Rejected("failed", "it would say what was erased")
+        return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")
+
+    async def _folded(
+        self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
+    ) -> Summary:
         self.spent = Spent()
         if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
@@ -249,35 +269,3 @@ def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
     important = [entry for entry in entries if (entry.importance or 0) >= IMPORTANT]
     kept += [found for entry in important for found in identifiers(entry.text)]
     return list(dict.fromkeys(kept))
-
-
-class SummaryMakerWithout(SummaryMaker):
-    """Makes summaries without a text: where the summarizer says it, the heuristic answers in its place."""
-
-    def __init__(
-        self,
-        snapshots: SnapshotReader,
-        options: Options,
-        clock: Callable[[], int],
-        summarizer: Summarizer | None,
-        gate: Gate,
-        unsaid: Mentions,
-    ) -> None:
-        super().__init__(snapshots, options, clock, summarizer, gate)
-        self._unsaid = unsaid
-
-    async def fold(
-        self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
-    ) -> Summary:
-        """Return the summary that the plan asks for. Raises Rejected where even the heuristic would say the text."""
-        made = await super().fold(strategy, loaded, plan, renew)
-        if not summary_mentions(made, self._unsaid):
-            return made
-        spent, summarizer, self._summarizer = self.spent, self._summarizer, None
-        try:
-            made = await super().fold(strategy, loaded, plan, renew)
-        finally:
-            self.spent, self._summarizer = spent, summarizer
-        if summary_mentions(made, self._unsaid):
-            raise Rejected("failed", "it would say what was erased")
-        return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")

@@ -280,20 +280,29 @@ class Changes(SideFiles):
         at = self._place(key)
         with self._holding(write=True), self._writing(at, create=True) as log:
             head = self.witness.head(key, None, loading(key, log.head, dump.head, replace))
-            contents = self._contents(at)
-            gone = contents_of(log) if contents.exist else set()
-            kept: set[str] = set()
+            with self._storing_anew(at, log) as (store, _):
+                remove_counts(at)
+                with self._rewriting(at, log, new_header(key)) as file:
+                    write_dump(dump, head, file, store)
 
-            def store(body: bytes) -> bytes:
-                body, apart = large.take_out(body, self._large_bytes)
-                contents.put(at.name, apart)
-                kept.update(apart)
-                return body
+    @contextlib.contextmanager
+    def _storing_anew(self, at: Place, log: Log) -> Iterator[tuple[Callable[[bytes], bytes], set[str]]]:
+        """Give what takes large contents out of an entry, for a log that is written anew, and which are kept.
 
-            remove_counts(at)
-            with self._rewriting(at, log, new_header(key)) as file:
-                write_dump(dump, head, file, store)
-            contents.drop(at.name, gone - kept)
+        Those that the log had and that are not among these go in the end.
+        """
+        contents = self._contents(at)
+        gone = contents_of(log) if contents.exist else set()
+        kept: set[str] = set()
+
+        def store(body: bytes) -> bytes:
+            body, apart = large.take_out(body, self._large_bytes)
+            contents.put(at.name, apart)
+            kept.update(apart)
+            return body
+
+        yield store, kept
+        contents.drop(at.name, gone - kept)
 
     def _found(self, at: Place, key: SessionKey, head: Head) -> None:
         """Make a session that holds nothing but its head."""

@@ -9,14 +9,14 @@ from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores import Item, large
+from palimpsest.stores import Item
 from palimpsest.stores.file.changes import Changes
 from palimpsest.stores.file.counts import drop_counts
 from palimpsest.stores.file.disk import NEW, names
 from palimpsest.stores.file.folder import LOG, Place
 from palimpsest.stores.file.lines import new_header, write_line
 from palimpsest.stores.file.log import Found, Log
-from palimpsest.stores.file.rewrite import contents_of, write_rewritten
+from palimpsest.stores.file.rewrite import write_rewritten
 from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
 
 
@@ -68,22 +68,13 @@ class Rewriting(Changes, RewritingStore):
             return 0
         if not how.keeps_texts:
             drop_counts(at, seqs)
-        contents = self._contents(at)
-        gone = contents_of(log) if contents.exist else set()
-        kept: set[str] = set()
-
-        def store(body: bytes) -> bytes:
-            body, apart = large.take_out(body, self._large_bytes)
-            contents.put(at.name, apart)
-            kept.update(apart)
-            return body
 
         def read(found: Found) -> Entry:
             return self._entry(at, log, found)
 
-        with self._rewriting(at, log, new_header(key, log.family)) as file:
-            still = write_rewritten(log, file, how, head, read, store)
-        contents.drop(at.name, gone - kept - still)
+        header = new_header(key, log.family)
+        with self._storing_anew(at, log) as (store, kept), self._rewriting(at, log, header) as file:
+            kept.update(write_rewritten(log, file, how, head, read, store))
         return records + len(seqs)
 
     def _rewrite_shared(self, at: Place, family: str, ids: dict[int, str], how: Rewrite) -> None:

@@ -25,8 +25,7 @@ from palimpsest.transfer.sources.common import (
     rest,
     within,
 )
-from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import SourceFile
+from palimpsest.transfer.sources.documents import DocumentSource
 from palimpsest.transfer.sources.limits import Limits
 
 NAME = "chatgpt"
@@ -36,14 +35,8 @@ EMPTY = "messages without content"
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 
-class ChatGPT:
+class ChatGPT(DocumentSource):
     """ChatGPT's data export."""
-
-    format: str | None = None
-
-    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
-        self._limits, self._branches = file.limits, branches
 
     @staticmethod
     def speaks(value: object) -> bool:

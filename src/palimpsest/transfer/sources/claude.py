@@ -28,8 +28,7 @@ from palimpsest.transfer.sources.common import (
     said,
     within,
 )
-from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import SourceFile
+from palimpsest.transfer.sources.documents import DocumentSource
 from palimpsest.transfer.sources.limits import Limits
 
 NAME = "claude"
@@ -46,14 +45,8 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 """Blocks that are of the Messages API's shape, and the keys that it knows of them."""
 
 
-class Claude:
+class Claude(DocumentSource):
     """Claude's data export."""
-
-    format: str | None = None
-
-    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
-        self._limits, self._branches = file.limits, branches
 
     @staticmethod
     def speaks(value: object) -> bool:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from palimpsest.errors import ImportFailed
-from palimpsest.transfer.sources.files import CHUNK, Ahead
+from palimpsest.transfer.sources.files import CHUNK, Ahead, SourceFile
 from palimpsest.transfer.sources.limits import Limits
 from palimpsest.transfer.sources.lists import ListReader
 from palimpsest.transfer.sources.values import BOM, VALUE, Value, loads, read
@@ -103,6 +103,16 @@ class Document:
             text = bytes(body).removeprefix(BOM)
             body.clear()
             yield read(1, text, stream.taken, self._limits, whole=True)
+
+
+class DocumentSource:
+    """A source whose file is JSON: its document, the limits, and whether all branches are meant."""
+
+    format: str | None = None
+
+    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
+        self._document = Document(file.stream, file.name, file.limits)
+        self._limits, self._branches = file.limits, branches
 
 
 def _layout(head: bytes, name: str, over: bool, limits: Limits) -> Layout:

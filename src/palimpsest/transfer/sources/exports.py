@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from palimpsest.transfer.sources import Piece
-from palimpsest.transfer.sources.documents import Document
-from palimpsest.transfer.sources.files import SourceFile
+from palimpsest.transfer.sources.documents import DocumentSource
 from palimpsest.transfer.sources.shapes import is_export
 
 
-class Exports:
+class Exports(DocumentSource):
     """Exports of Palimpsest: whole sessions with their ids, times and records."""
-
-    format: str | None = None
-
-    def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:

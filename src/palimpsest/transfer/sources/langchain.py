@@ -7,7 +7,7 @@ from typing import Any
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Audio, Entry, File, Image, Part, Reasoning, Role, Status, Text
-from palimpsest.transfer.sources import Piece, files
+from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.common import (
     as_json,
     checked,
@@ -20,7 +20,7 @@ from palimpsest.transfer.sources.common import (
     opaque,
     rest,
 )
-from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.documents import DocumentSource
 from palimpsest.transfer.sources.shapes import first_messages, pieces
 
 NAME = "langchain"
@@ -38,13 +38,8 @@ _ROLES: dict[str, Role] = {
 _FIELDS = ("type", "content", "name", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "example")
 
 
-class LangChain:
+class LangChain(DocumentSource):
     """Dumps of LangChain's messages."""
-
-    format: str | None = None
-
-    def __init__(self, file: files.SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:

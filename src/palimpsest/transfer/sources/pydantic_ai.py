@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Entry, File, Image, Part, Reasoning, Role, Status, Text
-from palimpsest.transfer.sources import Piece, files
+from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.common import (
     arguments,
     as_json,
@@ -24,7 +24,7 @@ from palimpsest.transfer.sources.common import (
     opaque,
     rest,
 )
-from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.documents import DocumentSource
 from palimpsest.transfer.sources.shapes import first_messages, pieces
 
 NAME = "pydantic-ai"
@@ -43,13 +43,8 @@ _STANDARD = str.maketrans("-_", "+/")
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
 
-class PydanticAI:
+class PydanticAI(DocumentSource):
     """Message histories of Pydantic AI."""
-
-    format: str | None = None
-
-    def __init__(self, file: files.SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
 
     @staticmethod
     def speaks(value: object) -> bool:
