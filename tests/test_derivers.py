@@ -80,6 +80,25 @@ def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) ->
     assert index.texts() == {}
 
 
+def test_a_dry_run_of_forgetting_removes_nothing_that_was_made(place: tuple[str, dict[str, Any]]) -> None:
+    """On every store: who has joined hears nothing of it, who is not there finds no note, and nothing remains."""
+    where, options = place
+    with Memory.open(where, **options) as memory:
+        here, away = Index(), Index()
+        away.name = "away"
+        memory.derive(away)()
+        memory.derive(here)
+        talk(memory.session("one"), "one", "two")
+        memory.session("one").fork("branch")
+
+        for subject in ({"matches": "one"}, {"session": "one"}, {"tenant": "default"}):
+            would = memory.forget(dry_run=True, **subject)
+            assert (bool(would), would.derived, would.remains) == (True, {}, ())
+
+        memory.derive(away)
+        assert away.told == here.told == []
+
+
 def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
     place: tuple[str, dict[str, Any]],
 ) -> None:
