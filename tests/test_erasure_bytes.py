@@ -16,8 +16,10 @@ from palimpsest import Image, Keys, Memory, Query, Session, Text
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
+from palimpsest.stores.sqlite.scrubbing import note
 from palimpsest.testing import FakeClock
 from processes import remains
+from sqlitestore import connection
 from writer import quarters
 
 KINDS = ("sqlite", "file", "sealed sqlite", "sealed file")
@@ -217,6 +219,34 @@ def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) 
 
     assert b"zanzibar" not in remains(path)
     memory.close()
+
+
+@pytest.mark.parametrize("other", ["is in the way", "destroys something"])
+def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path: Path, other: str) -> None:
+    """Where another process writes just as an erasure is through with scrubbing, that succeeds, and the note stays."""
+    path, meddled = tmp_path / "log.db", []
+    with Memory.open(path) as memory, closing(sqlite3.connect(path, isolation_level=None)) as second:
+        session = memory.session("one")
+        session.add_user_message("zanzibar " * 50)
+
+        def meddle(statement: str) -> None:
+            if statement.startswith("DELETE FROM meta") and not meddled:
+                meddled.append(statement)
+                second.execute("BEGIN IMMEDIATE")
+                if other == "destroys something":
+                    note(second)
+                    second.execute("COMMIT")
+
+        connection(memory).set_trace_callback(meddle)
+        done = session.erase([1])
+        connection(memory).set_trace_callback(None)
+        noted = second.execute("SELECT 1 FROM meta WHERE name = 'scrub'").fetchone()
+        if second.in_transaction:
+            second.execute("ROLLBACK")
+
+    assert meddled
+    assert (done.entries, done.remains) == (1, ())
+    assert noted is not None
 
 
 @pytest.fixture

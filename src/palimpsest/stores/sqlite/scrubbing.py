@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 
 SMALL = 16 << 20
 """Bytes of a file that is written anew whenever something was destroyed: a tenth of a second or so."""
@@ -32,17 +33,16 @@ BUSY = (
 
 def note(db: sqlite3.Connection) -> None:
     """Note, in the transaction that destroys something, that the file is to be scrubbed."""
-    db.execute("INSERT OR IGNORE INTO meta VALUES('scrub', 1)")
+    db.execute("INSERT INTO meta VALUES('scrub', 1) ON CONFLICT DO UPDATE SET value = value + 1")
 
 
 def scrub(url: str, db: sqlite3.Connection, *, whole: bool) -> tuple[str, ...]:
     """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
-    if db.execute("SELECT 1 FROM meta WHERE name = 'scrub'").fetchone() is None:
-        return ()
-    return tuple(_scrub(url, db, whole))
+    noted = db.execute("SELECT value FROM meta WHERE name = 'scrub'").fetchone()
+    return tuple(_scrub(url, db, whole, *noted)) if noted is not None else ()
 
 
-def _scrub(url: str, db: sqlite3.Connection, whole: bool) -> Iterator[str]:
+def _scrub(url: str, db: sqlite3.Connection, whole: bool, noted: int) -> Iterator[str]:
     left = _written_anew(url, db, whole)
     busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if left is not None:
@@ -50,7 +50,8 @@ def _scrub(url: str, db: sqlite3.Connection, whole: bool) -> Iterator[str]:
     if busy:
         yield HELD.format(url=url)
     if left is None and not busy:
-        db.execute("DELETE FROM meta WHERE name = 'scrub'")
+        with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
+            db.execute("DELETE FROM meta WHERE name = 'scrub' AND value = ?", (noted,))  # else more was destroyed since
 
 
 def _written_anew(url: str, db: sqlite3.Connection, whole: bool) -> str | None:
