@@ -15,9 +15,10 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
+from types import FunctionType
 from typing import Any, Literal
 
-from palimpsest import AsyncMemory, Memory, Session
+from palimpsest import AsyncMemory, Memory
 from palimpsest.errors import ForkedProcess
 from palimpsest.runtime.loop_thread import LoopThread
 from palimpsest.runtime.runner import Inline, within
@@ -204,8 +205,12 @@ def awaited(where: str, **options: Any) -> Iterator[Memory]:
 
     loop = _Loop()
     with closing(loop), pytest.MonkeyPatch.context() as patch:
-        for user in (Memory, Session, within):
-            patch.setattr(sys.modules[user.__module__], "drive", loop.drive)
+        face = sys.modules[Memory.__module__]
+        patch.setattr(face, "drive", loop.drive)
+        # The runner's own `drive` stays: a module that is first imported here would keep what stands in its place.
+        globals_ = {**vars(sys.modules[within.__module__]), "drive": loop.drive}
+        body = FunctionType(inspect.unwrap(within).__code__, globals_)
+        patch.setattr(face, "within", contextmanager(body))
         core = AsyncMemory.open(where, **options)
         loop.drive(core.connect())
         with _Awaited(core, loop) as memory:
