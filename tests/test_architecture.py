@@ -151,6 +151,17 @@ def test_imports_stand_at_the_top() -> None:
     assert 0 < len(inside) < 60
 
 
+FACES = {"palimpsest.sessions.session", "palimpsest.sessions.sync"}
+"""What says what every verb promises: signatures and docstrings. The second is generated from the first."""
+
+
+def test_a_module_is_read_at_one_sitting() -> None:
+    """No module has more than 350 lines, but for the faces of a session."""
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in modules().items()}
+
+    assert {module for module, number in lines.items() if number > 350} == FACES
+
+
 def test_parts_are_held_and_not_inherited() -> None:
     """No class of the package of sessions inherits from a class there that inherits from a third one there."""
     bases = {

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
     from palimpsest.sessions.erased import Erased as Erased
     from palimpsest.sessions.erasing.query import Query as Query
-    from palimpsest.sessions.erasing.scan import Scanned as Scanned
+    from palimpsest.sessions.erasing.scanned import Scanned as Scanned
     from palimpsest.sessions.importing.report import Imported as Imported
     from palimpsest.sessions.importing.report import ImportReport as ImportReport
     from palimpsest.sessions.importing.report import Refused as Refused
@@ -136,7 +136,7 @@ _HOMES = {
     "Redactor": "privacy.redaction",
     "Refused": "sessions.importing.report",
     "Report": "context.result",
-    "Scanned": "sessions.erasing.scan",
+    "Scanned": "sessions.erasing.scanned",
     "Session": "sessions.sync",
     "SessionInfo": "stores",
     "SessionNotFound": "errors",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
-    from palimpsest.sessions.erasing.scan import Scanned
+    from palimpsest.sessions.erasing.scanned import Scanned
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions

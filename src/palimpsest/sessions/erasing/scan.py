@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import msgspec
-
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.change import Change, Record
@@ -30,6 +28,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.sessions.derived import Unmaking
+from palimpsest.sessions.erasing.scanned import Scanned
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
@@ -62,28 +61,6 @@ UNREADABLE = "it cannot be read: it is damaged"
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
-
-
-class Scanned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scan has found, and done.
-
-    `sessions` is how many were looked at, `entries` and `summaries` in how many something was found. `findings` counts
-    that by kind ("email", "redact_patterns[0]") and place ("content", "summary"), the most frequent first. `samples`
-    show some of it as it would be, never as it is. `withheld` is how many entries are of types that the policy
-    withholds. `redacted` is how many entries and records were rewritten or erased: 0 unless that was asked for.
-    `refused` is what could not be checked; it is as it was. `remains` says in plain sentences where the store may still
-    hold copies of what was redacted, and how they go.
-    """
-
-    sessions: int = 0
-    entries: int = 0
-    summaries: int = 0
-    findings: dict[tuple[str, str], int] = {}
-    samples: tuple[Sample, ...] = ()
-    withheld: int = 0
-    redacted: int = 0
-    refused: tuple[Unchecked, ...] = ()
-    remains: tuple[str, ...] = ()
 
 
 async def scan(

@@ -21,7 +21,7 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Dump, large
 from palimpsest.stores.common import DiskOptions, branching, expected, loading, of_branch
 from palimpsest.stores.file.counts import copy_counts, cut_counts, drop_counts, remove_counts
-from palimpsest.stores.file.disk import names, remove
+from palimpsest.stores.file.disk import names, remove, remove_if_empty
 from palimpsest.stores.file.folder import Place
 from palimpsest.stores.file.lines import Header, new_header, with_place, write_line
 from palimpsest.stores.file.log import ENDLESS, Log
@@ -348,9 +348,3 @@ def _family(log: Log) -> str:
 def _line(change: Change, head: Head, own: Sequence[Record]) -> bytes:
     record = own[-1] if own else None
     return write_line(change.kind, head.revision, head.next_seq, head.updated, record=record, head=head)
-
-
-def remove_if_empty(folder: str) -> None:
-    """Remove a folder that has nothing in it (any longer)."""
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)

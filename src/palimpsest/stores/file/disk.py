@@ -275,6 +275,12 @@ def remove(path: str) -> bool:
     return True
 
 
+def remove_if_empty(folder: str) -> None:
+    """Remove a folder that has nothing in it (any longer)."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
 def names(folder: str) -> list[str]:
     """The names in a folder, in order; none where there is no folder."""
     try:

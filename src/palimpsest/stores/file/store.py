@@ -16,9 +16,8 @@ from palimpsest.log.linking import link
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Appended, SessionInfo
 from palimpsest.stores.common import DiskOptions, expected, info, unknown_only
-from palimpsest.stores.file.changes import remove_if_empty
 from palimpsest.stores.file.counts import Counts, put_counts
-from palimpsest.stores.file.disk import NEW, names, remove
+from palimpsest.stores.file.disk import NEW, names, remove, remove_if_empty
 from palimpsest.stores.file.folder import LOG, Place, tenant_folder
 from palimpsest.stores.file.ids import Ids
 from palimpsest.stores.file.large import Contents
