@@ -206,6 +206,19 @@ def test_an_add_is_exactly_one_commit(
     assert statements.count("BEGIN IMMEDIATE") == 1
 
 
+def test_a_turn_costs_two_commits_beside_its_adds(memory: Memory, statements: list[str]) -> None:
+    """It takes a lease and gives it back; adds in between renew nothing, for a thread does that."""
+    session = memory.session(SESSION)
+    session.add_user_message("before")
+    statements.clear()
+
+    with session.turn():
+        for number in range(20):
+            session.add_user_message(str(number))
+
+    assert commits(statements) == 20 + 2
+
+
 def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[str]) -> None:
     """All adds of an atomic turn are one commit, beside the one that stores the counts of its texts."""
     with memory.session(SESSION).turn(atomic=True) as session:

@@ -122,18 +122,14 @@ class Appender:
                 self._scope.let_go()
         if kept:
             await self.follow_up(done)
-        elif self.turn.lease is not None:
-            await self.turn.lease.renew()
         if not self.turn.is_open and held.interaction_ended:
             self._scope.let_go()
         rest = iter(stored)
         return tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
 
     async def follow_up(self, done: Appended) -> None:
-        """Count what was added, keep the turn's lease alive, tell who asked to be told, look at the triggers."""
+        """Count what was added, tell who asked to be told, look at the triggers."""
         self.turn.added += done.added
-        if self.turn.lease is not None:
-            await self.turn.lease.renew()
         observers = self._scope.observers
         if done.added and observers.wants("entry:added"):
             for entry in done.entries:
