@@ -27,7 +27,7 @@ async def batches_of(
     """Yield the entries that lie in these spans, tombstones included, in their order, a batch at a time.
 
     `counter` and `uncounted` are those of `Store.read`. Of a span that ends behind the log, what others add meanwhile
-    comes, too.
+    may come, too; it ends all the same, however much they add.
     """
     for low, high in where:
         after = low - 1
@@ -35,9 +35,10 @@ async def batches_of(
             batch = await store.read(
                 key, after=after, before=high + 1, limit=BATCH, counter=counter, uncounted=uncounted
             )
-            if not batch:
+            if batch:
+                yield batch
+            if len(batch) < BATCH:
                 break
-            yield batch
             after = batch[-1].seq
 
 
