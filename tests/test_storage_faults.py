@@ -311,6 +311,21 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         assert [entry.text for entry in memory.session(SESSION).entries()] == texts
 
 
+def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
+    """SQLite gives rows as they lie in the table: one whose number was changed there is not taken for another."""
+    path = tmp_path / "log.db"
+    filled(path)
+    number = (1 << 32 | 5).to_bytes(5)  # as SQLite writes it: seven bits a byte
+    spelled = bytes([0x80 | (int.from_bytes(number) >> shift) & 0x7F for shift in (28, 21, 14, 7)] + [5])
+    page = path.read_bytes()
+    assert page.count(spelled + b"\x08") >= 1
+
+    path.write_bytes(page.replace(spelled + b"\x08", spelled[:-1] + b"\x02\x08"))
+
+    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match="not in its place, but has the number 2"):
+        memory.session(SESSION).entries()
+
+
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -> None:
     """A bit flipped anywhere in the file is named by an error of ours, or what is read is what was written."""

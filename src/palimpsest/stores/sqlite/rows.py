@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from zlib import adler32
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.entry import Entry, microseconds_of, pack, set_aside, unpack
 from palimpsest.log.late import sha256
 from palimpsest.runtime.logs import warn
@@ -102,7 +103,7 @@ class Rows:
             if left == 0:
                 break
             rows += self._rows(sql, (counter, low, high, left))
-        return self.entries(tenant, rows)
+        return self.entries(tenant, rows, in_order=True)
 
     def at(self, tenant: str, places: Iterable[int], counter: str | None) -> list[Entry]:
         """Return the entries at these places that there are."""
@@ -133,11 +134,17 @@ class Rows:
         finally:
             self._db.text_factory = str
 
-    def entries(self, tenant: str, rows: Sequence[Row]) -> list[Entry]:
-        """Return the entries of rows that `SELECT` gave, with what stands for those that cannot be read."""
+    def entries(self, tenant: str, rows: Sequence[Row], *, in_order: bool = False) -> list[Entry]:
+        """Return the entries of rows that `SELECT` gave, with what stands for those that cannot be read.
+
+        Raises StoreCorrupt where one of these is not in its place among rows that are `in_order` of theirs.
+        """
         found = []
-        for pos, id, body, written, tokens in rows:
+        for i, (pos, id, body, written, tokens) in enumerate(rows):
             if written is not None and written != checksum(body, pos, id):
+                if in_order and 0 < i < len(rows) - 1 and not _is_between(pos, rows[i - 1][0], rows[i + 1][0]):
+                    told = f"an entry of {self._owner(pos >> 32)} is not in its place, but has the number {pos & LAST}"
+                    raise StoreCorrupt(self._url, f"{told}: the table is damaged")
                 found.append(self._aside(pos, id, body, CHANGED))
                 continue
             try:
@@ -285,6 +292,12 @@ def checksum(body: bytes, pos: int = 0, id: bytes | str = b"") -> int:
         return adler32(body, adler32(key) ^ (pos & LAST))
     except TypeError:
         return -1
+
+
+def _is_between(pos: int, before: int, behind: int) -> bool:
+    """Whether a place is between its neighbours, as far as these are of its log."""
+    near = [other for other in (before, behind) if other >> 32 == pos >> 32]
+    return len(near) < 2 or before < pos < behind or behind < pos < before
 
 
 def place(number: int, seq: int) -> int:
