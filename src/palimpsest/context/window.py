@@ -79,6 +79,7 @@ class _Looking:
         self._mask, self._meter, self._now, self._conditions, self._newest = cut.mask, meter, now, conditions, newest
         self.gone, self.pins = _members(cut.gone), frozenset(cut.pins)
         self.clamps = {clamp.seq: clamp for clamp in cut.clamps}
+        self._leaves_out = bool(self.gone or conditions)
         self.last = 0
         self.groups: list[Group] = []
         self.pending: list[Group] = []
@@ -87,7 +88,9 @@ class _Looking:
 
     def show(self, members: list[Entry]) -> None:
         """Show one group: what of it the cut and the conditions leave, and what of that waits for nothing."""
-        kept = self._kept(members)
+        kept = [member for member in members if not member.erased]
+        if self._leaves_out:
+            kept = self._kept(kept)
         if not kept:
             return
         _outdate(kept, self._newest, self._now, self.stale)
@@ -104,9 +107,8 @@ class _Looking:
         if group.items:
             self.groups.append(group)
 
-    def _kept(self, members: list[Entry]) -> list[Entry]:
+    def _kept(self, kept: list[Entry]) -> list[Entry]:
         gone, pins = self.gone, self.pins
-        kept = [member for member in members if not member.erased]
         if gone and not gone.isdisjoint(member.seq for member in kept):
             kept = without(kept, gone & {member.seq for member in kept}, self.left_out, BY_CUT)
         if self._conditions and not any(member.pinned or member.seq in pins for member in kept):
@@ -135,7 +137,7 @@ def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
 def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:
     """Add to `stale` which of these have expired, and which earlier contexts they supersede."""
     for member in members:
-        if member.expired(now):
+        if member.expires_at is not None and member.expired(now):
             stale.append((member.seq, "expiry"))
         if member.kind == "context" and member.name:
             if member.name in newest:

@@ -19,8 +19,8 @@ async def answered(store: Store, key: SessionKey, counter: str, steps: Steps[T])
 
     async def read() -> T:
         answer: object = None
-        while True:
-            ask = await store.apart(advance, steps, answer)
+        while True:  # a blocking store is in its own thread here
+            ask = advance(steps, answer) if store.blocking else await store.apart(advance, steps, answer)
             if isinstance(ask, Done):
                 found: T = ask.value
                 return found

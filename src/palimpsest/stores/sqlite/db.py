@@ -155,15 +155,22 @@ class Database(Generic[B]):
 
     # --- transactions
 
-    def read(self, body: Callable[[B], T]) -> T:
-        """Return what `body` returns, which sees one state of the file."""
+    def read(self, body: Callable[[B], T], *, single: bool = False) -> T:
+        """Return what `body` returns, which sees one state of the file: a `single` statement does by itself."""
         until = 0.0
         while True:
             try:
-                return self._read(body)
+                return self._glance(body) if single else self._read(body)
             except FAULTS as fault:
                 until = until or self.until()
                 self._wait(fault, until)
+
+    def _glance(self, body: Callable[[B], T]) -> T:
+        link = self._reader if self._writer.lock.locked() else self._writer
+        with link.lock:
+            self._check()
+            result = body(link.bound or link.use())
+        return result
 
     def _read(self, body: Callable[[B], T]) -> T:
         link = self._reader if self._writer.lock.locked() else self._writer

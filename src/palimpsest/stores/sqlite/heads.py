@@ -60,6 +60,14 @@ class Heads:
         """Remember the session no longer."""
         self._known.pop(key, None)
 
+    def unmoved(self, key: SessionKey) -> Known | None:
+        """The session as it was last seen, if it is still stored so: one statement, which needs no transaction."""
+        known = self._known.get(key)
+        if known is None:
+            return None
+        row = self._db.execute("SELECT head FROM session WHERE number = ?", (known.number,)).fetchone()
+        return known if row is not None and row[0] == known.body else None
+
     def find(self, key: SessionKey) -> Known | None:
         """The session's number and head as they are stored now, remembered for the next append."""
         known = self._known.get(key)

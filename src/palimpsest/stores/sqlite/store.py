@@ -111,7 +111,8 @@ class SQLiteStore(RewritingStore):
     # --- reading
 
     def _head(self, key: SessionKey) -> Head | None:
-        return self._database.read(lambda tables: tables.logs.head(key))
+        known = self._database.read(lambda tables: tables.logs.heads.unmoved(key), single=True)
+        return known.head if known is not None else self._database.read(lambda tables: tables.logs.head(key))
 
     def _read(
         self,
