@@ -14,7 +14,12 @@ import pytest
 import suspending  # noqa: F401 (it registers the store of a driver that suspends)
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores import LARGE
+from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.dictionaries import MemoryBackend
+from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.opening import open_store
+from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
 
 T = TypeVar("T")
@@ -42,6 +47,23 @@ class TestSQLiteStore(StoreConformance, RewritingConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
         return lambda clock: open_store(tmp_path / "a.db", Inline(), clock=clock)
+
+
+class TestEngineOverMemory(StoreConformance, RewritingConformance):
+    """The engine keeps it over dictionaries."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: Engine(MemoryBackend(Inline()), clock, large_bytes=1024)
+
+
+class TestEngineOverSQLite(StoreConformance, RewritingConformance):
+    """The engine keeps it over a file."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        path = str(tmp_path / "a.db")
+        return lambda clock: Engine(SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions()), clock, LARGE)
 
 
 class TestSuspendingStore(StoreConformance, RewritingConformance):

@@ -1,0 +1,245 @@
+"""The seam to where things are kept: `Backend`, eight verbs over places, heads and rows of bytes.
+
+A *place* has a head of two values and ordered rows in named tables. It belongs to a *home*: all places of one home of a
+tenant are kept together, so that one step can change several of them. Homes have nothing to do with each other: that is
+what a store spreads over machines. What places, heads and rows mean is the business of `palimpsest.stores.engine`; a
+backend knows nothing of it.
+
+Names (tenants, homes, spaces, names, tables, ids of rows) are text of at most 1,024 characters without lone surrogates.
+Two are the same where their code points are. They sort by code point. Keys are whole numbers from 0 to 2**63 - 1.
+Values are bytes, and may be empty; a store that bounds their length takes 64 MiB.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from palimpsest.runtime.runner import Inline, Runner
+
+T = TypeVar("T")
+
+LAST_KEY = 2**63 - 1
+"""The greatest key of a row."""
+
+
+class Place(NamedTuple):
+    """The address of a head and rows. Spaces tell kinds of places apart; in one home two may have the same name."""
+
+    tenant: str
+    home: str
+    space: str
+    name: str
+
+
+class PlaceHead(NamedTuple):
+    """A place's head: what every write moves (`hot`, small, and compared), and what rarely changes (`cold`)."""
+
+    hot: bytes
+    cold: bytes = b""
+
+
+class Row(NamedTuple):
+    """A row of a table: where it stands, what it holds, an id to find it by ("": none), and when it expires.
+
+    Several rows may have one id. A time is in microseconds since 1970; None never comes.
+    """
+
+    key: int
+    value: bytes
+    id: str = ""
+    expires: int | None = None
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The rows of these spans of keys, which lie apart and hold both of their ends, at most `limit` of them.
+
+    They come span after span, as these are given, in order of their keys; with `newest_first` all the other way round.
+    """
+
+    table: str
+    spans: Sequence[tuple[int, int]]
+    limit: int | None = None
+    newest_first: bool = False
+
+
+class Named(msgspec.Struct, frozen=True):
+    """The rows that have one of these ids, in order of their keys."""
+
+    table: str
+    ids: Sequence[str]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What is asked of a place: its head, unless `head` is False, and rows."""
+
+    place: Place
+    rows: Sequence[Range | Named] = ()
+    head: bool = True
+
+
+class Seen(NamedTuple):
+    """What there is of a place: its head (None: none, or not asked for), and the rows of each range or list of ids."""
+
+    head: PlaceHead | None
+    rows: list[list[Row]]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a batch does to one place.
+
+    The head is changed only if its hot value is `expect` (None: there is none); from then on it is `hot` (None: none,
+    and its cold value goes, too) and `cold` (None: as it was; empty for a new one). Where `hot` is `expect` and `cold`
+    is None, the head is looked at and not changed. `expires` is when the head does. With `rows_only` the head is
+    neither looked at nor changed. Then the rows of these spans go, both ends included: of a table, or of every table
+    whose name begins so where the name ends in `*`. Last, rows are put, each in the place of one of its key. A place
+    without head and rows is none. `destroys` says that no byte of what goes is to be left when `scrub` is called, also
+    when this process does not live to call it.
+    """
+
+    place: Place
+    expect: bytes | None = None
+    hot: bytes | None = None
+    cold: bytes | None = None
+    expires: int | None = None
+    rows_only: bool = False
+    drop: Sequence[tuple[str, int, int]] = ()
+    put: Sequence[tuple[str, Sequence[Row]]] = ()
+    destroys: bool = False
+
+
+Batch = Sequence[Step]
+"""Steps in places of one home, each place once: all of them happen, or none."""
+
+Refusal = tuple[PlaceHead | None, ...]
+"""The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
+
+
+class Listed(NamedTuple):
+    """A place with its head, in a listing. `mark` says when its head was written last, where that was asked for."""
+
+    place: Place
+    head: PlaceHead
+    mark: int = 0
+
+
+class Due(NamedTuple):
+    """What has expired: a row of a table, or the head of a place, of table "" and key 0. `at` is when."""
+
+    at: int
+    place: Place
+    table: str = ""
+    key: int = 0
+
+
+class Backend(ABC):
+    """Where places are kept.
+
+    Every call of `look` sees one state, and every batch of `write` is one step: it happens whole or not at all. What
+    `write` has acknowledged survives the process, for a store that lasts, and in its default setting the machine.
+    Any number of tasks, threads and processes may call at once, as far as the store can be opened by them.
+
+    Verbs raise StoreUnavailable when the store cannot be reached, is full, locked for too long, or read-only and to be
+    written, and StoreCorrupt when what is stored cannot be read. After either of a write nothing of its batches
+    has happened, unless StoreUnavailable says that this is not known. Verbs are not called after `close`, nor in
+    a child of the process that opened the store.
+    """
+
+    url: str
+    writable: bool = True
+    blocking: bool = False
+    """Whether its verbs block, and never suspend (`BlockingBackend`). Else they are awaited on one event loop."""
+
+    # --- where its verbs run: a driver of an event loop has nothing to do here
+
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        """Run a coroutine that waits for nothing but this store where its verbs run; with `reads` it only reads."""
+        return await start()
+
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `together`, for a caller that has been cancelled already: it is run to its end."""
+        return await start()
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
+        import asyncio  # only under an event loop
+
+        return await asyncio.to_thread(function, *arguments)
+
+    # --- the verbs
+
+    @abstractmethod
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Return what there is of each place that is asked for, all as it is at one moment."""
+
+    @abstractmethod
+    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+        """Do each of these batches whose heads are all as expected, one after the other; return what came of each.
+
+        That is None for one that was done, or the heads that are there for one that was not. A store may make one
+        transaction of all that it does, or one of each. `at` is the time, in microseconds. What is not `lasting` may
+        be lost when the machine is, and is given up rather than waited for.
+        """
+
+    @abstractmethod
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        """Return the tenant's places that have a head and sort behind `after`, by space, name and home: a page.
+
+        Of this space, or with `beneath` of every space that begins so. Fewer than `limit` are all there are.
+        """
+
+    @abstractmethod
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        """Return the tenant's places of this space in the order in which their heads were written last: a page.
+
+        Those written at the mark `since` or later, of that one only those that sort behind `after`. A mark is the
+        store's own number, and rises; several writes may share one, so who goes on later asks from the last mark that
+        he was given, inclusive, and may be given again what he has seen.
+        """
+
+    @abstractmethod
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        """Return what of a tenant's has expired at `now` (microseconds), behind `after`: a page, oldest first."""
+
+    @abstractmethod
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """Return the tenants that have a place with a head, and sort behind `after`: a page."""
+
+    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+        """See that no byte of what was dropped, or replaced, is left where the store keeps things.
+
+        Returns, in plain sentences, what could not be done now, and how it comes about. Without `whole` what would take
+        long is left for another time. Stores that overwrite as they drop have nothing to do.
+        """
+        return ()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything."""
+
+
+class BlockingBackend(Backend):
+    """A backend whose verbs block and never suspend: run inline, or a whole operation at a time in a worker thread."""
+
+    blocking = True
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner, self.inline = runner, isinstance(runner, Inline)
+
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        return await self.runner.whole(start, reads=reads)
+
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        from palimpsest.runtime.runner import drive
+
+        return await self.runner.finish(lambda: drive(start()))
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self.runner.read(function, *arguments)

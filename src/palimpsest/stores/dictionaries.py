@@ -1,0 +1,225 @@
+"""A backend in this process's memory, gone with it: what `memory://` is, and what others are compared with.
+
+Signals. A handler may raise between any two steps, so a write makes all that it changes aside, and one call of C puts
+it in place. Only rows at the end of a table are put where they stay, behind the end that is in place: nobody reads on
+beyond that, and the next who writes there takes them away.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
+
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores.backend import (
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Named,
+    Place,
+    PlaceHead,
+    Range,
+    Refusal,
+    Row,
+    Seen,
+    Step,
+)
+
+
+class _Table(NamedTuple):
+    """Rows in order of their keys, the first `end` of them, and the keys of rows by id, some of which may be gone."""
+
+    rows: list[Row]
+    end: int
+    ids: dict[str, tuple[int, ...]]
+
+    def among(self, low: int, high: int) -> tuple[int, int]:
+        """From where to where the rows of a span of keys are."""
+        begin = bisect_left(self.rows, (low,), 0, self.end)
+        return begin, bisect_right(self.rows, high, begin, self.end, key=_key)
+
+    def read(self, ask: Range) -> list[Row]:
+        found: list[Row] = []
+        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
+            begin, end = self.among(low, high)
+            rows = self.rows[begin:end]
+            found += reversed(rows) if ask.newest_first else rows
+            if ask.limit is not None and len(found) >= ask.limit:
+                return found[: ask.limit]
+        return found
+
+    def named(self, ids: Iterable[str]) -> list[Row]:
+        keys = sorted({(key, id) for id in ids for key in self.ids.get(id, ())})
+        rows = ((self.at(key), id) for key, id in keys)
+        return [row for row, id in rows if row is not None and row.id == id]
+
+    def at(self, key: int) -> Row | None:
+        i = bisect_left(self.rows, (key,), 0, self.end)
+        return self.rows[i] if i < self.end and self.rows[i].key == key else None
+
+    def without(self, low: int, high: int) -> _Table:
+        begin, end = self.among(low, high)
+        return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
+
+    def having(self, new: Sequence[Row]) -> _Table:
+        if self.end and any(row.key <= self.rows[self.end - 1].key for row in new):
+            kept = {row.key: row for row in chain(self.rows[: self.end], new)}
+            return _made([kept[key] for key in sorted(kept)])
+        new = sorted({row.key: row for row in new}.values()) if len(new) > 1 else new
+        del self.rows[self.end :]
+        self.rows.extend(new)
+        for row in new:
+            if row.id:
+                self.ids[row.id] = (*self.ids.get(row.id, ()), row.key)
+        return _Table(self.rows, self.end + len(new), self.ids)
+
+
+_key = attrgetter("key")
+
+
+def _made(rows: list[Row]) -> _Table:
+    ids: dict[str, tuple[int, ...]] = {}
+    for row in rows:
+        if row.id:
+            ids[row.id] = (*ids.get(row.id, ()), row.key)
+    return _Table(rows, len(rows), ids)
+
+
+class _Stored(NamedTuple):
+    """A place: its head, when that expires and was written last, and its tables."""
+
+    head: PlaceHead | None
+    expires: int | None
+    mark: int
+    tables: dict[str, _Table]
+
+
+_NOTHING = _Stored(None, None, 0, {})
+
+
+class MemoryBackend(BlockingBackend):
+    """Everything in dictionaries, under one lock."""
+
+    url = "memory://"
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self._lock = threading.Lock()
+        self._there: dict[Place, _Stored] = {}
+        self._mark = 0
+
+    # --- reading
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        with self._lock:
+            return [self._seen(ask) for ask in asks]
+
+    def _seen(self, ask: Ask) -> Seen:
+        there = self._there.get(ask.place, _NOTHING)
+        return Seen(there.head if ask.head else None, [_rows(there.tables.get(one.table), one) for one in ask.rows])
+
+    def _with_heads(self, tenant: str, space: str, beneath: bool = False) -> list[tuple[Place, _Stored]]:
+        """The places of these spaces, in order."""
+        with self._lock:
+            there = list(self._there.items())
+        found = [
+            one
+            for one in there
+            if one[0].tenant == tenant
+            and one[1].head is not None
+            and (one[0].space.startswith(space) if beneath else one[0].space == space)
+        ]
+        return sorted(found, key=lambda one: _order(one[0]))
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        found = self._with_heads(tenant, space, beneath)
+        behind = [one for one in found if after is None or _order(one[0]) > _order(after)]
+        return [Listed(place, stored.head) for place, stored in behind[:limit] if stored.head is not None]
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        begin = (since, _order(after) if after is not None else ())
+        found = [(stored.mark, place, stored.head) for place, stored in self._with_heads(tenant, space)]
+        behind = sorted((one for one in found if (one[0], _order(one[1])) > begin), key=lambda one: one[0])
+        return [Listed(place, head, mark) for mark, place, head in behind[:limit] if head is not None]
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        with self._lock:
+            there = [one for one in self._there.items() if one[0].tenant == tenant]
+        found = [Due(one.expires, place) for place, one in there if one.expires is not None and one.expires <= now]
+        for place, stored in there:
+            for name, table in stored.tables.items():
+                due = (row for row in table.rows[: table.end] if row.expires is not None and row.expires <= now)
+                found += [Due(row.expires or 0, place, name, row.key) for row in due]
+        return [due for due in sorted(found) if after is None or due > after][:limit]
+
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        with self._lock:
+            there = list(self._there.items())
+        found = {place.tenant for place, one in there if one.head is not None}
+        return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
+
+    # --- writing
+
+    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+        with self._lock:
+            return [self._write(batch) for batch in batches]
+
+    def _write(self, batch: Batch) -> Refusal | None:
+        there = self._there
+        befores = [there.get(step.place, _NOTHING) for step in batch]
+        for step, before in zip(batch, befores, strict=True):
+            hot = before.head.hot if before.head is not None else None
+            if hot != step.expect and not step.rows_only:
+                return tuple(None if one.rows_only else was.head for one, was in zip(batch, befores, strict=True))
+        mark = self._mark + 1
+        new = {step.place: _after(step, was, mark) for step, was in zip(batch, befores, strict=True)}
+        self._mark = mark
+        there.update(new)
+        for place, one in new.items():
+            if one.head is None and not one.tables:
+                there.pop(place, None)
+        return None
+
+    async def close(self) -> None:
+        self._there.clear()
+
+
+def _order(place: Place) -> tuple[str, str, str]:
+    return place.space, place.name, place.home
+
+
+def _rows(table: _Table | None, ask: Range | Named) -> list[Row]:
+    if table is None:
+        return []
+    return table.read(ask) if isinstance(ask, Range) else table.named(ask.ids)
+
+
+def _after(step: Step, was: _Stored, mark: int) -> _Stored:
+    """What a place is after a step that can be done."""
+    tables = was.tables
+    if step.drop or step.put:
+        tables = dict(tables)
+        for name, low, high in step.drop:
+            meant = [one for one in tables if one.startswith(name[:-1])] if name.endswith("*") else [name]
+            for one in meant:
+                if one in tables:
+                    tables[one] = tables[one].without(low, high)
+        for name, rows in step.put:
+            tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
+        tables = {name: table for name, table in tables.items() if table.end}
+    if step.rows_only or (step.hot == step.expect and step.cold is None):
+        return was._replace(tables=tables)
+    if step.hot is None:
+        return _Stored(None, None, 0, tables)
+    before = was.head.cold if was.head is not None else b""
+    return _Stored(PlaceHead(step.hot, before if step.cold is None else step.cold), step.expires, mark, tables)

@@ -1,0 +1,16 @@
+"""The engine: what a log means, written once over any `palimpsest.stores.backend.Backend`.
+
+A session is a place (its home, "session", its name) whose head is the session's: hot what every append moves, cold the
+rest. Its home is its own name, or that of the session at the root of its tree of branches; then a place (its own name,
+"where", its name) says so. All entries and records of a home are rows of one place (home, "log", ""), by the number of
+a log and the seq or revision. Sessions write into logs of their own, and a branch reads those of others up to a seq.
+
+    entry      an entry, as `palimpsest.log.entry.pack` has it, with its id
+    record     a record; one that carries a compaction is found by the number of its log
+    tokens/C   counts by the counter C
+    held       which large contents an entry has
+
+A place (home, "tree", "") is there as soon as a home has more than the session of its name. Its rows of the table
+`share` say who reads which log. Large contents are in (home, "large", ""). Items are places of the spaces
+"item/NAMESPACE", leases those of "lease". One compare-and-set of heads is the commit of everything.
+"""

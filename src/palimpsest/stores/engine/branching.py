@@ -1,0 +1,205 @@
+"""Sessions as wholes: branches, imports, deletion, listings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.stores import Dump, SessionInfo
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Seen, Step
+from palimpsest.stores.common import branching, expected, info, loading
+from palimpsest.stores.engine.changing import dropping, spans_of
+from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_row, key_of, read_cold, read_hot, record_row, whole
+from palimpsest.stores.engine.heads import Known, Sessions, new_log, pointer_to, where_of
+from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.reading import of_records
+from palimpsest.stores.engine.trees import Tree, of_tree
+
+FAR = chr(0x10FFFF)
+"""Sorts behind every home."""
+
+_replace = msgspec.structs.replace
+
+
+class Branching:
+    """What makes sessions, and removes them."""
+
+    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
+        self._sessions, self._large, self._clock = sessions, large, clock
+        self._backend, self._url = sessions.backend, sessions.url
+
+    # --- branches
+
+    async def branches(self, key: SessionKey) -> list[str]:
+        known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+        if not seen:
+            return []
+        tree, names = Tree(self._url, known, seen[0]), set[str]()
+        for log, first, last in known.pieces(0, known.head.next_seq):
+            # Whoever reads the first entry that is shared reads all up to where the two parted.
+            names |= tree.sharing(log, first, last)
+        return sorted(names - {key.session})
+
+    async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
+        while True:
+            known, seen = await self._sessions.look(
+                key, lambda known: [of_tree(known), of_records(known, 0, head.revision + 1)]
+            )
+            expected(key, known.head, None, expect_epoch, created)
+            target = await self._sessions.find(SessionKey(key.tenant, into))
+            branching(key, into, target.head if target.there is not None else None)
+            if await self._forked(known, seen, target, head):
+                return
+
+    async def _forked(self, known: Known, seen: list[Seen], target: Known, head: Head) -> bool:
+        """Make the branch where it is to be, unless somebody was first."""
+        home = known.place.home if known.there is not None else target.key.session
+        at = self._clock()
+        if home != target.key.session and target.pointer != pointer_to(home):
+            where = Step(where_of(target.key), target.pointer, pointer_to(home))
+            (refusal,) = await self._backend.write([[where, Step(_own(target.key))]], at)
+            if refusal is not None:
+                return False
+        place = Place(target.place.tenant, home, "session", target.key.session)
+        branch = Known(target.key, place, new_log(), pointer=pointer_to(home))
+        steps: list[Step] = []
+        shares: tuple[tuple[int, int], ...] = ()
+        if seen:
+            tree = Tree(self._url, known, seen[0])
+            shares = tuple(
+                (min(last, head.next_seq - 1), log)
+                for log, first, last in known.pieces(head.first_seq - 1)
+                if first < head.next_seq
+            )
+            if tree.hot is None:
+                tree.join(known, (), known.head.first_seq)
+            tree.join(branch, shares, head.first_seq)
+            assert known.there is not None, "what was looked at is there"
+            own = [row._replace(key=branch.log << 32 | row.key & LAST) for row in seen[1].rows[0]]
+            rows = [row._replace(id=str(branch.log)) if row.id else row for row in own]
+            steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
+            steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
+        after, step = branch.step(self._sessions.witness.head(branch.key, None, head), shares)
+        batch = [step, *steps, *self._sessions.created(branch)]
+        if await self._sessions.write(batch, at, after) is not None:
+            return False
+        return not await self._sessions.astray(after, at)
+
+    # --- whole sessions
+
+    async def load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
+        while True:
+            known, seen = await self._sessions.look(key, _of_removal)
+            head = loading(key, known.head if known.there is not None else None, dump.head, replace)
+            new = _replace(known, log=new_log(), head=Head())
+            after, step = new.step(self._sessions.witness.head(key, None, head), ())
+            rows = [entry_row(new.log, entry) for entry in dump.entries]
+            drop: list[tuple[str, int, int]] = []
+            gone: list[tuple[int, int]] = []
+            steps = [step]
+            if seen:
+                tree, pieces, _ = self._removed(known, seen)
+                if tree.hot is not None:
+                    tree.join(new, (), head.first_seq)
+                    steps.append(tree.step())
+                drop, gone = _dropped(known, pieces), spans_of(pieces)
+            put, more = await self._large.taken(known, rows, gone)
+            if dump.records:
+                put.append(("record", [record_row(new.log, record) for record in dump.records]))
+            steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
+            at = self._clock()
+            refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
+            if refusal is None and (known.there is not None or not await self._sessions.astray(after, at)):
+                return
+
+    # --- deletion
+
+    async def delete(self, key: SessionKey, expect: int | None) -> bool:
+        while True:
+            known, seen = await self._sessions.look(key, _of_removal)
+            expected(key, known.head, expect)
+            if known.there is None:
+                return False
+            tree, pieces, last = self._removed(known, seen)
+            steps = [Step(known.place, known.there.hot, destroys=True)]
+            if last:
+                steps += await self._large.wiped(known)
+                pieces = [(known.log, 0, LAST), *pieces]
+            else:
+                steps += (await self._large.taken(known, [], spans_of(pieces)))[1]
+            drop = _dropped(known, pieces)
+            if last and tree.hot is not None:
+                steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
+            else:
+                steps.append(tree.step())
+            steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
+            if await self._sessions.write(steps, self._clock()) is None:
+                self._sessions.forget(key)
+                await self._unpointed(known)
+                return True
+
+    def _removed(self, known: Known, seen: list[Seen]) -> tuple[Tree, list[tuple[int, int, int]], bool]:
+        """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
+        tree = Tree(self._url, known, seen[0]._replace(rows=seen[0].rows[:1]))
+        if tree.hot is None:
+            return tree, [(known.log, 0, LAST)], True
+        alone = all(row.key >> 32 == known.log for row in seen[0].rows[1])
+        tree.leave(known)
+        return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
+
+    async def _unpointed(self, known: Known) -> None:
+        """Let nothing say any more where a session was."""
+        if known.place.home != known.key.session:
+            where = Step(where_of(known.key), pointer_to(known.place.home), destroys=True)
+            await self._backend.write([[where]], self._clock())
+
+    # --- listings
+
+    async def sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
+        found: dict[str, SessionInfo] = {}
+        last = Place(tenant, FAR, "session", after)
+        while len(found) < limit:
+            page = await self._backend.places(tenant, "session", after=last, limit=limit - len(found))
+            for one in page:
+                found[one.place.name] = info(one.place.name, self._head(one.place.name, one.head.hot, one.head.cold))
+            if not page:
+                break
+            last = page[-1].place
+        return list(found.values())
+
+    def _head(self, session: str, hot: bytes, cold: bytes) -> Head:
+        try:
+            return whole(read_hot(hot), read_cold(cold).head)
+        except DAMAGED as cause:
+            raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({cause})") from cause
+
+    async def tenants(self) -> list[str]:
+        """Every tenant that has a session or an item."""
+        found: list[str] = []
+        last: str | None = None
+        while page := await self._backend.tenants(after=last):
+            found += [tenant for tenant in page if await self._has_something(tenant)]
+            last = page[-1]
+        return found
+
+    async def _has_something(self, tenant: str) -> bool:
+        sessions = await self._backend.places(tenant, "session", limit=1)
+        return bool(sessions or await self._backend.places(tenant, "item/", beneath=True, limit=1))
+
+
+def _own(key: SessionKey) -> Place:
+    return Place(key.tenant, key.session, "session", key.session)
+
+
+def _of_removal(known: Known) -> list[Ask]:
+    """What asks who reads what, and whether anybody else is in the home."""
+    tree, more = of_tree(known), len(known.shares) + 2
+    return [Ask(tree.place, [*tree.rows, Range("share", [(0, LAST_KEY)], more)])]
+
+
+def _dropped(known: Known, pieces: list[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
+    """What drops a session's records, and these stretches of logs."""
+    return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]

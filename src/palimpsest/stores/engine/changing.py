@@ -1,0 +1,280 @@
+"""Changes of a session: commits of every kind, erasures in every branch, clearing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from palimpsest.errors import Conflict
+from palimpsest.log import spans as ranges
+from palimpsest.log.change import Change, Record, recounted, still_meant
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.resuming import committed
+from palimpsest.stores.backend import Ask, Named, Place, Range, Refusal, Row, Seen, Step
+from palimpsest.stores.common import expected, of_branch
+from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
+from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.records import erasing
+
+Expect = Callable[[Head], None]
+
+OF_ENTRIES = ("entry", "tokens/*", "held")
+"""The tables that have something of an entry."""
+
+
+class Changing:
+    """What changes a session beside appends."""
+
+    def __init__(self, sessions: Sessions, reading: Reading, large: Large, clock: Callable[[], int]) -> None:
+        self._sessions, self._reading, self._large, self._clock = sessions, reading, large, clock
+        self._url = sessions.url
+
+    async def commit(
+        self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
+    ) -> Head:
+        def expect(head: Head) -> None:
+            expected(key, head, expect_revision, expect_epoch, change.created)
+
+        if change.kind == "erase":
+            return await self._erase(key, change, expect)
+        if change.kind == "clear":
+            return await self._clear(key, change, expect)
+        known = self._sessions.remembered(key)
+        fresh = known is None
+        while True:
+            known = known or await self._sessions.find(key)
+            try:
+                expect(known.head)
+                after, steps = await self._changed(known, change)
+            except Conflict:
+                if fresh:
+                    raise
+                known, fresh = None, True  # what was remembered may be outdated
+                continue
+            refusal = await self._written(known, after, steps)
+            if refusal is None:
+                return after.head
+            known, fresh = self._moved(known, refusal[0]), True
+
+    async def _written(self, known: Known, after: Known, steps: list[Step]) -> Refusal | None:
+        """Write what makes a session so; what came of it."""
+        at = self._clock()
+        refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
+        if refusal is None and known.there is None and await self._sessions.astray(after, at):
+            return (None,)
+        return refusal
+
+    def _moved(self, known: Known, there: object) -> Known | None:
+        """The session as a refusal tells it; None where it has to be looked for."""
+        now = self._sessions.now(known, there) if there is not None else None  # type: ignore[arg-type]
+        if now is None:
+            self._sessions.forget(known.key)
+        return now
+
+    async def _changed(self, known: Known, change: Change) -> tuple[Known, list[Step]]:
+        """The session after a change of it alone, and what makes it so."""
+        after, record, linked = committed(known.head, change, self._clock())
+        head, made = self._attested(known, after, change, (), [record] if record is not None else [])
+        rows = [entry_row(known.log, entry) for entry in linked]
+        put, more = await self._large.taken(known, rows)
+        if made:
+            put.append(("record", [record_row(known.log, one) for one in made]))
+        now, step = known.step(head)
+        return now, [step, Step(known.logs, rows_only=True, put=put), *more] if put else [step]
+
+    def _attested(
+        self, known: Known, after: Head, change: Change, there: Sequence[Record], made: Sequence[Record]
+    ) -> tuple[Head, list[Record]]:
+        """The head and the records as whoever is asked about them has them."""
+        witness = self._sessions.witness
+        after, records = witness.changed(known.key, known.head, after, change, there, made)
+        return witness.head(known.key, known.head, after), records
+
+    async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
+        while True:
+            known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+            expect(known.head)
+            tree = Tree(self._url, known, seen[0] if seen else None)
+            after, record, _ = committed(known.head, change, self._clock())
+            head, made = self._attested(known, after, change, (), [record] if record is not None else [])
+            unread = [(known.log, 0, head.first_seq - 1)]
+            if tree.hot is not None:
+                tree.leave(known)
+                tree.join(known, (), head.first_seq)
+                unread = tree.unread([known.log, *(log for _, log in known.shares)])
+            drop = [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(unread)]
+            put, more = await self._large.taken(known, [], spans_of(unread))
+            rows = [record_row(known.log, one) for one in made]
+            cleared, step = known.step(head, ())
+            gone = Step(known.logs, rows_only=True, drop=drop, put=[*put, ("record", rows)], destroys=True)
+            if await self._written(known, cleared, [step, gone, tree.step(), *more]) is None:
+                return head
+
+    # --- erasing
+
+    async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
+        seen: list[Seen] = []
+        while True:
+            if not seen:
+                known, seen = await self._sessions.look(key, lambda known: _of_erasure(known, change))
+            expect(known.head)
+            erasure = Erasure(self._sessions, self._reading, known, change)
+            await erasure.read(seen)
+            batch, after = erasure.batch(self._clock())
+            batch += (await self._large.taken(known, [], erasure.points))[1]
+            batch += self._sessions.created(known)
+            at = self._clock()
+            refusal = await self._sessions.write(batch, at, *after)
+            if refusal is not None:
+                known, seen = self._still(known, erasure, refusal, seen)
+            elif known.there is not None or not await self._sessions.astray(after[0], at):
+                return after[0].head
+            else:
+                seen = []
+
+    def _still(self, known: Known, erasure: Erasure, refusal: Refusal, seen: list[Seen]) -> tuple[Known, list[Seen]]:
+        """The session as it is now, and what was read of it, where nobody but those who append was in the way.
+
+        So an erasure beside a writer who never pauses looks once, and has only its last step to do again.
+        """
+        now = self._moved(known, refusal[0])
+        others = dict(zip(erasure.places, refusal, strict=False))
+        if now is None or not now.reads_as(known) or now.head.epoch != known.head.epoch or not seen:
+            return known if now is None else now, []
+        if any(others[place] != was for place, was in erasure.beside.items()):
+            return now, []
+        return now, seen
+
+
+class Erasure:
+    """One erasure: what it means in the session where it was asked for, and in every branch that has the entries."""
+
+    def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
+        self._sessions, self._reading, self._known, self._asked = sessions, reading, known, change
+        self._witness = sessions.witness
+        self._tree = Tree(sessions.url, known, None)
+        self._records: list[Record] = []
+        self._living: list[Entry] = []
+        self._others: list[tuple[Known, tuple[int, ...], list[Record]]] = []
+        self._graves: dict[SessionKey, set[int]] = {}
+        self._change = change
+        self.places: list[Place] = []
+        self.beside: dict[Place, object] = {}
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """The keys of what is erased."""
+        return _joined(self._known.keys(self._change.seqs))
+
+    async def read(self, seen: Sequence[Seen]) -> None:
+        """Take what was read of the session, and read what is read of its branches."""
+        known, asked = self._known, self._asked
+        if not seen:
+            self._change = still_meant(known.head, asked, {})
+            return
+        tree, rows = seen
+        self._tree = Tree(self._sessions.url, known, tree)
+        entries = await self._reading.slim(known, rows.rows[0])
+        is_grave = self._witness.is_grave
+        living = [e for e in entries if e.damaged or not (e.erased and is_grave(e.id, e.seq))]
+        self._change = change = still_meant(known.head, asked, {e.seq: e.id for e in living})
+        meant = set(change.seqs)
+        self._living = [entry for entry in living if entry.seq in meant]
+        told = {row.key: row for some in rows.rows[1:] for row in some}
+        self._records = self._reading.told(known, [told[key] for key in sorted(told)])
+        self._others = await self._read_others(change)
+        if any(entry.damaged for entry in self._living):
+            for each in (known, *(other for other, _, _ in self._others)):
+                self._graves[each.key] = await self._reading.graves(each)
+
+    async def _read_others(self, change: Change) -> list[tuple[Known, tuple[int, ...], list[Record]]]:
+        """The other sessions that have some of these entries, which, and their records."""
+        known, found = self._known, dict[tuple[str, int], tuple[int, ...]]()
+        for log, seqs in known.by_log(change.seqs).items():
+            for reader, read in self._tree.readers(log, seqs).items():
+                found[reader] = (*found.get(reader, ()), *read)
+        found.pop((known.key.session, known.log), None)
+        if not found:
+            return []
+        return [
+            (other, tuple(sorted(found[other.key.session, other.log])), self._reading.told(other, rows))
+            for other, rows in await beside(self._sessions, known, list(found))
+        ]
+
+    def batch(self, at: int) -> tuple[list[Step], list[Known]]:
+        """The steps of it, and the sessions after them."""
+        known, change, witness = self._known, self._change, self._witness
+        made = [self._in(known, change, self._records, at)]
+        for other, seqs, records in self._others:
+            made.append(self._in(other, of_branch(change, known.key, seqs), records, at))
+        graves = [entry_row(known.log_of(entry.seq), witness.grave(entry)) for entry in self._living]
+        points = _joined(row.key for row in graves)
+        log = Step(
+            known.logs,
+            rows_only=True,
+            drop=[(table, low, high) for table in OF_ENTRIES[1:] for low, high in points],
+            put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
+            destroys=True,
+        )
+        steps = [step for _, step, _ in made]
+        batch = [*steps, self._tree.step(), log]
+        self.places = [step.place for step in batch]
+        self.beside = {step.place: other.there for step, (other, _, _) in zip(steps[1:], self._others, strict=True)}
+        self.beside[known.tree] = self._tree.there
+        return batch, [after for after, _, _ in made]
+
+    def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
+        """What it makes of one session."""
+        change, made = erasing(change, there, known.head)
+        after, record, _ = committed(known.head, change, at)
+        if known.key in self._graves:
+            after = recounted(after, self._graves[known.key] | set(change.seqs))
+        if record is not None:
+            made.append(record)
+        after, made = self._witness.changed(known.key, known.head, after, change, there, made)
+        now, step = known.step(self._witness.head(known.key, known.head, after))
+        return now, step, [record_row(known.log, one) for one in made]
+
+
+async def beside(sessions: Sessions, known: Known, readers: Sequence[tuple[str, int]]) -> list[tuple[Known, list[Row]]]:
+    """Other sessions of a home, by name and own log, as they are now, and the records that carry a compaction."""
+    asks = []
+    for name, log in readers:
+        asks += [Ask(known.place._replace(name=name)), Ask(known.logs, [Named("record", [str(log)])], head=False)]
+    seen = await sessions.backend.look(asks)
+    found = []
+    for (name, log), (head, records) in zip(readers, zip(seen[::2], seen[1::2], strict=True), strict=True):
+        key = known.key._replace(session=name)
+        other = sessions.read(key, known.place._replace(name=name), head.head)
+        if other.there is not None and other.log == log:
+            found.append((other, records.rows[0]))
+    return found
+
+
+def _of_erasure(known: Known, change: Change) -> list[Ask]:
+    """What asks for all that an erasure has to know of a session."""
+    silent = [(key, key) for key in sorted(key_of(known.log, revision) for revision in set(change.silence))]
+    wanted: list[Range | Named] = [
+        Range("entry", _joined(known.keys(change.seqs))),
+        Named("record", [str(known.log)]),
+        Range("record", silent),
+    ]
+    return [of_tree(known), Ask(known.logs, wanted, head=False)]
+
+
+def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:
+    """Keys as spans, as few as there can be."""
+    return list(ranges.of(set(keys)))
+
+
+def spans_of(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """The spans of keys of stretches of logs."""
+    return [(key_of(log, low), key_of(log, high)) for log, low, high in pieces if low <= high]
+
+
+def dropping(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
+    """What drops the entries of stretches of logs, with all that belongs to them."""
+    return [(table, low, high) for low, high in spans_of(pieces) for table in OF_ENTRIES]

@@ -1,0 +1,99 @@
+"""What has expired: which entries are due, in every session that has them, and their erasure, and that of items."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.backend import Ask, Due, Named, Place
+from palimpsest.stores.engine.changing import Changing
+from palimpsest.stores.engine.forms import LAST
+from palimpsest.stores.engine.heads import Sessions, root
+from palimpsest.stores.engine.items import ITEMS, LEASES, Items
+from palimpsest.stores.engine.trees import Tree
+
+PAGE = 1000
+
+Readers = dict[SessionKey, tuple[int, ...]]
+"""The places that are due, by the session that has them."""
+
+
+class Expiry:
+    """Finds what has expired, and erases it."""
+
+    def __init__(self, sessions: Sessions, changing: Changing, items: Items, clock: Callable[[], int]) -> None:
+        self._sessions, self._changing, self._items, self._clock = sessions, changing, items, clock
+        self._backend = sessions.backend
+
+    async def _tenants(self, tenant: str | None) -> AsyncIterator[str]:
+        if tenant is not None:
+            yield tenant
+            return
+        last: str | None = None
+        while page := await self._backend.tenants(after=last):
+            for one in page:
+                yield one
+            last = page[-1]
+
+    async def _pages(self, tenant: str, now: int) -> AsyncIterator[list[Due]]:
+        after: Due | None = None
+        while True:
+            page = await self._backend.expired(tenant, now, after=after, limit=PAGE)
+            if page:
+                yield page
+            if len(page) < PAGE:
+                return
+            after = page[-1]
+
+    async def due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        found: dict[SessionKey, set[int]] = {}
+        async for owner in self._tenants(tenant):
+            async for page in self._pages(owner, now):
+                for (place, log), seqs in _by_log(page).items():
+                    for key, read in (await self._readers(place, log, seqs)).items():
+                        found.setdefault(key, set()).update(read)
+        return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
+
+    async def sweep(self, now: int, tenant: str | None) -> int:
+        swept = 0
+        async for owner in self._tenants(tenant):
+            async for page in self._pages(owner, now):
+                for due in page:
+                    if not due.table and (due.place.space.startswith(ITEMS) or due.place.space == LEASES):
+                        swept += await self._items.swept(due.place, now)
+                for (place, log), seqs in _by_log(page).items():
+                    swept += await self._erased(place, log, seqs)
+        return swept
+
+    async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:
+        """Erase entries of a log in all who read them, beginning with one; how many entries that were."""
+        left = set(seqs)
+        for key, read in (await self._readers(place, log, seqs)).items():
+            meant = tuple(seq for seq in read if seq in left)
+            if meant:
+                await self._changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)
+                left.difference_update(meant)
+        return len(seqs) - len(left)
+
+    async def _readers(self, place: Place, log: int, seqs: list[int]) -> Readers:
+        """The sessions that have these entries of a log, and which."""
+        tree = Place(place.tenant, place.home, "tree", "")
+        owner = SessionKey(place.tenant, place.home)
+        own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [Named("share", [str(log)])])])
+        known = self._sessions.read(owner, root(owner), own.head)
+        if readers.head is None:
+            first = known.head.first_seq
+            mine = tuple(seq for seq in seqs if seq >= first) if known.there is not None and known.log == log else ()
+            return {owner: mine} if mine else {}
+        there = Tree(self._sessions.url, known, readers).readers(log, seqs)
+        return {SessionKey(place.tenant, name): read for (name, _), read in sorted(there.items())}
+
+
+def _by_log(page: list[Due]) -> dict[tuple[Place, int], list[int]]:
+    """The places of the entries that are due, by where they are and the number of their log."""
+    found: dict[tuple[Place, int], list[int]] = {}
+    for due in page:
+        if due.table == "entry":
+            found.setdefault((due.place, due.key >> 32), []).append(due.key & LAST)
+    return {where: sorted(seqs) for where, seqs in found.items()}

@@ -1,0 +1,261 @@
+"""Sessions as the engine knows them: where they are, their heads as they were last seen, and what they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log.codec import encode
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Refusal, Seen, Step
+from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
+from palimpsest.stores.engine.forms import whole as head_of
+from palimpsest.stores.witness import NOBODY, Witness
+
+KNOWN = 4096
+"""Heads remembered at once, so that an append need not read what this process wrote last."""
+
+Asks = Callable[["Known"], Sequence[Ask]]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
+
+    `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and `pointer`
+    is what says where it would be, if anything does.
+    """
+
+    key: SessionKey
+    place: Place
+    log: int
+    head: Head = Head()
+    there: PlaceHead | None = None
+    shares: tuple[Share, ...] = ()
+    stirred: int = 0
+    pointer: bytes | None = None
+
+    @property
+    def logs(self) -> Place:
+        """Where its entries and records are."""
+        return Place(self.place.tenant, self.place.home, "log", "")
+
+    @property
+    def tree(self) -> Place:
+        """Where it stands who reads which log of its home."""
+        return Place(self.place.tenant, self.place.home, "tree", "")
+
+    def pieces(self, after: int = 0, before: int | None = None) -> list[tuple[int, int, int]]:
+        """Where its entries with `after` < seq < `before` are, in order: log, first seq, last seq.
+
+        What it has cleared is not its own, though branches may read it. What is its own log's has no end.
+        """
+        first, last = max(after + 1, self.head.first_seq), LAST if before is None else min(before - 1, LAST)
+        found: list[tuple[int, int, int]] = []
+        for end, log in (*self.shares, (LAST, self.log)):
+            if first <= end and first <= last:
+                found.append((log, first, min(end, last)))
+            first = max(first, end + 1)
+        return found
+
+    def spans(self, after: int = 0, before: int | None = None) -> list[tuple[int, int]]:
+        """The spans of keys of these entries. They need not ascend, for logs have their numbers by chance."""
+        return [(log << 32 | low, log << 32 | high) for log, low, high in self.pieces(after, before)]
+
+    def log_of(self, seq: int) -> int:
+        """The log that has the session's entry at `seq`."""
+        return next((log for last, log in self.shares if seq <= last), self.log)
+
+    def by_log(self, seqs: Iterable[int]) -> dict[int, list[int]]:
+        """The seqs by the log that has them."""
+        found: dict[int, list[int]] = {}
+        for seq in seqs:
+            found.setdefault(self.log_of(seq), []).append(seq)
+        return found
+
+    def keys(self, seqs: Iterable[int]) -> list[int]:
+        """The keys of its entries at these places. There may be more by now than its head, as it was seen, says."""
+        first = self.head.first_seq
+        return [self.log_of(seq) << 32 | seq for seq in seqs if first <= seq <= LAST]
+
+    def reads_as(self, other: Known) -> bool:
+        """Whether its entries are where those of the other are."""
+        return (
+            self.log == other.log
+            and self.shares == other.shares
+            and self.head.first_seq == other.head.first_seq
+            and self.place == other.place
+        )
+
+    def step(self, after: Head, shares: tuple[Share, ...] | None = None) -> tuple[Known, Step]:
+        """The session with another head, and shares, and the step that makes it so."""
+        before, kept = self.there, self.shares if shares is None else shares
+        stirred, cold = self.stirred, None
+        if before is None or kept is not self.shares or not same_cold(after, self.head):
+            cold = cold_of(after, kept)
+            if before is not None and cold == before.cold:
+                cold = None
+            else:
+                stirred += 1
+        hot = hot_of(self.log, stirred, after)
+        there = PlaceHead(hot, cold if cold is not None or before is None else before.cold)  # type: ignore[arg-type]
+        known = Known(self.key, self.place, self.log, after, there, kept, stirred, self.pointer)
+        return known, Step(self.place, before.hot if before is not None else None, hot, cold)
+
+
+class Sessions:
+    """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.url, self.witness = backend, backend.url, NOBODY
+        self._known: dict[SessionKey, Known] = {}
+
+    def ask(self, witness: Witness) -> None:
+        """From now on ask `witness` about what is committed."""
+        self.witness = witness
+
+    def remembered(self, key: SessionKey) -> Known | None:
+        """The session as it was last seen; None where it was not."""
+        return self._known.get(key)
+
+    def remember(self, known: Known) -> None:
+        """Remember what was seen, or written."""
+        if known.there is None:
+            self._known.pop(known.key, None)
+            return
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        self._known[known.key] = known
+
+    def forget(self, key: SessionKey) -> None:
+        """Remember the session no longer."""
+        self._known.pop(key, None)
+
+    # --- reading
+
+    async def find(self, key: SessionKey) -> Known:
+        """The session as it is stored now."""
+        return (await self.look(key))[0]
+
+    async def look(self, key: SessionKey, asks: Asks | None = None) -> tuple[Known, list[Seen]]:
+        """The session as it is stored now, and what `asks` asks for of one that is as this: all of one moment.
+
+        Nothing is asked for of one that is not there.
+        """
+        known = self._known.get(key)
+        if known is None:
+            known = await self._sought(key)
+        while known.there is not None:
+            more = asks(known) if asks is not None else ()
+            seen = await self.backend.look([Ask(known.place), *more])
+            now = self.now(known, seen[0].head)
+            self.remember(now)
+            if now.there is None:
+                known = await self._sought(key)  # it may be elsewhere by now
+            elif now.reads_as(known):
+                return now, seen[1:]
+            else:
+                known = now
+        return known, []
+
+    async def _sought(self, key: SessionKey) -> Known:
+        """The session where it is, of which nothing is remembered."""
+        place, where = root(key), where_of(key)
+        own, other = await self.backend.look([Ask(place), Ask(where)])
+        if own.head is not None or other.head is None:
+            return self.read(key, place, own.head)
+        place = place._replace(home=self._told(key, other.head.hot))
+        (there,) = await self.backend.look([Ask(place)])
+        return msgspec.structs.replace(self.read(key, place, there.head), pointer=other.head.hot)
+
+    def _told(self, key: SessionKey, pointer: bytes) -> str:
+        try:
+            return msgspec.json.decode(pointer, type=str)
+        except msgspec.DecodeError as cause:
+            raise StoreCorrupt(self.url, f"where session {key.session!r} is cannot be read ({cause})") from cause
+
+    def read(self, key: SessionKey, place: Place, there: PlaceHead | None) -> Known:
+        """The session whose stored head this is."""
+        if there is None:
+            return Known(key, place, new_log())
+        return self.now(Known(key, place, 0, stirred=-1), there)
+
+    def now(self, known: Known, there: PlaceHead | None) -> Known:
+        """The session with the head that is stored now; itself where it is the one that is known.
+
+        Raises StoreCorrupt, naming it, where it cannot be read.
+        """
+        if there is None:
+            return Known(known.key, known.place, new_log(), pointer=known.pointer)
+        before = known.there
+        if before is not None and before.hot == there.hot:
+            return known
+        try:
+            hot = read_hot(there.hot)
+            if (
+                before is not None
+                and (hot.log, hot.stirred) == (known.log, known.stirred)
+                and before.cold == there.cold
+            ):
+                head, shares = known.head, known.shares
+            else:
+                cold = read_cold(there.cold)
+                head, shares = cold.head, cold.shares
+            head = head_of(hot, head)
+        except DAMAGED as cause:
+            told = f"the head of session {known.key.session!r} cannot be read ({cause})"
+            raise StoreCorrupt(self.url, told) from cause
+        return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer)
+
+    # --- writing
+
+    def created(self, known: Known) -> list[Step]:
+        """What has to be so, too, for a session to be made: nothing says that it is elsewhere."""
+        if known.there is not None or known.place.home != known.key.session:
+            return []
+        return [Step(where_of(known.key))]
+
+    async def write(self, batch: Batch, at: int, *after: Known) -> Refusal | None:
+        """Write a batch, after which these sessions are so; what came of it."""
+        (refusal,) = await self.backend.write([batch], at)
+        if refusal is None:
+            for known in after:
+                self.remember(known)
+        return refusal
+
+    async def astray(self, known: Known, at: int) -> bool:
+        """Whether a session that was made in another home than its own is looked for elsewhere by now.
+
+        Then it is taken back.
+        """
+        if known.place.home == known.key.session or known.there is None:
+            return False
+        own, where = await self.backend.look([Ask(root(known.key)), Ask(where_of(known.key))])
+        if own.head is None and where.head is not None and where.head.hot == pointer_to(known.place.home):
+            return False
+        self.forget(known.key)
+        gone = Step(known.logs, rows_only=True, drop=[("*", key_of(known.log, 0), key_of(known.log, LAST))])
+        await self.backend.write([[Step(known.place, known.there.hot), gone]], at)
+        return True
+
+
+def root(key: SessionKey) -> Place:
+    """Where a session is that is in its own home."""
+    return Place(key.tenant, key.session, "session", key.session)
+
+
+def where_of(key: SessionKey) -> Place:
+    """Where it says in which home a session is that is not in its own."""
+    return Place(key.tenant, key.session, "where", key.session)
+
+
+def pointer_to(home: str) -> bytes:
+    """What says that a session is in this home."""
+    return encode(home)
+
+
+def new_log() -> int:
+    """A number that no log of the home has had, as good as certainly."""
+    return int.from_bytes(os.urandom(4)) >> 1 | 1

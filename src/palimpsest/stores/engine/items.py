@@ -1,0 +1,237 @@
+"""Items and leases: places that have nothing but a head.
+
+An item's hot value is what is compared, its cold value what it holds. A lease that was given back stays, so that its
+fence goes on, until the clock has passed that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.log.codec import decoded, encoded
+from palimpsest.stores import Item
+from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
+from palimpsest.stores.engine.forms import checked, stamped
+
+ITEMS = "item/"
+LEASES = "lease"
+PAGE = 1000
+
+
+class About(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of an item beside its value: its version, its place among the others, when it expires.
+
+    `rewritten` counts the values that took the place of others under one version.
+    """
+
+    version: int
+    order: int
+    expires: int | None
+    rewritten: int = 0
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A lease: its holder, its fence, until when."""
+
+    holder: str
+    fence: int
+    until: int
+
+
+class Items:
+    """Items and leases of tenants."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
+        self._backend, self._url, self._clock = backend, backend.url, clock
+        self._order = 0
+
+    # --- items
+
+    async def _look(self, place: Place) -> PlaceHead | None:
+        (seen,) = await self._backend.look([Ask(place)])
+        return seen.head
+
+    def _about(self, place: Place, head: PlaceHead) -> About:
+        try:
+            return decoded(checked(head.hot), About)
+        except ValueError as cause:
+            told = f"the item {place.space.removeprefix(ITEMS)}/{place.name} cannot be read ({cause})"
+            raise StoreCorrupt(self._url, told) from cause
+
+    def _live(self, place: Place, head: PlaceHead | None) -> tuple[About, Item] | None:
+        """An item that is there and has not expired."""
+        if head is None:
+            return None
+        about = self._about(place, head)
+        if about.expires is not None and about.expires <= self._clock():
+            return None
+        return about, self._item(place, about, head)
+
+    def _item(self, place: Place, about: About, head: PlaceHead) -> Item:
+        try:
+            value = checked(head.cold)
+        except ValueError as cause:
+            told = f"the item {place.space.removeprefix(ITEMS)}/{place.name} cannot be read ({cause})"
+            raise StoreCorrupt(self._url, told) from cause
+        return Item(key=place.name, value=value, version=about.version, expires=about.expires)
+
+    async def get(self, tenant: str, namespace: str, key: str) -> Item | None:
+        place = place_of(tenant, namespace, key)
+        live = self._live(place, await self._look(place))
+        return None if live is None else live[1]
+
+    async def put(
+        self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
+    ) -> Item:
+        place = place_of(tenant, namespace, key)
+        head = await self._look(place)
+        while True:
+            live = self._live(place, head)
+            version = live[0].version if live is not None else 0
+            if expect is not None and expect != version:
+                raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
+            at = self._clock()
+            self._order = max(self._order + 1, at)
+            about = About(version + 1, live[0].order if live is not None else self._order, expires)
+            hot = head.hot if head is not None else None
+            step = Step(place, hot, stamped(encoded(about)), stamped(value), expires)
+            (refusal,) = await self._backend.write([[step]], at)
+            if refusal is None:
+                return Item(key=key, value=value, version=about.version, expires=expires)
+            head = refusal[0]
+
+    async def delete(self, tenant: str, namespace: str, key: str) -> bool:
+        place = place_of(tenant, namespace, key)
+        head = await self._look(place)
+        while head is not None and self._live(place, head) is not None:
+            (refusal,) = await self._backend.write([[Step(place, head.hot)]], self._clock())
+            if refusal is None:
+                return True
+            head = refusal[0]
+        return False
+
+    async def listed(self, tenant: str, namespace: str) -> list[Item]:
+        found = []
+        async for one in self._pages(tenant, ITEMS + namespace):
+            live = self._live(one.place, one.head)
+            if live is not None:
+                found.append((live[0].order, live[1]))
+        return [item for _, item in sorted(found, key=lambda one: one[0])]
+
+    async def _pages(self, tenant: str, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
+        after: Place | None = None
+        while True:
+            page = await self._backend.places(tenant, space, beneath=beneath, after=after, limit=PAGE)
+            for one in page:
+                yield one
+            if len(page) < PAGE:
+                return
+            after = page[-1].place
+
+    async def clear(self, tenant: str, dry_run: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
+        gone: list[Listed] = []
+        async for one in self._pages(tenant, ITEMS, beneath=True):
+            namespace = one.place.space.removeprefix(ITEMS)
+            found[namespace] = found.get(namespace, 0) + 1
+            gone.append(one)
+        if not dry_run:
+            for one in gone:
+                await self.removed(one.place, one.head)
+            async for one in self._pages(tenant, LEASES):
+                await self._ended(one.place, one.head)
+        return dict(sorted(found.items()))
+
+    async def removed(self, place: Place, head: PlaceHead | None) -> bool:
+        """Remove an item, whatever it holds by then; whether there was one."""
+        while head is not None:
+            (refusal,) = await self._backend.write([[Step(place, head.hot, destroys=True)]], self._clock())
+            if refusal is None:
+                return True
+            head = refusal[0]
+        return False
+
+    async def rewritten(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
+        changed = 0
+        pages = [one async for one in self._pages(tenant, ITEMS, beneath=True)]
+        for one in pages:
+            head: PlaceHead | None = one.head
+            while head is not None:
+                about = self._about(one.place, head)
+                item = self._item(one.place, about, head)
+                new = how(one.place.space.removeprefix(ITEMS), item)
+                if new is item:
+                    break
+                hot = stamped(encoded(msgspec.structs.replace(about, rewritten=about.rewritten + 1)))
+                step = Step(one.place, head.hot, hot, stamped(new.value), about.expires, destroys=True)
+                (refusal,) = await self._backend.write([[step]], self._clock())
+                if refusal is None:
+                    changed += 1
+                    break
+                head = refusal[0]
+        return changed
+
+    async def swept(self, place: Place, now: int) -> int:
+        """Remove an item or lease that has expired; how many items were."""
+        head = await self._look(place)
+        if head is None:
+            return 0
+        if place.space == LEASES:
+            await self._ended(place, head)
+            return 0
+        about = self._about(place, head)
+        if about.expires is None or about.expires > now:
+            return 0
+        (refusal,) = await self._backend.write([[Step(place, head.hot)]], self._clock())
+        return int(refusal is None)
+
+    # --- leases
+
+    async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
+        place = Place(tenant, name, LEASES, name)
+        head = await self._look(place)
+        while True:
+            now = self._clock()
+            before = self._held(place, head)
+            held = before if before is not None and before.until > now else None
+            if fence is not None:
+                if held is None or (held.holder, held.fence) != (holder, fence):
+                    return None
+                number = fence
+            elif held is not None:
+                if held.holder != holder:
+                    return None
+                number = held.fence
+            else:
+                number = max(before.fence + 1 if before is not None else 0, now)
+            lease = Held(holder, number, now + int(seconds * 1_000_000))
+            hot = head.hot if head is not None else None
+            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1))
+            (refusal,) = await self._backend.write([[step]], now)
+            if refusal is None:
+                return number
+            head = refusal[0]
+
+    def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
+        if head is None:
+            return None
+        try:
+            return decoded(checked(head.hot), Held)
+        except ValueError as cause:
+            raise StoreCorrupt(self._url, f"the lease {place.name!r} cannot be read ({cause})") from cause
+
+    async def _ended(self, place: Place, head: PlaceHead) -> None:
+        """End a lease, which goes when nobody needs its fence to give out a greater one."""
+        before, now = self._held(place, head), self._clock()
+        assert before is not None, "what is listed is there"
+        hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0)))
+        if hot != head.hot:
+            await self._backend.write([[Step(place, head.hot, hot, expires=before.fence + 1)]], now)
+
+
+def place_of(tenant: str, namespace: str, key: str) -> Place:
+    """Where an item is."""
+    return Place(tenant, namespace, ITEMS + namespace, key)

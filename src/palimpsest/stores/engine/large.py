@@ -1,0 +1,107 @@
+"""Large content of a home, kept once however many entries hold it: what an entry's row refers to, and who still does.
+
+Contents are rows of the place (home, "large", ""), by the first 63 bits of their SHA-256, each beside how many entries
+have it (`uses`). Whoever changes that moves the head of this place, so that nobody counts over another. Which contents
+an entry has is a row of the table `held` beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from palimpsest.errors import Conflict
+from palimpsest.log.late import sha256
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range, Row, Step
+from palimpsest.stores.engine.forms import stamped
+from palimpsest.stores.engine.heads import Known
+from palimpsest.stores.large import take_out
+
+MARK = b'{"held":'
+"""How the stored form of an entry begins that has something large."""
+
+
+def place_of(known: Known) -> Place:
+    """Where the large contents of a session's home are."""
+    return Place(known.place.tenant, known.place.home, "large", "")
+
+
+def _key(digest: str) -> int:
+    return int(digest[:16], 16) >> 1
+
+
+class Large:
+    """Large contents. `limit` is how many bytes a string may have before it is kept apart; None: none is."""
+
+    def __init__(self, backend: Backend, limit: int | None) -> None:
+        self._backend, self.limit = backend, limit
+
+    async def taken(
+        self, known: Known, rows: Sequence[Row], gone: Sequence[tuple[int, int]] = ()
+    ) -> tuple[list[tuple[str, Sequence[Row]]], list[Step]]:
+        """What is to be put for rows of entries, without what is large in them, and what keeps that.
+
+        The entries at the keys `gone` have nothing any more: what nobody else has goes, too.
+        """
+        limit = self.limit
+        if limit is None or (not gone and all(len(row.value) <= limit for row in rows)):
+            return [("entry", rows)] if rows else [], []
+        slim, held, contents = [], [], dict[str, bytes]()
+        uses: Counter[str] = Counter()
+        if gone:
+            (seen,) = await self._backend.look([Ask(known.logs, [Range("held", gone)], head=False)])
+            uses.subtract(digest for row in seen.rows[0] for digest in _digests(row))
+        for row in rows:
+            body, _, id = row.value[:-8].rpartition(b"\n")
+            bare, large = take_out(body, limit)
+            slim.append(row._replace(value=stamped(b"%b\n%b" % (bare, id), row.key)) if large else row)
+            if large:
+                contents |= large
+                uses.update(large.keys())
+                held.append(Row(row.key, msgspec.json.encode(list(large))))
+        put: list[tuple[str, Sequence[Row]]] = [
+            (name, some) for name, some in (("entry", slim), ("held", held)) if some
+        ]
+        return put, [await self.counted(known, uses, contents)] if uses else []
+
+    async def wiped(self, known: Known) -> list[Step]:
+        """What removes all that a home has."""
+        place = place_of(known)
+        (seen,) = await self._backend.look([Ask(place)])
+        return [] if seen.head is None else [Step(place, seen.head.hot, drop=[("*", 0, LAST_KEY)], destroys=True)]
+
+    async def counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
+        """What counts that so many entries more, or less, have these contents."""
+        place, keys = place_of(known), sorted((_key(digest), digest) for digest in uses)
+        (seen,) = await self._backend.look([Ask(place, [Range("uses", [(key, key) for key, _ in keys])])])
+        there = {row.key: row for row in seen.rows[0]}
+        put, new, drop = [], [], list[tuple[str, int, int]]()
+        for key, digest in keys:
+            before = there.get(key)
+            if before is not None and before.id != digest:
+                raise Conflict(f"large content {digest}", "has the same key as another, which nobody has ever seen")
+            number = (int(before.value) if before is not None else 0) + uses[digest]
+            if number > 0:
+                put.append(Row(key, b"%d" % number, digest))
+                if before is None:
+                    new.append(Row(key, contents[digest], digest))
+            else:
+                drop += [("uses", key, key), ("large", key, key)]
+        hot = seen.head.hot if seen.head is not None else None
+        after = b"%d" % (int(hot or b"0") + 1)
+        return Step(place, hot, after, drop=drop, put=[("uses", put), ("large", new)], destroys=bool(drop))
+
+    async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
+        """The contents of these digests that are there and as they were written."""
+        wanted = sorted({(_key(digest), digest) for digest in digests})
+        (seen,) = await self._backend.look(
+            [Ask(place_of(known), [Range("large", [(key, key) for key, _ in wanted])], head=False)]
+        )
+        there = {row.key: row.value for row in seen.rows[0]}
+        return {digest: there[key] for key, digest in wanted if key in there and sha256(there[key]).hex() == digest}
+
+
+def _digests(row: Row) -> list[str]:
+    return msgspec.json.decode(row.value, type=list[str])

@@ -1,0 +1,274 @@
+"""Reading a session: entries with their counts, records, what stands for entries that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log import spans as ranges
+from palimpsest.log.change import Record
+from palimpsest.log.codec import decoded
+from palimpsest.log.entry import Entry, placed_at, set_aside, unpack
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.threads import warn
+from palimpsest.stores.backend import Ask, Named, Range, Row, Seen, Step
+from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, body_of, entry_of, key_of, record_of, remains
+from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.large import MARK, Large
+from palimpsest.stores.large import filled, held
+
+BESIDE = 8
+"""Entries beside a damaged one that are looked at on each side."""
+
+
+class Reading:
+    """What of the store's verbs only reads, and the counts of tokens."""
+
+    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
+        self._sessions, self._large, self._clock = sessions, large, clock
+        self._backend, self._url = sessions.backend, sessions.url
+        self._told: set[tuple[SessionKey, int]] = set()
+
+    # --- entries
+
+    async def read(
+        self,
+        key: SessionKey,
+        after: int,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
+        counter: str | None,
+        uncounted: bool,
+    ) -> list[Entry]:
+        if uncounted and counter is not None:
+            return await self._uncounted(key, after, before, limit, newest_first, counter)
+
+        def asks(known: Known) -> list[Ask]:
+            where = known.spans(after, before)
+            wanted = [Range("entry", where, limit, newest_first)]
+            if counter is not None:
+                wanted.append(Range(f"tokens/{counter}", where, limit, newest_first))
+            return [Ask(known.logs, wanted, head=False)] if limit != 0 else []
+
+        known, seen = await self._sessions.look(key, asks)
+        if not seen:
+            return []
+        rows = seen[0].rows[0]
+        if len(rows) < _expected(known.head, after, before, limit):  # a log has no gaps
+            raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
+        return await self.entries(known, rows, _counts(seen[0].rows[1]) if counter is not None else {})
+
+    async def _uncounted(
+        self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str
+    ) -> list[Entry]:
+        """The entries without a count, of which the places are found first."""
+
+        def asks(known: Known) -> list[Ask]:
+            return [Ask(known.logs, [Range(f"tokens/{counter}", known.spans(after, before))], head=False)]
+
+        known, seen = await self._sessions.look(key, asks)
+        if not seen:
+            return []
+        end = known.head.next_seq if before is None else min(before, known.head.next_seq)
+        counted = ranges.of(row.key & LAST for row in seen[0].rows[0])
+        missing = ranges.visible(counted, max(after, known.head.first_seq - 1), end)
+        where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
+        if not where:
+            return []
+        (found,) = await self._backend.look([Ask(known.logs, [Range("entry", where, limit, newest_first)], head=False)])
+        return await self.entries(known, found.rows[0], {})
+
+    async def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
+        known, seen = await self._sessions.look(key, lambda known: [_by_name(known, seqs, ids, counter)])
+        return await self._fetched(known, seen[0], seqs, ids, counter) if seen else []
+
+    async def by_ids(self, known: Known, ids: Sequence[str]) -> list[Entry]:
+        """The entries of a session that have these ids, in log order."""
+        if known.there is None:
+            return []
+        (seen,) = await self._backend.look([_by_name(known, (), ids, None)])
+        return await self._fetched(known, seen, (), ids, None)
+
+    async def _fetched(
+        self, known: Known, seen: Seen, seqs: Iterable[int], ids: Iterable[str], counter: str | None
+    ) -> list[Entry]:
+        meant, names, head = set(seqs), set(ids), known.head
+        rows = {row.key: row for row in (*seen.rows[0], *seen.rows[1])}
+        mine = [row for row in rows.values() if _is_of(known, row.key)]
+        mine.sort(key=lambda row: row.key & LAST)
+        counts = _counts(seen.rows[2]) if counter is not None else {}
+        missing = [row.key for row in mine if counter is not None and row.key not in counts and row.id]
+        if missing:  # they were found by ids that do not tell their places
+            wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(missing)])
+            (more,) = await self._backend.look([Ask(known.logs, [wanted], head=False)])
+            counts |= _counts(more.rows[0])
+        entries = await self.entries(known, mine, counts)
+        return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
+
+    async def entries(self, known: Known, rows: Sequence[Row], counts: Mapping[int, int]) -> list[Entry]:
+        """The entries of rows, whole, with what stands for those that cannot be read."""
+        found: list[Entry | None] = []
+        apart: list[tuple[int, Row, bytes, str]] = []
+        for row in rows:
+            try:
+                body, id = body_of(row)
+                if body[:8] == MARK:
+                    apart.append((len(found), row, body, id))
+                    found.append(None)
+                else:
+                    found.append(unpack(body, id, row.key & LAST, counts.get(row.key)))
+            except DAMAGED as fault:
+                found.append(await self.aside(known, row, fault))
+        if apart:
+            contents = await self._large.load(known, [digest for _, _, body, _ in apart for digest in held(body)])
+            for i, row, body, id in apart:
+                try:
+                    whole = filled(decoded(body, dict), lambda digest: _content(contents, digest))
+                    found[i] = unpack(whole, id, row.key & LAST, counts.get(row.key))
+                except DAMAGED as fault:
+                    found[i] = await self.aside(known, row, fault)
+        return [entry for entry in found if entry is not None]
+
+    async def slim(self, known: Known, rows: Iterable[Row]) -> list[Entry]:
+        """The entries of rows without what is kept apart."""
+        found = []
+        for row in rows:
+            try:
+                found.append(entry_of(row))
+            except DAMAGED as fault:
+                found.append(await self.aside(known, row, fault))
+        return found
+
+    async def aside(self, known: Known, row: Row, why: object) -> Entry:
+        """What stands for the entry of a row that cannot be read. That it is so is told, once."""
+        log, seq, session = row.key >> 32, row.key & LAST, known.key.session
+        if (known.key, seq) not in self._told:
+            self._told.add((known.key, seq))
+            told = f"entry {seq} of session {session!r} cannot be read ({why or CHANGED})"
+            warn("%s: %s", self._url, f"{told}; it is set aside, and `repair` takes it out")
+        wanted = [
+            Range("entry", [(key_of(log, 0), row.key - 1)], BESIDE, newest_first=True),
+            Range("entry", [(row.key + 1, key_of(log, LAST))], BESIDE),
+        ]
+        (seen,) = await self._backend.look([Ask(known.logs, wanted, head=False)])
+        before, behind = ([entry for row in rows if (entry := _sound(row))] for rows in seen.rows)
+        body, name = remains(row)
+        return set_aside(name, seq, body, before, behind)
+
+    async def graves(self, known: Known) -> set[int]:
+        """The places of a session's tombstones that can be read."""
+        (seen,) = await self._backend.look([Ask(known.logs, [Range("entry", known.spans())], head=False)])
+        return {entry.seq for row in seen.rows[0] if (entry := _sound(row)) is not None and entry.erased}
+
+    # --- records
+
+    async def records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
+        known, seen = await self._sessions.look(key, lambda known: [of_records(known, after, before)])
+        return self.told(known, seen[0].rows[0]) if seen else []
+
+    def told(self, known: Known, rows: Iterable[Row]) -> list[Record]:
+        """The records of rows. Raises StoreCorrupt naming one that cannot be read."""
+        found = []
+        for row in rows:
+            try:
+                found.append(record_of(row))
+            except DAMAGED as cause:
+                told = (
+                    f"the record of revision {row.key & LAST} of session {known.key.session!r} cannot be read ({cause})"
+                )
+                raise StoreCorrupt(self._url, told) from cause
+        return found
+
+    # --- counts
+
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        while True:
+            known, seen = await self._sessions.look(
+                key, lambda known: [Ask(known.logs, [Range("entry", _points(known.keys(counts)))], head=False)]
+            )
+            if not seen:
+                return
+            alive = sorted(row.key for row in seen[0].rows[0] if _is_living(row))
+            rows = [Row(at, b"%d" % counts[at & LAST]) for at in alive]
+            head = known.there
+            if not rows or head is None:
+                return
+            step = Step(known.logs, rows_only=True, put=[(f"tokens/{counter}", rows)])
+            unmoved = Step(known.place, head.hot, head.hot)
+            (refusal,) = await self._backend.write([[unmoved, step]], self._clock(), lasting=False)
+            if refusal is None:
+                return
+
+    async def tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
+        def asks(known: Known) -> list[Ask]:
+            return [Ask(known.logs, [Range(f"tokens/{counter}", known.spans(after, before))], head=False)]
+
+        _, seen = await self._sessions.look(key, asks)
+        found = _counts(seen[0].rows[0]) if seen else {}
+        return len(found), sum(found.values())
+
+
+def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
+    """What asks for the records of a session between two revisions, both exclusive."""
+    low, high = max(after + 1, 0), LAST if before is None else before - 1
+    spans = [(key_of(known.log, low), key_of(known.log, high))] if low <= high else []
+    return Ask(known.logs, [Range("record", spans)], head=False)
+
+
+def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
+    """What asks for the entries at these places, and of these ids, which may tell their places."""
+    places = {*seqs, *map(placed_at, ids)}
+    points = _points(known.keys(places))
+    wanted: list[Range | Named] = [Range("entry", points), Named("entry", list(ids))]
+    if counter is not None:
+        wanted.append(Range(f"tokens/{counter}", points))
+    return Ask(known.logs, wanted, head=False)
+
+
+def _points(keys: Iterable[int]) -> list[tuple[int, int]]:
+    return [(key, key) for key in sorted(set(keys))]
+
+
+def _is_of(known: Known, key: int) -> bool:
+    """Whether the entry of this key is one of the session's."""
+    return known.log_of(key & LAST) == key >> 32
+
+
+def _counts(rows: Iterable[Row]) -> dict[int, int]:
+    found = {}
+    for row in rows:
+        try:
+            found[row.key] = int(row.value)
+        except ValueError:  # lost: it is counted again
+            continue
+    return found
+
+
+def _is_living(row: Row) -> bool:
+    """Whether this is of an entry that is no tombstone."""
+    if b'"erased":true' not in row.value:
+        return True
+    entry = _sound(row)
+    return entry is not None and not entry.erased
+
+
+def _sound(row: Row) -> Entry | None:
+    """The entry of a row, without what is kept apart, where that can be read."""
+    try:
+        return entry_of(row)
+    except DAMAGED:
+        return None
+
+
+def _content(contents: Mapping[str, bytes], digest: str) -> bytes:
+    if digest not in contents:
+        raise ValueError(f"its large content {digest} is missing or damaged")
+    return contents[digest]
+
+
+def _expected(head: Head, after: int, before: int | None, limit: int | None) -> int:
+    """How many entries there must be between the two, by what the head says."""
+    first = max(after + 1, head.first_seq)
+    end = head.next_seq if before is None else min(before, head.next_seq)
+    return end - first if limit is None else min(end - first, limit)

@@ -1,0 +1,107 @@
+"""Stored values in the place of others: for changes of keys, and redaction afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log import spans as ranges
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.backend import Ask, Range, Row, Seen, Step
+from palimpsest.stores.engine.changing import beside
+from palimpsest.stores.engine.forms import LAST, entry_row, record_row
+from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.reading import Reading, of_records
+from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.rewriting import Rewrite
+
+STRETCH = 256
+"""Entries rewritten in one step, so that writers go on."""
+
+
+class Rewriting:
+    """Rewrites sessions."""
+
+    def __init__(self, sessions: Sessions, reading: Reading, large: Large, clock: Callable[[], int]) -> None:
+        self._sessions, self._reading, self._large, self._clock = sessions, reading, large, clock
+
+    async def rewrite(
+        self, key: SessionKey, how: Rewrite, after: int, seqs: Collection[int] | None
+    ) -> tuple[int, int | None]:
+        def asks(known: Known) -> list[Ask]:
+            if seqs is None:
+                wanted = Range("entry", known.spans(after), STRETCH)
+            else:
+                wanted = Range("entry", list(ranges.of(known.keys(seq for seq in seqs if seq > after))))
+            return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
+
+        while True:
+            known, seen = await self._sessions.look(key, asks)
+            if not seen:
+                return 0, None
+            rows = seen[2].rows[0]
+            goes_on = rows[-1].key & LAST if seqs is None and len(rows) == STRETCH else None
+            changed, done = await self._step(known, how, after, seen)
+            if done:
+                return changed, goes_on
+
+    async def _step(self, known: Known, how: Rewrite, after: int, seen: list[Seen]) -> tuple[int, bool]:
+        """Rewrite what was read; how much became another, and whether nobody was in the way."""
+        head, records = known.head, list[Row]()
+        if after == 0:
+            head = how.head(known.head)  # first, for it may object
+            there = self._reading.told(known, seen[1].rows[0])
+            records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
+        rows = seen[2].rows[0]
+        new = self._new(known, how, rows, await self._reading.entries(known, rows, {}))
+        if not new and not records and head is known.head:
+            return 0, True
+        tree = Tree(self._sessions.url, known, seen[0])
+        steps, heads = await self._branches(known, how, tree, [] if how.keeps_texts else [row.key for row in new])
+        put, more = await self._large.taken(known, new, gone := list(ranges.of(row.key for row in new)))
+        tables = ("held",) if how.keeps_texts else ("held", "tokens/*")
+        drop = [(table, low, high) for table in tables for low, high in gone]
+        put = [*put, ("record", records)] if records else put
+        steps.append(Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True))
+        steps += [tree.step(), *more]
+        assert known.there is not None, "what was looked at is there"
+        if head is known.head:
+            steps.insert(0, Step(known.place, known.there.hot, known.there.hot))
+        else:
+            now, step = known.step(self._sessions.witness.head(known.key, known.head, head))
+            steps.insert(0, step)
+            heads.append(now)
+        refusal = await self._sessions.write(steps, self._clock(), *heads)
+        return len(records) + len(new), refusal is None
+
+    def _new(self, known: Known, how: Rewrite, rows: list[Row], entries: list[Entry]) -> list[Row]:
+        found = []
+        for row, old in zip(rows, entries, strict=True):
+            if old.damaged:
+                told = f"entry {old.seq} of session {known.key.session!r} cannot be read: `repair` it first"
+                raise StoreCorrupt(self._sessions.url, told)
+            new = how.entry(old)
+            if new is not old:
+                found.append(entry_row(row.key >> 32, new))
+        return found
+
+    async def _branches(
+        self, known: Known, how: Rewrite, tree: Tree, keys: list[int]
+    ) -> tuple[list[Step], list[Known]]:
+        """What moves the heads of the other sessions that have these entries, and those sessions after it."""
+        read: dict[tuple[str, int], list[int]] = {}
+        for log in {key >> 32 for key in keys}:
+            meant = [key & LAST for key in keys if key >> 32 == log]
+            for reader, some in tree.readers(log, meant).items():
+                read.setdefault(reader, []).extend(some)
+        read.pop((known.key.session, known.log), None)
+        steps, heads = [], []
+        for other, _ in await beside(self._sessions, known, list(read)) if read else ():
+            head = how.branch(other.key, other.head, read[other.key.session, other.log])
+            if head is not other.head:
+                now, step = other.step(self._sessions.witness.head(other.key, other.head, head))
+                steps.append(step)
+                heads.append(now)
+        return steps, heads

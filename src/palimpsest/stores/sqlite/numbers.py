@@ -1,0 +1,112 @@
+"""What an SQLite backend remembers of numbers: which places and parts of tables have which.
+
+Numbers are never used again, but a place that went may come back under another one. So each transaction first compares
+the generation that stands in the file, which moves whenever a number goes, and forgets all that it remembers when that
+is another.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from palimpsest.stores.backend import Place
+from palimpsest.stores.sqlite.layout import TABLES
+
+KNOWN = 65_536
+"""Numbers remembered at once."""
+
+LOW = 0xFFFFFFFF
+"""The lower half of a key."""
+
+_TABLES = frozenset(TABLES)
+
+
+class Numbers:
+    """The numbers of places, and of parts of their tables, of one generation of a file."""
+
+    __slots__ = ("generation", "parts", "places")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.places: dict[Place, int] = {}
+        self.parts: dict[tuple[Place, str, int], int] = {}
+
+    def place(self, db: sqlite3.Connection, place: Place) -> int | None:
+        """The number of a place; None where there is none."""
+        number = self.places.get(place)
+        if number is None:
+            sql = "SELECT number FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
+            found = db.execute(sql, (place.tenant, place.space, place.name, place.home)).fetchone()
+            if found is None:
+                return None
+            number = self._know_place(place, found[0])
+        return number
+
+    def make_place(self, db: sqlite3.Connection, place: Place) -> int:
+        """The number of a place, which is made where it is missing."""
+        number = self.place(db, place)
+        if number is None:
+            sql = "INSERT INTO place(tenant, home, space, name) VALUES(?, ?, ?, ?)"
+            made = db.execute(sql, place).lastrowid
+            assert made is not None, "an inserted row has a number"
+            number = self._know_place(place, made)
+        return number
+
+    def _know_place(self, place: Place, number: int) -> int:
+        if len(self.places) >= KNOWN:
+            self.places.clear()
+        self.places[place] = number
+        return number
+
+    def part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int | None:
+        """The number of a part of a table; None where there is none."""
+        number = self.parts.get((place, table, high))
+        if number is None:
+            owner = self.place(db, place)
+            sql = "SELECT number FROM part WHERE place = ? AND name = ? AND high = ?"
+            found = db.execute(sql, (owner, table, high)).fetchone() if owner is not None else None
+            if found is None:
+                return None
+            number = self._know_part((place, table, high), found[0])
+        return number
+
+    def make_part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int:
+        """The number of a part of a table, which is made where it is missing."""
+        number = self.part(db, place, table, high)
+        if number is None:
+            owner = self.make_place(db, place)
+            made = db.execute("INSERT INTO part(place, name, high) VALUES(?, ?, ?)", (owner, table, high)).lastrowid
+            assert made is not None, "an inserted row has a number"
+            number = self._know_part((place, table, high), made)
+        return number
+
+    def _know_part(self, part: tuple[Place, str, int], number: int) -> int:
+        if len(self.parts) >= KNOWN:
+            self.parts.clear()
+        self.parts[part] = number
+        return number
+
+    def parts_within(
+        self, db: sqlite3.Connection, place: Place, table: str, low: int, high: int
+    ) -> list[tuple[int, int, int]]:
+        """The upper halves between two keys that there are of a table, with the least and greatest `pos` meant."""
+        if low >> 32 == high >> 32:
+            number = self.part(db, place, table, low >> 32)
+            return [] if number is None else [(low >> 32, number << 32 | low & LOW, number << 32 | high & LOW)]
+        owner = self.place(db, place)
+        sql = "SELECT high, number FROM part WHERE place = ? AND name = ? AND high BETWEEN ? AND ? ORDER BY high"
+        found = db.execute(sql, (owner, table, low >> 32, high >> 32)).fetchall() if owner is not None else []
+        return [
+            (
+                part,
+                number << 32 | (low & LOW if part == low >> 32 else 0),
+                number << 32 | (high & LOW if part == high >> 32 else LOW),
+            )
+            for part, number in found
+        ]
+
+
+def table_of(name: str) -> str:
+    """The table of the file in which a table of the seam is."""
+    base = name.partition("/")[0]
+    return base if base in _TABLES and base != "other" else "other"

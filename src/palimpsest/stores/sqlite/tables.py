@@ -1,0 +1,311 @@
+"""What the verbs of an SQLite backend do inside a transaction of one connection that somebody else has begun."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from palimpsest.stores.backend import (
+    LAST_KEY,
+    Ask,
+    Batch,
+    Due,
+    Listed,
+    Named,
+    Place,
+    PlaceHead,
+    Range,
+    Refusal,
+    Row,
+    Seen,
+    Step,
+)
+from palimpsest.stores.sqlite.layout import TABLES
+from palimpsest.stores.sqlite.numbers import KNOWN, LOW, Numbers, table_of
+from palimpsest.stores.sqlite.scrubbing import note
+
+HEAD = (
+    "SELECT p.hot, c.body FROM place p LEFT JOIN cold c ON c.place = p.number "
+    "WHERE p.tenant = ? AND p.space = ? AND p.name = ? AND p.home = ? AND p.hot IS NOT NULL"
+)
+MOVE = (
+    "UPDATE place SET hot = ? WHERE number = ? AND hot = ? AND expires IS NULL "
+    "AND (SELECT value FROM meta WHERE name = 'generation') = ? AND mark = (SELECT max(mark) FROM place)"
+)
+"""Moves a head on, if what is remembered of the file still holds, and its mark is the newest."""
+
+SET = "UPDATE place SET hot = ?, expires = ?, mark = max(?, (SELECT max(mark) FROM place)) WHERE number = ?"
+LISTED = (
+    "SELECT p.tenant, p.home, p.space, p.name, p.hot, c.body, p.mark "
+    "FROM place p LEFT JOIN cold c ON c.place = p.number "
+)
+
+OLDEST = "SELECT pos, value, id, expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos LIMIT ?"
+NEWEST = "SELECT pos, value, id, expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos DESC LIMIT ?"
+NAMED = "SELECT pos, value, id, expires FROM ROWS WHERE id = ? AND id IS NOT NULL AND pos BETWEEN ? AND ?"
+ANYWHERE = (
+    "SELECT part.high, r.pos, r.value, r.id, r.expires FROM ROWS r JOIN part ON part.number = r.pos >> 32 "
+    "WHERE r.id = ? AND r.id IS NOT NULL AND part.place = ? AND part.name = ?"
+)
+DUE = (
+    "SELECT r.expires, r.pos, part.high, part.name, p.tenant, p.home, p.space, p.name FROM ROWS r "
+    "JOIN part ON part.number = r.pos >> 32 JOIN place p ON p.number = part.place "
+    "WHERE r.expires BETWEEN ? AND ? AND p.tenant = ?"
+)
+PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
+DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
+ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
+"""Statements over a table of rows, by `_sql`."""
+
+FEW = 8
+"""Parts of a table that are looked into one by one for an id."""
+
+MARKED = 1_000_000
+"""Microseconds that one mark lasts: the index of marks is not written with every head."""
+
+
+class Tables:
+    """One connection; `known` is what all those of the file remember."""
+
+    __slots__ = ("_db", "_known", "connection", "numbers")
+
+    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
+        self.connection = self._db = connection
+        self._known, self.numbers = known, known.numbers
+
+    def begin(self) -> None:
+        """Look whether what is remembered still holds."""
+        (generation,) = self._db.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
+        self.numbers = self._known.of(generation)
+
+    # --- reading
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        self.begin()
+        return [
+            Seen(self._head(ask.place) if ask.head else None, [self._rows(ask.place, one) for one in ask.rows])
+            for ask in asks
+        ]
+
+    def _head(self, place: Place) -> PlaceHead | None:
+        row = self._db.execute(HEAD, (place.tenant, place.space, place.name, place.home)).fetchone()
+        return None if row is None else PlaceHead(row[0], row[1] or b"")
+
+    def _rows(self, place: Place, ask: Range | Named) -> list[Row]:
+        if isinstance(ask, Named):
+            return self._named(place, ask)
+        sql = _sql(NEWEST if ask.newest_first else OLDEST, ask.table)
+        found: list[Row] = []
+        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
+            parts = self.numbers.parts_within(self._db, place, ask.table, low, high)
+            for part, first, last in reversed(parts) if ask.newest_first else parts:
+                left = -1 if ask.limit is None else ask.limit - len(found)
+                if left:
+                    found += _found(part, self._db.execute(sql, (first, last, left)).fetchall())
+        return found
+
+    def _named(self, place: Place, ask: Named) -> list[Row]:
+        parts = self.numbers.parts_within(self._db, place, ask.table, 0, LAST_KEY) if ask.ids else ()
+        found: list[Row] = []
+        if len(parts) > FEW:
+            sql, owner = _sql(ANYWHERE, ask.table), self.numbers.place(self._db, place)
+            for id in ask.ids:
+                for part, *row in self._db.execute(sql, (id, owner, ask.table)).fetchall():
+                    found += _found(part, [tuple(row)])
+        else:
+            sql = _sql(NAMED, ask.table)
+            for part, first, last in parts:
+                for id in ask.ids:
+                    found += _found(part, self._db.execute(sql, (id, first, last)).fetchall())
+        return sorted(found, key=lambda row: row.key) if len(found) > 1 else found
+
+    def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
+        sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? "
+        values: list[object] = [tenant, space]
+        if beneath:
+            sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space >= ? AND substr(p.space, 1, ?) = ? "
+            values += (len(space), space)
+        if after is not None:
+            sql += "AND (p.space, p.name, p.home) > (?, ?, ?) "
+            values += (after.space, after.name, after.home)
+        return _listed(self._db.execute(sql + "ORDER BY p.space, p.name, p.home LIMIT ?", (*values, limit)))
+
+    def recent(self, tenant: str, space: str, since: int, after: Place | None, limit: int) -> list[Listed]:
+        sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? AND p.mark >= ? "
+        values: list[object] = [tenant, space, since]
+        if after is not None:
+            sql += "AND (p.mark > ? OR (p.space, p.name, p.home) > (?, ?, ?)) "
+            values += (since, after.space, after.name, after.home)
+        return _listed(self._db.execute(sql + "ORDER BY p.mark, p.space, p.name, p.home LIMIT ?", (*values, limit)))
+
+    def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
+        since = after.at if after is not None else 0
+        sql = (
+            "SELECT expires, tenant, home, space, name FROM place "
+            "WHERE expires BETWEEN ? AND ? AND tenant = ? AND hot IS NOT NULL"
+        )
+        found = [Due(at, Place(*place)) for at, *place in self._db.execute(sql, (since, now, tenant)).fetchall()]
+        for table in TABLES:
+            rows = self._db.execute(_sql(DUE, table), (since, now, tenant)).fetchall()
+            found += [Due(at, Place(*place), name, high << 32 | pos & LOW) for at, pos, high, name, *place in rows]
+        return [due for due in sorted(found) if after is None or due > after][:limit]
+
+    def tenants(self, after: str | None, limit: int) -> list[str]:
+        sql = (
+            "SELECT DISTINCT tenant FROM place WHERE (?1 IS NULL OR tenant > ?1) AND hot IS NOT NULL "
+            "ORDER BY tenant LIMIT ?2"
+        )
+        return [tenant for (tenant,) in self._db.execute(sql, (after, limit)).fetchall()]
+
+    # --- writing
+
+    def write(self, batches: Sequence[Batch], at: int) -> list[Refusal | None]:
+        if len(batches) == 1 and self._moved(batches[0], at):
+            return [None]
+        self.begin()
+        return [self._done(batch, at) for batch in batches]
+
+    def _moved(self, batch: Batch, at: int) -> bool:
+        """Do a batch that moves one head on, and puts rows beside it, in as few statements as there can be.
+
+        Whether that was done: else nothing was.
+        """
+        numbers, step = self._known.numbers, batch[0]
+        number = numbers.places.get(step.place)
+        if (
+            number is None
+            or step.expect is None
+            or step.hot is None
+            or step.expires is not None
+            or self._known.marked.get(number) != at // MARKED
+            or not all(other.rows_only for other in batch[1:])
+            or self._db.execute(MOVE, (step.hot, number, step.expect, numbers.generation)).rowcount != 1
+        ):
+            return False
+        self.numbers = numbers
+        if step.cold is not None:
+            self._put_cold(number, step.cold)
+        for one in batch:
+            self._change_rows(one)
+        return True
+
+    def _done(self, batch: Batch, at: int) -> Refusal | None:
+        """Do a batch whose heads are as expected; else return those that are there."""
+        heads = [None if step.rows_only else self._head(step.place) for step in batch]
+        for step, head in zip(batch, heads, strict=True):
+            if not step.rows_only and (head.hot if head is not None else None) != step.expect:
+                return tuple(heads)
+        for step in batch:
+            if not step.rows_only:
+                self._change_head(step, at)
+            self._change_rows(step)
+        return None
+
+    def _change_head(self, step: Step, at: int) -> None:
+        if step.hot is None:
+            number = self.numbers.place(self._db, step.place) if step.expect is not None else None
+            if number is not None:
+                self._db.execute("UPDATE place SET hot = NULL, expires = NULL WHERE number = ?", (number,))
+                self._db.execute("DELETE FROM cold WHERE place = ?", (number,))
+                self._leave(step.place, number)
+        elif step.hot != step.expect or step.cold is not None:
+            number, mark = self.numbers.make_place(self._db, step.place), at // MARKED
+            self._db.execute(SET, (step.hot, step.expires, mark, number))
+            self._known.mark(number, mark)
+            if step.cold is not None:
+                self._put_cold(number, step.cold)
+
+    def _put_cold(self, number: int, cold: bytes) -> None:
+        if cold:
+            self._db.execute("INSERT OR REPLACE INTO cold VALUES(?, ?)", (number, cold))
+        else:
+            self._db.execute("DELETE FROM cold WHERE place = ?", (number,))
+
+    def _change_rows(self, step: Step) -> None:
+        if step.destroys:
+            note(self._db)
+        for name, low, high in step.drop:
+            self._drop(step.place, name, low, high)
+        for name, rows in step.put:
+            numbers, values = self.numbers, []
+            for key, value, id, expires in rows:
+                part = numbers.parts.get((step.place, name, key >> 32))
+                if part is None:
+                    part = numbers.make_part(self._db, step.place, name, key >> 32)
+                values.append((part << 32 | key & LOW, value, id or None, expires))
+            self._db.executemany(_sql(PUT, name), values)
+
+    def _drop(self, place: Place, name: str, low: int, high: int) -> None:
+        """Remove the rows of a span, and the parts that are left empty."""
+        names = [name] if not name.endswith("*") else self._tables_like(place, name[:-1])
+        for one in names:
+            for part, first, last in self.numbers.parts_within(self._db, place, one, low, high):
+                gone = self._db.execute(_sql(DROP, one), (first, last)).rowcount
+                if gone and self._db.execute(_sql(ANY, one), (first & ~LOW, first | LOW)).fetchone() is None:
+                    self._db.execute("DELETE FROM part WHERE number = ?", (first >> 32,))
+                    self.numbers.parts.pop((place, one, part), None)
+                    self._retire()
+        number = self.numbers.place(self._db, place)
+        if number is not None:
+            self._leave(place, number)
+
+    def _tables_like(self, place: Place, begin: str) -> list[str]:
+        number = self.numbers.place(self._db, place)
+        sql = "SELECT DISTINCT name FROM part WHERE place = ? AND substr(name, 1, ?) = ?"
+        return [name for (name,) in self._db.execute(sql, (number, len(begin), begin)).fetchall()]
+
+    def _leave(self, place: Place, number: int) -> None:
+        """Remove a place that has neither a head nor rows."""
+        sql = "DELETE FROM place WHERE number = ?1 AND hot IS NULL AND NOT EXISTS(SELECT 1 FROM part WHERE place = ?1)"
+        if self._db.execute(sql, (number,)).rowcount:
+            self.numbers.places.pop(place, None)
+            self._retire()
+
+    def _retire(self) -> None:
+        """Say that a number is gone."""
+        self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
+
+
+class Known:
+    """What the connections of one file remember together."""
+
+    __slots__ = ("marked", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers, self.marked = Numbers(-1), dict[int, int]()
+
+    def of(self, generation: int) -> Numbers:
+        """What is remembered of this generation."""
+        numbers = self.numbers
+        if numbers.generation != generation:
+            self.numbers = numbers = Numbers(generation)
+        return numbers
+
+    def mark(self, number: int, mark: int) -> None:
+        """Remember when the mark of a place was written."""
+        if len(self.marked) >= KNOWN:
+            self.marked.clear()
+        self.marked[number] = mark
+
+    def forget(self) -> None:
+        """Forget all of it: a transaction was taken back."""
+        self.numbers, self.marked = Numbers(-1), {}
+
+
+@lru_cache(256)
+def _sql(statement: str, name: str) -> str:
+    """The statement over the table in which a table of the seam is: that has one of a few names of ours."""
+    return statement.replace("ROWS", table_of(name))
+
+
+def _found(part: int, rows: Iterable[tuple[int, bytes, str | None, int | None]]) -> list[Row]:
+    return [Row(part << 32 | pos & LOW, value, id or "", expires) for pos, value, id, expires in rows]
+
+
+def _listed(rows: Iterable[Any]) -> list[Listed]:
+    return [
+        Listed(Place(tenant, home, space, name), PlaceHead(hot, cold or b""), mark)
+        for tenant, home, space, name, hot, cold, mark in rows
+    ]
