@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import SessionKey
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.linking import link
 from palimpsest.stores import Appended
 from palimpsest.stores.backend import Ask, Batch, Range, Step
 from palimpsest.stores.common import expected, unknown_only
-from palimpsest.stores.engine.forms import DAMAGED, body_of, entry_row
+from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
 
@@ -84,18 +84,18 @@ class Appends:
         try:
             with queue.lock:
                 queue.waiting.append(append)
-            if self._inline:  # where nothing suspends, it is some coroutines less
-                return await self._written(queue, append)
-            return await self._backend.together(lambda: self._written(queue, append))
+            if self._inline:
+                return await self._written(append)
+            return await self._backend.together(lambda: self._written(append))
         except BaseException:
             if not self._withdraw(queue, append):  # another has it: when this returns, it is decided
-                await self._backend.surely(lambda: self._decide(queue, append))
+                await self._backend.surely(lambda: self._decide(append))
             raise
 
-    async def _written(self, queue: Queue, append: Append) -> Appended:
+    async def _written(self, append: Append) -> Appended:
         """Write what waits, unless whoever had the turn before has done it."""
-        with queue.turn:
-            await self._settle(queue, append)
+        with self._queue.turn:
+            await self._settle(self._queue, append)
         return _outcome(append)
 
     async def _awaited(self, append: Append) -> Appended:
@@ -118,10 +118,25 @@ class Appends:
                 self._queues.pop(append.key, None)
         return _outcome(append)
 
-    async def _settle(self, queue: Queue, append: Append) -> None:
+    async def _settle(self, queue: Queue, own: Append) -> None:
+        """Write what waits, or one's own append alone, until that is settled. Needs the turn."""
         together = True
-        while not append.done:
-            together = await self._lead(queue, append, together=together)
+        while not own.done:
+            _drop(queue)
+            with queue.lock:
+                first = islice(queue.waiting, GROUP) if together else [own]
+                claimed = [append for append in first if not append.done and not append.withdrawn]
+                for append in claimed:
+                    append.claimed = True
+            try:
+                await self._write(claimed)
+            except PalimpsestError as fault:
+                for append in claimed:
+                    if getattr(fault, "written", False) is not None:
+                        append.over = None  # nothing of it was written
+                if len(claimed) <= 1:
+                    raise
+                together = False  # perhaps another's doing: each tries alone
         _drop(queue)  # or what it holds would stay in memory
 
     def _withdraw(self, queue: Queue, append: Append) -> bool:
@@ -130,107 +145,86 @@ class Appends:
             append.withdrawn = not append.claimed
             return append.withdrawn or append.done
 
-    async def _decide(self, queue: Queue, append: Append) -> None:
+    async def _decide(self, append: Append) -> None:
         """Take the append back unless whoever writes it now settles it."""
-        with queue.turn:
+        with self._queue.turn:
             append.withdrawn = not append.done
-
-    async def _lead(self, queue: Queue, own: Append, *, together: bool) -> bool:
-        """Write what waits, or one's own append alone; return whether to go on together."""
-        _drop(queue)
-        with queue.lock:
-            first = [own] if not together else list(islice(queue.waiting, GROUP))
-            claimed = [append for append in first if not append.done and not append.withdrawn]
-            for append in claimed:
-                append.claimed = True
-        try:
-            await self._write(claimed)
-        except PalimpsestError as fault:
-            for append in claimed:
-                if getattr(fault, "written", False) is not None:
-                    append.over = None  # nothing of it was written
-            if len(claimed) <= 1:
-                raise
-            return False  # perhaps another's doing: each tries alone
-        return True
 
     async def _write(self, claimed: Sequence[Append]) -> None:
         """Write these appends, one batch a session, until each is settled."""
-        by_session: dict[SessionKey, list[Append]] = {}
+        left: dict[SessionKey, list[Append]] = {}
         for append in claimed:
-            if append.over is not None and await self._was_written(append):
-                continue
-            by_session.setdefault(append.key, []).append(append)
-        there: dict[SessionKey, Known | None] = {key: self._sessions.remembered(key) for key in by_session}
-        while by_session:
-            batches: dict[SessionKey, tuple[Known, Batch]] = {}
+            if append.over is None or not await self._was_written(append):
+                left.setdefault(append.key, []).append(append)
+        there = {key: self._sessions.remembered(key) for key in left}
+        while left:
             at = self._clock()
-            for key, appends in by_session.items():
-                made = await self._batch(key, appends, there[key], at)
-                if made is not None:
-                    batches[key] = made
-            done = await self._backend.write([batch for _, batch in batches.values()], at) if batches else []
-            for (key, (known, _)), refusal in zip(batches.items(), done, strict=True):
-                there[key] = self._sessions.now(known, refusal[0]) if refusal is not None else None
-                if refusal is None:
-                    self._sessions.remember(known)
-                    for append in by_session[key]:
-                        append.done = True
-                elif there[key] is not None and refusal[0] is None:
-                    self._sessions.forget(key)
+            made = [await self._batch(key, appends, there[key], at) for key, appends in left.items()]
+            batches = [one for one in made if one is not None]
+            done = await self._backend.write([batch for _, _, batch in batches], at) if batches else ()
+            for (before, after, _), refusal in zip(batches, done, strict=True):
+                key = after.key
+                if refusal is not None:
+                    there[key] = self._sessions.moved(before, refusal[0])
+                elif before.there is None and await self._sessions.astray(after, at):
                     there[key] = None
-            for key, (known, _) in batches.items():
-                if by_session[key][0].done and known.pointer is not None and await self._sessions.astray(known, at):
-                    for append in by_session[key]:
-                        append.done, append.over = False, None
-            by_session = {
-                key: left for key, appends in by_session.items() if (left := [one for one in appends if not one.done])
-            }
+                else:
+                    self._sessions.remember(after)
+                    for append in left[key]:
+                        append.done = True
+                    left[key] = []
+            left = {key: appends for key, appends in left.items() if appends}
 
     async def _batch(
         self, key: SessionKey, appends: list[Append], known: Known | None, at: int
-    ) -> tuple[Known, Batch] | None:
-        """The session after these appends, and what makes it so; None where none of them is to be written."""
-        if known is None or any(append.expect is not None or append.check_ids for append in appends):
+    ) -> tuple[Known, Known, Batch] | None:
+        """The session before and after these appends, and what makes it so; None where none is to be written."""
+        if known is None or any([append.check_ids or append.expect is not None for append in appends]):  # noqa: C419
             known = await self._sessions.find(key)
-        over, rows, entered = known, [], list[Entry]()
-        head, witness = known.head, self._sessions.witness
+        head, entered = known.head, list[Entry]()
+        before = head if known.there is not None else None
         for append in appends:
             try:
-                fresh, found = append.entries, dict[str, Entry]()
-                if append.expect is not None:
-                    expected(key, head, append.expect)
-                if append.check_ids:
-                    known_ids = await self._by_ids(known, [entry.id for entry in append.entries])
-                    found = {entry.id: entry for entry in (*known_ids, *entered)}
-                    fresh = unknown_only(append.entries, found)
-                if not fresh:
-                    append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
-                    append.done = True
-                    continue
+                if append.check_ids or append.expect is not None:
+                    found = await self._found(append, known, head, entered)
+                    fresh: Sequence[Entry] = unknown_only(append.entries, found) if append.check_ids else append.entries
+                    if not fresh:
+                        append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
+                        append.done = True
+                        continue
+                else:
+                    fresh = append.entries
                 after, linked = link(head, fresh, at)
-                append.result = None
             except REFUSED as fault:
                 append.error, append.done = fault, True
                 continue
-            append.linked, append.over = linked, over
+            head = before = self._sessions.witness.head(key, before, after)
+            append.linked, append.over = linked, known
             entered += linked
-            head = witness.head(key, head if head is not known.head or known.there is not None else None, after)
             given = linked
             if len(linked) != len(append.entries):
-                new = {entry.id: entry for entry in linked}
-                given = [new.get(entry.id) or found[entry.id] for entry in append.entries]
+                found |= {entry.id: entry for entry in linked}
+                given = [found[entry.id] for entry in append.entries]
             append.result = Appended(head, tuple(given), len(linked))
-        appends[:] = [append for append in appends if not append.done]
         if not entered:
+            appends.clear()
             return None
-        after_all, step = known.step(head)
-        rows = [entry_row(known.log, entry) for entry in entered]
-        put, more = await self._large.taken(known, rows) if self._large.limit is not None else ([("entry", rows)], [])
-        steps = [step, Step(known.logs, rows_only=True, put=put), *more]
-        if known.there is None:
-            steps += self._sessions.created(known)
-        return after_all, steps
+        appends[:] = [append for append in appends if not append.done]
+        log = known.log
+        rows = [entry_row(log, entry) for entry in entered]
+        now, step = known.step(head, appended=True)
+        put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
+        steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
+        return known, now, steps if known.there is not None else steps + self._sessions.created(known)
+
+    async def _found(self, append: Append, known: Known, head: Head, entered: Sequence[Entry]) -> dict[str, Entry]:
+        """The entries that are there, or just come, under ids of an append, which expects what it expects."""
+        if append.expect is not None:
+            expected(append.key, head, append.expect)
+        if not append.check_ids:
+            return {}
+        there = await self._by_ids(known, [entry.id for entry in append.entries])
+        return {entry.id: entry for entry in (*there, *entered)}
 
     async def _was_written(self, append: Append) -> bool:
         """Whether an append was written of which nobody has heard: then it is settled."""
@@ -239,7 +233,7 @@ class Appends:
         key = over.log << 32 | first.seq
         seen = await self._backend.look([Ask(over.place), Ask(over.logs, [Range("entry", [(key, key)])], head=False)])
         try:
-            append.done = any(body_of(row)[1] == first.id for row in seen[1].rows[0])
+            append.done = any(entry_of(checked(row.value, key)).id == first.id for row in seen[1].rows[0])
         except DAMAGED:
             append.done = True  # there is something, and nobody else writes there
         append.over = None

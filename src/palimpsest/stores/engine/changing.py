@@ -57,7 +57,7 @@ class Changing:
             refusal = await self._written(known, after, steps)
             if refusal is None:
                 return after.head
-            known, fresh = self._moved(known, refusal[0]), True
+            known, fresh = self._sessions.moved(known, refusal[0]), True
 
     async def _written(self, known: Known, after: Known, steps: list[Step]) -> Refusal | None:
         """Write what makes a session so; what came of it."""
@@ -66,13 +66,6 @@ class Changing:
         if refusal is None and known.there is None and await self._sessions.astray(after, at):
             return (None,)
         return refusal
-
-    def _moved(self, known: Known, there: object) -> Known | None:
-        """The session as a refusal tells it; None where it has to be looked for."""
-        now = self._sessions.now(known, there) if there is not None else None  # type: ignore[arg-type]
-        if now is None:
-            self._sessions.forget(known.key)
-        return now
 
     async def _changed(self, known: Known, change: Change) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
@@ -140,7 +133,7 @@ class Changing:
 
         So an erasure beside a writer who never pauses looks once, and has only its last step to do again.
         """
-        now = self._moved(known, refusal[0])
+        now = self._sessions.moved(known, refusal[0])
         others = dict(zip(erasure.places, refusal, strict=False))
         if now is None or not now.reads_as(known) or now.head.epoch != known.head.epoch or not seen:
             return known if now is None else now, []

@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter, is_
 from typing import Any
 from zlib import adler32
@@ -13,8 +14,8 @@ from zlib import adler32
 import msgspec
 
 from palimpsest.log.change import Record
-from palimpsest.log.codec import decoded, encoded
-from palimpsest.log.entry import Entry, microseconds_of, pack, placed_at, unpack
+from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
+from palimpsest.log.entry import Entry, microseconds_of, placed_at
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Row
 from palimpsest.stores.records import HELD
@@ -29,6 +30,9 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What is raised for a value that is not as it was written."""
 
 _replace = msgspec.structs.replace
+_set = msgspec.structs.force_setattr
+_tuple = tuple.__new__
+_entry = msgspec.json.Decoder(Entry).decode
 
 
 def key_of(log: int, seq: int) -> int:
@@ -38,7 +42,7 @@ def key_of(log: int, seq: int) -> int:
 
 def stamped(body: bytes, key: int = 0) -> bytes:
     """A value with its checksum: Adler-32, the cheapest there is."""
-    return b"%b%08x" % (body, adler32(body, key & LAST))
+    return body + b"%08x" % adler32(body, key & LAST)
 
 
 def checked(value: bytes, key: int = 0) -> bytes:
@@ -156,40 +160,39 @@ def whole(hot: Hot, cold: Head) -> Head:
 # --- entries
 
 
-def entry_row(log: int, entry: Entry, body: bytes | None = None) -> Row:
-    """The row of an entry; `body` is its stored form, where that is another than `pack` makes.
-
-    Its id stands behind that, and is found by where it does not name the entry's own seq.
-    """
-    seq, id = entry.seq, entry.id
-    expires = None
+def entry_row(log: int, entry: Entry) -> Row:
+    """The row of an entry: its JSON, without its count. Its id is found where it does not name its seq."""
+    seq, id, expires = entry.seq, entry.id, None
+    if entry.tokens is not None or entry.damaged:
+        entry = _replace(entry, tokens=None, damaged=False)
+    try:
+        body = encode(entry)
+    except UnicodeEncodeError:
+        body = escaped(_replace(entry, lone=True))
     if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
         expires = microseconds_of(entry.expires_at)
-    value = b"%b\n%b" % (pack(entry) if body is None else body, id.encode("utf-8", "surrogatepass"))
-    return Row(log << 32 | seq, stamped(value, seq), "" if placed_at(id) == seq else id, expires)
+    found_by = "" if placed_at(id) == seq else id
+    # Every append makes some: cheaper than the constructor, which makes the tuple first.
+    return _tuple(Row, (log << 32 | seq, b"%b%08x" % (body, adler32(body, seq)), found_by, expires))
 
 
-def body_of(row: Row) -> tuple[bytes, str]:
-    """The stored form of an entry, and its id. Raises one of `DAMAGED` where they cannot be read."""
-    value = checked(row.value, row.key)
-    end = value.rindex(b"\n")
-    return value[:end], value[end + 1 :].decode("utf-8", "surrogatepass")
-
-
-def entry_of(row: Row, tokens: int | None = None) -> Entry:
-    """The entry of a row. Raises one of `DAMAGED` where it cannot be read."""
-    body, id = body_of(row)
-    return unpack(body, id, row.key & LAST, tokens)
+def entry_of(body: bytes, tokens: int | None = None) -> Entry:
+    """The entry of a row's body. Raises one of `DAMAGED` where it cannot be read."""
+    try:
+        entry = _entry(body)
+    except msgspec.DecodeError:
+        entry = unescaped(body, Entry)
+    if tokens is not None:
+        _set(entry, "tokens", tokens)  # it was made above, and nobody has seen it: cheaper than a copy
+    return entry
 
 
 def remains(row: Row) -> tuple[bytes, str]:
     """What can still be made out of the stored form of an entry that cannot be read, and of its id."""
-    body, _, rest = row.value[:-8].rpartition(b"\n")
-    try:
-        id = rest.decode()
-    except UnicodeDecodeError:
-        id = ""
-    return body, id if 0 < len(id) <= 256 and id.isprintable() else f"damaged-{row.key & LAST}"
+    body = row.value[:-8]
+    found = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
+    id = found[1].decode() if found and int(found[2]) == row.key & LAST else f"damaged-{row.key & LAST}"
+    return body, row.id or id
 
 
 # --- records

@@ -40,7 +40,8 @@ class Known(msgspec.Struct, frozen=True):
     @property
     def logs(self) -> Place:
         """Where its entries and records are."""
-        return Place(self.place.tenant, self.place.home, "log", "")
+        tenant, home, _, _ = self.place
+        return Place(tenant, home, "log", "")
 
     @property
     def tree(self) -> Place:
@@ -89,19 +90,30 @@ class Known(msgspec.Struct, frozen=True):
             and self.place == other.place
         )
 
-    def step(self, after: Head, shares: tuple[Share, ...] | None = None) -> tuple[Known, Step]:
-        """The session with another head, and shares, and the step that makes it so."""
-        before, kept = self.there, self.shares if shares is None else shares
-        stirred, cold = self.stirred, None
-        if before is None or kept is not self.shares or not same_cold(after, self.head):
-            cold = cold_of(after, kept)
-            if before is not None and cold == before.cold:
-                cold = None
+    def step(
+        self, after: Head, shares: tuple[Share, ...] | None = None, *, appended: bool = False
+    ) -> tuple[Known, Step]:
+        """The session with another head, and shares, and the step that makes it so.
+
+        Of what was only `appended` to few things are cold that can be others.
+        """
+        before, head = self.there, self.head
+        kept, stirred = self.shares if shares is None else shares, self.stirred
+        if before is not None and kept is self.shares:
+            if appended:
+                same = after.contexts is head.contexts and after.pinned is head.pinned and after.seal is head.seal
             else:
-                stirred += 1
+                same = same_cold(after, head)
+            if same:
+                hot = hot_of(self.log, stirred, after)
+                there = PlaceHead(hot, before.cold)
+                known = Known(self.key, self.place, self.log, after, there, kept, stirred, self.pointer)
+                return known, Step(self.place, before.hot, hot)
+        cold = cold_of(after, kept)
+        if before is None or cold != before.cold:
+            stirred += 1
         hot = hot_of(self.log, stirred, after)
-        there = PlaceHead(hot, cold if cold is not None or before is None else before.cold)  # type: ignore[arg-type]
-        known = Known(self.key, self.place, self.log, after, there, kept, stirred, self.pointer)
+        known = Known(self.key, self.place, self.log, after, PlaceHead(hot, cold), kept, stirred, self.pointer)
         return known, Step(self.place, before.hot if before is not None else None, hot, cold)
 
 
@@ -208,6 +220,13 @@ class Sessions:
             told = f"the head of session {known.key.session!r} cannot be read ({cause})"
             raise StoreCorrupt(self.url, told) from cause
         return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer)
+
+    def moved(self, known: Known, there: PlaceHead | None) -> Known | None:
+        """The session by the head that a refusal tells; None where it has to be looked for."""
+        if there is None or known.there is None:
+            self.forget(known.key)
+            return None
+        return self.now(known, there)
 
     # --- writing
 

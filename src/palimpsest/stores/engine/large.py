@@ -38,6 +38,11 @@ class Large:
     def __init__(self, backend: Backend, limit: int | None) -> None:
         self._backend, self.limit = backend, limit
 
+    def meant(self, rows: Sequence[Row]) -> bool:
+        """Whether there may be something large in these rows of entries."""
+        limit = self.limit
+        return limit is not None and any([len(row.value) > limit for row in rows])  # noqa: C419 (quicker)
+
     async def taken(
         self, known: Known, rows: Sequence[Row], gone: Sequence[tuple[int, int]] = ()
     ) -> tuple[list[tuple[str, Sequence[Row]]], list[Step]]:
@@ -46,7 +51,7 @@ class Large:
         The entries at the keys `gone` have nothing any more: what nobody else has goes, too.
         """
         limit = self.limit
-        if limit is None or (not gone and all(len(row.value) <= limit for row in rows)):
+        if limit is None or (not gone and not self.meant(rows)):
             return [("entry", rows)] if rows else [], []
         slim, held, contents = [], [], dict[str, bytes]()
         uses: Counter[str] = Counter()
@@ -54,9 +59,8 @@ class Large:
             (seen,) = await self._backend.look([Ask(known.logs, [Range("held", gone)], head=False)])
             uses.subtract(digest for row in seen.rows[0] for digest in _digests(row))
         for row in rows:
-            body, _, id = row.value[:-8].rpartition(b"\n")
-            bare, large = take_out(body, limit)
-            slim.append(row._replace(value=stamped(b"%b\n%b" % (bare, id), row.key)) if large else row)
+            bare, large = take_out(row.value[:-8], limit)
+            slim.append(row._replace(value=stamped(bare, row.key)) if large else row)
             if large:
                 contents |= large
                 uses.update(large.keys())

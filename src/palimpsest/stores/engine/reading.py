@@ -8,11 +8,11 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded
-from palimpsest.log.entry import Entry, placed_at, set_aside, unpack
+from palimpsest.log.entry import Entry, placed_at, set_aside
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.threads import warn
 from palimpsest.stores.backend import Ask, Named, Range, Row, Seen, Step
-from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, body_of, entry_of, key_of, record_of, remains
+from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import MARK, Large
 from palimpsest.stores.large import filled, held
@@ -108,34 +108,33 @@ class Reading:
 
     async def entries(self, known: Known, rows: Sequence[Row], counts: Mapping[int, int]) -> list[Entry]:
         """The entries of rows, whole, with what stands for those that cannot be read."""
-        found: list[Entry | None] = []
-        apart: list[tuple[int, Row, bytes, str]] = []
+        found: list[Entry] = []
+        apart: list[tuple[int, Row, bytes]] = []
         for row in rows:
+            key, value, _, _ = row
             try:
-                body, id = body_of(row)
+                body = checked(value, key)
+                found.append(entry_of(body, counts.get(key)))
                 if body[:8] == MARK:
-                    apart.append((len(found), row, body, id))
-                    found.append(None)
-                else:
-                    found.append(unpack(body, id, row.key & LAST, counts.get(row.key)))
+                    apart.append((len(found) - 1, row, body))
             except DAMAGED as fault:
                 found.append(await self.aside(known, row, fault))
         if apart:
-            contents = await self._large.load(known, [digest for _, _, body, _ in apart for digest in held(body)])
-            for i, row, body, id in apart:
+            contents = await self._large.load(known, [digest for _, _, body in apart for digest in held(body)])
+            for i, row, body in apart:
                 try:
                     whole = filled(decoded(body, dict), lambda digest: _content(contents, digest))
-                    found[i] = unpack(whole, id, row.key & LAST, counts.get(row.key))
+                    found[i] = entry_of(whole, counts.get(row.key))
                 except DAMAGED as fault:
                     found[i] = await self.aside(known, row, fault)
-        return [entry for entry in found if entry is not None]
+        return found
 
     async def slim(self, known: Known, rows: Iterable[Row]) -> list[Entry]:
         """The entries of rows without what is kept apart."""
         found = []
         for row in rows:
             try:
-                found.append(entry_of(row))
+                found.append(entry_of(checked(row.value, row.key)))
             except DAMAGED as fault:
                 found.append(await self.aside(known, row, fault))
         return found
@@ -256,7 +255,7 @@ def _is_living(row: Row) -> bool:
 def _sound(row: Row) -> Entry | None:
     """The entry of a row, without what is kept apart, where that can be read."""
     try:
-        return entry_of(row)
+        return entry_of(checked(row.value, row.key))
     except DAMAGED:
         return None
 

@@ -72,7 +72,7 @@ class Numbers:
 
     def make_part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int:
         """The number of a part of a table, which is made where it is missing."""
-        number = self.part(db, place, table, high)
+        number = self.parts.get((place, table, high)) or self.part(db, place, table, high)
         if number is None:
             owner = self.make_place(db, place)
             made = db.execute("INSERT INTO part(place, name, high) VALUES(?, ?, ?)", (owner, table, high)).lastrowid

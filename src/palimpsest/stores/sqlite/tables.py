@@ -54,6 +54,7 @@ DUE = (
     "JOIN part ON part.number = r.pos >> 32 JOIN place p ON p.number = part.place "
     "WHERE r.expires BETWEEN ? AND ? AND p.tenant = ?"
 )
+ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
 PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
 DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
 ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
@@ -162,6 +163,7 @@ class Tables:
     # --- writing
 
     def write(self, batches: Sequence[Batch], at: int) -> list[Refusal | None]:
+        """Do these batches, as `Backend.write` says."""
         if len(batches) == 1 and self._moved(batches[0], at):
             return [None]
         self.begin()
@@ -229,13 +231,16 @@ class Tables:
         for name, low, high in step.drop:
             self._drop(step.place, name, low, high)
         for name, rows in step.put:
-            numbers, values = self.numbers, []
+            high, base, values = -1, 0, []
             for key, value, id, expires in rows:
-                part = numbers.parts.get((step.place, name, key >> 32))
-                if part is None:
-                    part = numbers.make_part(self._db, step.place, name, key >> 32)
-                values.append((part << 32 | key & LOW, value, id or None, expires))
-            self._db.executemany(_sql(PUT, name), values)
+                if key >> 32 != high:  # as a rule they are all of one part
+                    high = key >> 32
+                    base = self.numbers.make_part(self._db, step.place, name, high) << 32
+                values.append((base | key & LOW, value, id or None, expires))
+            try:
+                self._db.executemany(_sql(ADD, name), values)  # a third cheaper, and nearly always enough
+            except sqlite3.IntegrityError:
+                self._db.executemany(_sql(PUT, name), values)
 
     def _drop(self, place: Place, name: str, low: int, high: int) -> None:
         """Remove the rows of a span, and the parts that are left empty."""
