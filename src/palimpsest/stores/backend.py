@@ -54,6 +54,10 @@ class Row(NamedTuple):
     expires: int | None = None
 
 
+Cells = tuple[int, bytes, str, int | None]
+"""What `look` gives of a row: a `Row`, or a plain tuple of the same, which costs less to make."""
+
+
 class Range(msgspec.Struct, frozen=True):
     """The rows of these spans of keys, which lie apart and hold both of their ends, at most `limit` of them.
 
@@ -85,7 +89,7 @@ class Seen(NamedTuple):
     """What there is of a place: its head (None: none, or not asked for), and the rows of each range or list of ids."""
 
     head: PlaceHead | None
-    rows: list[list[Row]]
+    rows: Sequence[Sequence[Cells]]
 
 
 class Step(msgspec.Struct, frozen=True):

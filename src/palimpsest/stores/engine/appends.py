@@ -233,7 +233,7 @@ class Appends:
         key = over.log << 32 | first.seq
         seen = await self._backend.look([Ask(over.place), Ask(over.logs, [Range("entry", [(key, key)])], head=False)])
         try:
-            append.done = any(entry_of(checked(row.value, key)).id == first.id for row in seen[1].rows[0])
+            append.done = any(entry_of(checked(row[1], key)).id == first.id for row in seen[1].rows[0])
         except DAMAGED:
             append.done = True  # there is something, and nobody else writes there
         append.over = None

@@ -9,7 +9,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Dump, SessionInfo
-from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Seen, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
 from palimpsest.stores.common import branching, expected, info, loading
 from palimpsest.stores.engine.changing import dropping, spans_of
 from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_row, key_of, read_cold, read_hot, record_row, whole
@@ -78,8 +78,8 @@ class Branching:
                 tree.join(known, (), known.head.first_seq)
             tree.join(branch, shares, head.first_seq)
             assert known.there is not None, "what was looked at is there"
-            own = [row._replace(key=branch.log << 32 | row.key & LAST) for row in seen[1].rows[0]]
-            rows = [row._replace(id=str(branch.log)) if row.id else row for row in own]
+            log = branch.log
+            rows = [Row(log << 32 | key & LAST, value, str(log) if id else "") for key, value, id, _ in seen[1].rows[0]]
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
             steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
         after, step = branch.step(self._sessions.witness.head(branch.key, None, head), shares)
@@ -146,7 +146,7 @@ class Branching:
         tree = Tree(self._url, known, seen[0]._replace(rows=seen[0].rows[:1]))
         if tree.hot is None:
             return tree, [(known.log, 0, LAST)], True
-        alone = all(row.key >> 32 == known.log for row in seen[0].rows[1])
+        alone = all(key >> 32 == known.log for key, *_ in seen[0].rows[1])
         tree.leave(known)
         return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
 

@@ -10,7 +10,7 @@ from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.stores.backend import Ask, Named, Place, Range, Refusal, Row, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Named, Place, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.common import expected, of_branch
 from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
 from palimpsest.stores.engine.heads import Known, Sessions
@@ -176,7 +176,7 @@ class Erasure:
         self._change = change = still_meant(known.head, asked, {e.seq: e.id for e in living})
         meant = set(change.seqs)
         self._living = [entry for entry in living if entry.seq in meant]
-        told = {row.key: row for some in rows.rows[1:] for row in some}
+        told = {row[0]: row for some in rows.rows[1:] for row in some}
         self._records = self._reading.told(known, [told[key] for key in sorted(told)])
         self._others = await self._read_others(change)
         if any(entry.damaged for entry in self._living):
@@ -232,7 +232,9 @@ class Erasure:
         return now, step, [record_row(known.log, one) for one in made]
 
 
-async def beside(sessions: Sessions, known: Known, readers: Sequence[tuple[str, int]]) -> list[tuple[Known, list[Row]]]:
+async def beside(
+    sessions: Sessions, known: Known, readers: Sequence[tuple[str, int]]
+) -> list[tuple[Known, Sequence[Cells]]]:
     """Other sessions of a home, by name and own log, as they are now, and the records that carry a compaction."""
     asks = []
     for name, log in readers:

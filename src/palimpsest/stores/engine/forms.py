@@ -17,7 +17,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
 from palimpsest.log.entry import Entry, microseconds_of, placed_at
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
-from palimpsest.stores.backend import Row
+from palimpsest.stores.backend import Cells, Row
 from palimpsest.stores.records import HELD
 
 LAST = 0xFFFFFFFF
@@ -48,7 +48,7 @@ def stamped(body: bytes, key: int = 0) -> bytes:
 def checked(value: bytes, key: int = 0) -> bytes:
     """The value without its checksum. Raises ValueError where that is another."""
     body = value[:-8]
-    if b"%08x" % adler32(body, key & LAST) != value[-8:]:
+    if int(value[-8:], 16) != adler32(body, key & LAST):
         raise ValueError(CHANGED)
     return body
 
@@ -187,12 +187,13 @@ def entry_of(body: bytes, tokens: int | None = None) -> Entry:
     return entry
 
 
-def remains(row: Row) -> tuple[bytes, str]:
+def remains(row: Cells) -> tuple[bytes, str]:
     """What can still be made out of the stored form of an entry that cannot be read, and of its id."""
-    body = row.value[:-8]
+    key, value, name, _ = row
+    body = value[:-8]
     found = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
-    id = found[1].decode() if found and int(found[2]) == row.key & LAST else f"damaged-{row.key & LAST}"
-    return body, row.id or id
+    id = found[1].decode() if found and int(found[2]) == key & LAST else f"damaged-{key & LAST}"
+    return body, name or id
 
 
 # --- records
@@ -205,6 +206,6 @@ def record_row(log: int, record: Record) -> Row:
     return Row(log << 32 | record.revision, stamped(body, record.revision), id)
 
 
-def record_of(row: Row) -> Record:
+def record_of(row: Cells) -> Record:
     """The record of a row. Raises one of `DAMAGED` where it cannot be read."""
-    return decoded(checked(row.value, row.key), Record)
+    return decoded(checked(row[1], row[0]), Record)

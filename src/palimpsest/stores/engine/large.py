@@ -57,7 +57,7 @@ class Large:
         uses: Counter[str] = Counter()
         if gone:
             (seen,) = await self._backend.look([Ask(known.logs, [Range("held", gone)], head=False)])
-            uses.subtract(digest for row in seen.rows[0] for digest in _digests(row))
+            uses.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
         for row in rows:
             bare, large = take_out(row.value[:-8], limit)
             slim.append(row._replace(value=stamped(bare, row.key)) if large else row)
@@ -80,7 +80,7 @@ class Large:
         """What counts that so many entries more, or less, have these contents."""
         place, keys = place_of(known), sorted((_key(digest), digest) for digest in uses)
         (seen,) = await self._backend.look([Ask(place, [Range("uses", [(key, key) for key, _ in keys])])])
-        there = {row.key: row for row in seen.rows[0]}
+        there = {row[0]: Row(*row) for row in seen.rows[0]}
         put, new, drop = [], [], list[tuple[str, int, int]]()
         for key, digest in keys:
             before = there.get(key)
@@ -103,9 +103,9 @@ class Large:
         (seen,) = await self._backend.look(
             [Ask(place_of(known), [Range("large", [(key, key) for key, _ in wanted])], head=False)]
         )
-        there = {row.key: row.value for row in seen.rows[0]}
+        there = {key: value for key, value, *_ in seen.rows[0]}
         return {digest: there[key] for key, digest in wanted if key in there and sha256(there[key]).hex() == digest}
 
 
-def _digests(row: Row) -> list[str]:
-    return msgspec.json.decode(row.value, type=list[str])
+def _digests(value: bytes) -> list[str]:
+    return msgspec.json.decode(value, type=list[str])

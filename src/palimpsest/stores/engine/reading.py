@@ -11,7 +11,7 @@ from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry, placed_at, set_aside
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.threads import warn
-from palimpsest.stores.backend import Ask, Named, Range, Row, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import MARK, Large
@@ -71,7 +71,7 @@ class Reading:
         if not seen:
             return []
         end = known.head.next_seq if before is None else min(before, known.head.next_seq)
-        counted = ranges.of(row.key & LAST for row in seen[0].rows[0])
+        counted = ranges.of(key & LAST for key, *_ in seen[0].rows[0])
         missing = ranges.visible(counted, max(after, known.head.first_seq - 1), end)
         where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
         if not where:
@@ -94,11 +94,11 @@ class Reading:
         self, known: Known, seen: Seen, seqs: Iterable[int], ids: Iterable[str], counter: str | None
     ) -> list[Entry]:
         meant, names, head = set(seqs), set(ids), known.head
-        rows = {row.key: row for row in (*seen.rows[0], *seen.rows[1])}
-        mine = [row for row in rows.values() if _is_of(known, row.key)]
-        mine.sort(key=lambda row: row.key & LAST)
+        rows = {row[0]: row for row in (*seen.rows[0], *seen.rows[1])}
+        mine = [row for key, row in rows.items() if _is_of(known, key)]
+        mine.sort(key=lambda row: row[0] & LAST)
         counts = _counts(seen.rows[2]) if counter is not None else {}
-        missing = [row.key for row in mine if counter is not None and row.key not in counts and row.id]
+        missing = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
         if missing:  # they were found by ids that do not tell their places
             wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(missing)])
             (more,) = await self._backend.look([Ask(known.logs, [wanted], head=False)])
@@ -106,10 +106,10 @@ class Reading:
         entries = await self.entries(known, mine, counts)
         return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
 
-    async def entries(self, known: Known, rows: Sequence[Row], counts: Mapping[int, int]) -> list[Entry]:
+    async def entries(self, known: Known, rows: Sequence[Cells], counts: Mapping[int, int]) -> list[Entry]:
         """The entries of rows, whole, with what stands for those that cannot be read."""
         found: list[Entry] = []
-        apart: list[tuple[int, Row, bytes]] = []
+        apart: list[tuple[int, Cells, bytes]] = []
         for row in rows:
             key, value, _, _ = row
             try:
@@ -124,31 +124,32 @@ class Reading:
             for i, row, body in apart:
                 try:
                     whole = filled(decoded(body, dict), lambda digest: _content(contents, digest))
-                    found[i] = entry_of(whole, counts.get(row.key))
+                    found[i] = entry_of(whole, counts.get(row[0]))
                 except DAMAGED as fault:
                     found[i] = await self.aside(known, row, fault)
         return found
 
-    async def slim(self, known: Known, rows: Iterable[Row]) -> list[Entry]:
+    async def slim(self, known: Known, rows: Iterable[Cells]) -> list[Entry]:
         """The entries of rows without what is kept apart."""
         found = []
         for row in rows:
             try:
-                found.append(entry_of(checked(row.value, row.key)))
+                found.append(entry_of(checked(row[1], row[0])))
             except DAMAGED as fault:
                 found.append(await self.aside(known, row, fault))
         return found
 
-    async def aside(self, known: Known, row: Row, why: object) -> Entry:
+    async def aside(self, known: Known, row: Cells, why: object) -> Entry:
         """What stands for the entry of a row that cannot be read. That it is so is told, once."""
-        log, seq, session = row.key >> 32, row.key & LAST, known.key.session
+        key, session = row[0], known.key.session
+        log, seq = key >> 32, key & LAST
         if (known.key, seq) not in self._told:
             self._told.add((known.key, seq))
             told = f"entry {seq} of session {session!r} cannot be read ({why or CHANGED})"
             warn("%s: %s", self._url, f"{told}; it is set aside, and `repair` takes it out")
         wanted = [
-            Range("entry", [(key_of(log, 0), row.key - 1)], BESIDE, newest_first=True),
-            Range("entry", [(row.key + 1, key_of(log, LAST))], BESIDE),
+            Range("entry", [(key_of(log, 0), key - 1)], BESIDE, newest_first=True),
+            Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
         (seen,) = await self._backend.look([Ask(known.logs, wanted, head=False)])
         before, behind = ([entry for row in rows if (entry := _sound(row))] for rows in seen.rows)
@@ -166,7 +167,7 @@ class Reading:
         known, seen = await self._sessions.look(key, lambda known: [of_records(known, after, before)])
         return self.told(known, seen[0].rows[0]) if seen else []
 
-    def told(self, known: Known, rows: Iterable[Row]) -> list[Record]:
+    def told(self, known: Known, rows: Iterable[Cells]) -> list[Record]:
         """The records of rows. Raises StoreCorrupt naming one that cannot be read."""
         found = []
         for row in rows:
@@ -174,7 +175,7 @@ class Reading:
                 found.append(record_of(row))
             except DAMAGED as cause:
                 told = (
-                    f"the record of revision {row.key & LAST} of session {known.key.session!r} cannot be read ({cause})"
+                    f"the record of revision {row[0] & LAST} of session {known.key.session!r} cannot be read ({cause})"
                 )
                 raise StoreCorrupt(self._url, told) from cause
         return found
@@ -188,7 +189,7 @@ class Reading:
             )
             if not seen:
                 return
-            alive = sorted(row.key for row in seen[0].rows[0] if _is_living(row))
+            alive = sorted(row[0] for row in seen[0].rows[0] if _is_living(row))
             rows = [Row(at, b"%d" % counts[at & LAST]) for at in alive]
             head = known.there
             if not rows or head is None:
@@ -234,28 +235,25 @@ def _is_of(known: Known, key: int) -> bool:
     return known.log_of(key & LAST) == key >> 32
 
 
-def _counts(rows: Iterable[Row]) -> dict[int, int]:
-    found = {}
-    for row in rows:
-        try:
-            found[row.key] = int(row.value)
-        except ValueError:  # lost: it is counted again
-            continue
-    return found
+def _counts(rows: Sequence[Cells]) -> dict[int, int]:
+    try:
+        return {key: int(value) for key, value, _, _ in rows}
+    except ValueError:  # a count that cannot be read is lost, and made again
+        return {key: int(value) for key, value, _, _ in rows if value.isdigit()}
 
 
-def _is_living(row: Row) -> bool:
+def _is_living(row: Cells) -> bool:
     """Whether this is of an entry that is no tombstone."""
-    if b'"erased":true' not in row.value:
+    if b'"erased":true' not in row[1]:
         return True
     entry = _sound(row)
     return entry is not None and not entry.erased
 
 
-def _sound(row: Row) -> Entry | None:
+def _sound(row: Cells) -> Entry | None:
     """The entry of a row, without what is kept apart, where that can be read."""
     try:
-        return entry_of(checked(row.value, row.key))
+        return entry_of(checked(row[1], row[0]))
     except DAMAGED:
         return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
-from palimpsest.stores.backend import Ask, Range, Row, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.changing import beside
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
 from palimpsest.stores.engine.heads import Known, Sessions
@@ -42,7 +42,7 @@ class Rewriting:
             if not seen:
                 return 0, None
             rows = seen[2].rows[0]
-            goes_on = rows[-1].key & LAST if seqs is None and len(rows) == STRETCH else None
+            goes_on = rows[-1][0] & LAST if seqs is None and len(rows) == STRETCH else None
             changed, done = await self._step(known, how, after, seen)
             if done:
                 return changed, goes_on
@@ -76,7 +76,7 @@ class Rewriting:
         refusal = await self._sessions.write(steps, self._clock(), *heads)
         return len(records) + len(new), refusal is None
 
-    def _new(self, known: Known, how: Rewrite, rows: list[Row], entries: list[Entry]) -> list[Row]:
+    def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Row]:
         found = []
         for row, old in zip(rows, entries, strict=True):
             if old.damaged:
@@ -84,7 +84,7 @@ class Rewriting:
                 raise StoreCorrupt(self._sessions.url, told)
             new = how.entry(old)
             if new is not old:
-                found.append(entry_row(row.key >> 32, new))
+                found.append(entry_row(row[0] >> 32, new))
         return found
 
     async def _branches(

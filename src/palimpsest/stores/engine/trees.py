@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import Ask, Named, Row, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, Share, checked, key_of, stamped
 from palimpsest.stores.engine.heads import Known
 
@@ -35,7 +35,7 @@ class Tree:
         self.there = seen.head if seen is not None else None
         self.hot = self.there.hot if self.there is not None else None
         rows = [row for found in seen.rows for row in found] if seen is not None else []
-        self._rows = {row.key: _read(url, known, row) for row in rows}
+        self._rows = {row[0]: _read(url, known, row) for row in rows}
         self._drop: list[tuple[str, int, int]] = []
         self._put: dict[int, Reader] = {}
 
@@ -109,9 +109,9 @@ def of_tree(known: Known, logs: Iterable[int] = ()) -> Ask:
     return Ask(known.tree, [Named("share", [str(log) for log in dict.fromkeys([*mine, known.log, *logs])])])
 
 
-def _read(url: str, known: Known, row: Row) -> Reader:
+def _read(url: str, known: Known, row: Cells) -> Reader:
     try:
-        return msgspec.json.decode(checked(row.value, row.key), type=Reader)
+        return msgspec.json.decode(checked(row[1], row[0]), type=Reader)
     except (ValueError, msgspec.DecodeError) as cause:
         told = f"the branches of session {known.place.home!r} cannot be read ({cause})"
         raise StoreCorrupt(url, told) from cause

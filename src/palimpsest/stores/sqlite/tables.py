@@ -11,6 +11,7 @@ from palimpsest.stores.backend import (
     LAST_KEY,
     Ask,
     Batch,
+    Cells,
     Due,
     Listed,
     Named,
@@ -18,7 +19,6 @@ from palimpsest.stores.backend import (
     PlaceHead,
     Range,
     Refusal,
-    Row,
     Seen,
     Step,
 )
@@ -42,11 +42,14 @@ LISTED = (
     "FROM place p LEFT JOIN cold c ON c.place = p.number "
 )
 
-OLDEST = "SELECT pos, value, id, expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos LIMIT ?"
-NEWEST = "SELECT pos, value, id, expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos DESC LIMIT ?"
-NAMED = "SELECT pos, value, id, expires FROM ROWS WHERE id = ? AND id IS NOT NULL AND pos BETWEEN ? AND ?"
+OLDEST = "SELECT pos + ?, value, coalesce(id, ''), expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos LIMIT ?"
+NEWEST = (
+    "SELECT pos + ?, value, coalesce(id, ''), expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos DESC LIMIT ?"
+)
+NAMED = "SELECT pos + ?, value, id, expires FROM ROWS WHERE id = ? AND id IS NOT NULL AND pos BETWEEN ? AND ?"
 ANYWHERE = (
-    "SELECT part.high, r.pos, r.value, r.id, r.expires FROM ROWS r JOIN part ON part.number = r.pos >> 32 "
+    "SELECT (part.high << 32) + (r.pos & 0xFFFFFFFF), r.value, r.id, r.expires "
+    "FROM ROWS r JOIN part ON part.number = r.pos >> 32 "
     "WHERE r.id = ? AND r.id IS NOT NULL AND part.place = ? AND part.name = ?"
 )
 DUE = (
@@ -94,33 +97,34 @@ class Tables:
         row = self._db.execute(HEAD, (place.tenant, place.space, place.name, place.home)).fetchone()
         return None if row is None else PlaceHead(row[0], row[1] or b"")
 
-    def _rows(self, place: Place, ask: Range | Named) -> list[Row]:
+    def _rows(self, place: Place, ask: Range | Named) -> list[Cells]:
         if isinstance(ask, Named):
             return self._named(place, ask)
         sql = _sql(NEWEST if ask.newest_first else OLDEST, ask.table)
-        found: list[Row] = []
+        found: list[Cells] = []
         for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
             parts = self.numbers.parts_within(self._db, place, ask.table, low, high)
             for part, first, last in reversed(parts) if ask.newest_first else parts:
                 left = -1 if ask.limit is None else ask.limit - len(found)
                 if left:
-                    found += _found(part, self._db.execute(sql, (first, last, left)).fetchall())
+                    shift = part - (first >> 32) << 32  # from where they are in the file to their keys
+                    found += self._db.execute(sql, (shift, first, last, left)).fetchall()
         return found
 
-    def _named(self, place: Place, ask: Named) -> list[Row]:
+    def _named(self, place: Place, ask: Named) -> list[Cells]:
         parts = self.numbers.parts_within(self._db, place, ask.table, 0, LAST_KEY) if ask.ids else ()
-        found: list[Row] = []
+        found: list[Cells] = []
         if len(parts) > FEW:
             sql, owner = _sql(ANYWHERE, ask.table), self.numbers.place(self._db, place)
             for id in ask.ids:
-                for part, *row in self._db.execute(sql, (id, owner, ask.table)).fetchall():
-                    found += _found(part, [tuple(row)])
+                found += self._db.execute(sql, (id, owner, ask.table)).fetchall()
         else:
             sql = _sql(NAMED, ask.table)
             for part, first, last in parts:
+                shift = part - (first >> 32) << 32
                 for id in ask.ids:
-                    found += _found(part, self._db.execute(sql, (id, first, last)).fetchall())
-        return sorted(found, key=lambda row: row.key) if len(found) > 1 else found
+                    found += self._db.execute(sql, (shift, id, first, last)).fetchall()
+        return sorted(found)
 
     def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
         sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? "
@@ -303,10 +307,6 @@ class Known:
 def _sql(statement: str, name: str) -> str:
     """The statement over the table in which a table of the seam is: that has one of a few names of ours."""
     return statement.replace("ROWS", table_of(name))
-
-
-def _found(part: int, rows: Iterable[tuple[int, bytes, str | None, int | None]]) -> list[Row]:
-    return [Row(part << 32 | pos & LOW, value, id or "", expires) for pos, value, id, expires in rows]
 
 
 def _listed(rows: Iterable[Any]) -> list[Listed]:
