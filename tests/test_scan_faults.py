@@ -37,17 +37,17 @@ class Hooked(MemoryStore):
             waiting.pop(0)()
             self._inside = False
 
-    def _read(self, *arguments: Any) -> list[Entry]:
+    async def read(self, *arguments: Any, **options: Any) -> list[Entry]:
         self._at("read")
-        return super()._read(*arguments)
+        return await super().read(*arguments, **options)
 
-    def _records(self, *arguments: Any) -> Any:
+    async def records(self, *arguments: Any, **options: Any) -> Any:
         self._at("records")
-        return super()._records(*arguments)
+        return await super().records(*arguments, **options)
 
-    def _rewrite(self, *arguments: Any) -> Any:
+    async def rewrite(self, *arguments: Any, **options: Any) -> Any:
         self._at("rewrite")
-        return super()._rewrite(*arguments)
+        return await super().rewrite(*arguments, **options)
 
 
 STORES.register("hooked", lambda _, runner, **options: Hooked(runner, **options))

@@ -16,8 +16,8 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores import LARGE
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.dictionaries import MemoryBackend
 from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
@@ -49,12 +49,12 @@ class TestSQLiteStore(StoreConformance, RewritingConformance):
         return lambda clock: open_store(tmp_path / "a.db", Inline(), clock=clock)
 
 
-class TestEngineOverMemory(StoreConformance, RewritingConformance):
-    """The engine keeps it over dictionaries."""
+class TestEngineWithLargeContent(StoreConformance, RewritingConformance):
+    """The engine keeps it over dictionaries, with whatever is long kept apart."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
-        return lambda clock: Engine(MemoryBackend(Inline()), clock, large_bytes=1024)
+        return lambda clock: Engine(MemoryBackend(Inline()), clock, large_bytes=64)
 
 
 class TestEngineOverSQLite(StoreConformance, RewritingConformance):

@@ -1,20 +1,39 @@
-"""`memory://`: a store in this process, gone with it. Also the model that every other store is tested against."""
+"""`memory://`: a store in this process, gone with it. Also what every other store is compared with.
+
+Signals. A handler may raise between any two steps, so a write makes all that it changes aside, and one call of C puts
+it in place. Only rows at the end of a table are put where they stay, behind the end that is in place: nobody reads on
+beyond that, and the next who writes there takes them away.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from palimpsest.errors import ConfigError, Conflict
-from palimpsest.log.change import Change, Record, still_meant
-from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head, SessionKey
+from palimpsest.errors import ConfigError
+from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores import Appended, Dump, Item, SessionInfo
-from palimpsest.stores.common import branching, discreet_address, expected, info, loading, of_branch
-from palimpsest.stores.memory_log import MemoryLog, shared, shares
-from palimpsest.stores.rewriting import Rest, Rewrite, RewritingStore, Shared
+from palimpsest.stores.backend import (
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Named,
+    Place,
+    PlaceHead,
+    Range,
+    Refusal,
+    Row,
+    Seen,
+    Step,
+)
+from palimpsest.stores.common import discreet_address
+from palimpsest.stores.engine.store import Engine
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
@@ -28,239 +47,201 @@ def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
     return MemoryStore(runner, **options)
 
 
-class MemoryStore(RewritingStore):
-    """Everything in dictionaries, under one lock. A write makes its result aside; one assignment puts it in place."""
+class MemoryStore(Engine):
+    """The engine over dictionaries."""
+
+    def __init__(self, runner: Runner, clock: Callable[[], int] = now_us) -> None:
+        super().__init__(MemoryBackend(runner), clock)
+
+
+class _Table(NamedTuple):
+    """Rows in order of their keys, the first `end` of them, and the keys of rows by id, some of which may be gone."""
+
+    rows: list[Row]
+    end: int
+    ids: dict[str, tuple[int, ...]]
+
+    def among(self, low: int, high: int) -> tuple[int, int]:
+        """From where to where the rows of a span of keys are."""
+        begin = bisect_left(self.rows, (low,), 0, self.end)
+        return begin, bisect_right(self.rows, high, begin, self.end, key=_key)
+
+    def read(self, ask: Range) -> list[Row]:
+        found: list[Row] = []
+        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
+            begin, end = self.among(low, high)
+            rows = self.rows[begin:end]
+            found += reversed(rows) if ask.newest_first else rows
+            if ask.limit is not None and len(found) >= ask.limit:
+                return found[: ask.limit]
+        return found
+
+    def named(self, ids: Iterable[str]) -> list[Row]:
+        keys = sorted({(key, id) for id in ids for key in self.ids.get(id, ())})
+        rows = ((self.at(key), id) for key, id in keys)
+        return [row for row, id in rows if row is not None and row.id == id]
+
+    def at(self, key: int) -> Row | None:
+        i = bisect_left(self.rows, (key,), 0, self.end)
+        return self.rows[i] if i < self.end and self.rows[i].key == key else None
+
+    def without(self, low: int, high: int) -> _Table:
+        begin, end = self.among(low, high)
+        return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
+
+    def having(self, new: Sequence[Row]) -> _Table:
+        if self.end and any(row.key <= self.rows[self.end - 1].key for row in new):
+            kept = {row.key: row for row in chain(self.rows[: self.end], new)}
+            return _made([kept[key] for key in sorted(kept)])
+        new = sorted({row.key: row for row in new}.values()) if len(new) > 1 else new
+        del self.rows[self.end :]
+        self.rows.extend(new)
+        for row in new:
+            if row.id:
+                self.ids[row.id] = (*self.ids.get(row.id, ()), row.key)
+        return _Table(self.rows, self.end + len(new), self.ids)
+
+
+_key = attrgetter("key")
+
+
+def _made(rows: list[Row]) -> _Table:
+    ids: dict[str, tuple[int, ...]] = {}
+    for row in rows:
+        if row.id:
+            ids[row.id] = (*ids.get(row.id, ()), row.key)
+    return _Table(rows, len(rows), ids)
+
+
+class _Stored(NamedTuple):
+    """A place: its head, when that expires and was written last, and its tables."""
+
+    head: PlaceHead | None
+    expires: int | None
+    mark: int
+    tables: dict[str, _Table]
+
+
+_NOTHING = _Stored(None, None, 0, {})
+
+
+class MemoryBackend(BlockingBackend):
+    """Everything in dictionaries, under one lock."""
 
     url = "memory://"
 
-    def __init__(self, runner: Runner, **options: Any) -> None:
-        super().__init__(runner, **options)
-        self._lock = threading.RLock()
-        self._logs: dict[SessionKey, MemoryLog] = {}
-        self._items: dict[tuple[str, str], dict[str, Item]] = {}
-        self._leases: dict[tuple[str, str], tuple[str, int, int]] = {}
-        self._fence = 0
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self._lock = threading.Lock()
+        self._there: dict[Place, _Stored] = {}
+        self._mark = 0
 
-    def _head(self, key: SessionKey) -> Head | None:
+    # --- reading
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         with self._lock:
-            session = self._logs.get(key)
-            return session.head if session else None
+            return [self._seen(ask) for ask in asks]
 
-    def _changing(self, key: SessionKey) -> MemoryLog:
-        """A copy of the session's log, to be changed and put in its place."""
-        log = self._logs.get(key)
-        return log.copy() if log is not None else MemoryLog()
+    def _seen(self, ask: Ask) -> Seen:
+        there = self._there.get(ask.place, _NOTHING)
+        return Seen(there.head if ask.head else None, [_rows(there.tables.get(one.table), one) for one in ask.rows])
 
-    def _append_now(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> Appended:
+    def _with_heads(self, tenant: str, space: str, beneath: bool = False) -> list[tuple[Place, _Stored]]:
+        """The places of these spaces, in order."""
         with self._lock:
-            log = self._changing(key)
-            expected(key, log.head, expect)
-            known = log.named(entry.id for entry in entries) if check_ids else None
-            done = log.append(entries, known, self._clock(), key, self.witness)
-            if done.added:
-                self._logs[key] = log
-            return done
+            there = list(self._there.items())
+        found = [
+            one
+            for one in there
+            if one[0].tenant == tenant
+            and one[1].head is not None
+            and (one[0].space.startswith(space) if beneath else one[0].space == space)
+        ]
+        return sorted(found, key=lambda one: _order(one[0]))
 
-    def _read(
-        self,
-        key: SessionKey,
-        after: int,
-        before: int | None,
-        limit: int | None,
-        newest_first: bool,
-        counter: str | None,
-        uncounted: bool,
-    ) -> list[Entry]:
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        found = self._with_heads(tenant, space, beneath)
+        behind = [one for one in found if after is None or _order(one[0]) > _order(after)]
+        return [Listed(place, stored.head) for place, stored in behind[:limit] if stored.head is not None]
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        begin = (since, _order(after) if after is not None else ())
+        found = [(stored.mark, place, stored.head) for place, stored in self._with_heads(tenant, space)]
+        behind = sorted((one for one in found if (one[0], _order(one[1])) > begin), key=lambda one: one[0])
+        return [Listed(place, head, mark) for mark, place, head in behind[:limit] if head is not None]
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         with self._lock:
-            log = self._logs.get(key)
-            return log.read(after, before, limit, newest_first, counter, uncounted) if log else []
+            there = [one for one in self._there.items() if one[0].tenant == tenant]
+        found = [Due(one.expires, place) for place, one in there if one.expires is not None and one.expires <= now]
+        for place, stored in there:
+            for name, table in stored.tables.items():
+                due = (row for row in table.rows[: table.end] if row.expires is not None and row.expires <= now)
+                found += [Due(row.expires or 0, place, name, row.key) for row in due]
+        return [due for due in sorted(found) if after is None or due > after][:limit]
 
-    def _fetch(self, key: SessionKey, seqs: tuple[int, ...], ids: tuple[str, ...], counter: str | None) -> list[Entry]:
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         with self._lock:
-            log = self._logs.get(key)
-            return log.at([*seqs, *log.seqs(ids)], counter) if log else []
+            there = list(self._there.items())
+        found = {place.tenant for place, one in there if one.head is not None}
+        return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
 
-    def _commit(self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None) -> Head:
+    # --- writing
+
+    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
         with self._lock:
-            log = self._changing(key)
-            expected(key, log.head, expect_revision, expect_epoch, change.created)
-            changed = {key: log}
-            if change.kind == "erase":
-                change = still_meant(log.head, change, log.ids(change.seqs))
-                for name, other in self._logs.items():
-                    if name != key and (seqs := shared(log, other, change.seqs)):
-                        changed[name] = other.copy()
-                        changed[name].change(of_branch(change, key, seqs), self._clock(), (), name, self.witness)
-            head = log.change(change, self._clock(), (), key, self.witness)
-            self._logs.update(changed)
-            return head
+            return [self._write(batch) for batch in batches]
 
-    def _fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
-        with self._lock:
-            log = self._logs.get(key) or MemoryLog()
-            expected(key, log.head, None, expect_epoch, created)
-            there = self._logs.get(SessionKey(key.tenant, into))
-            branch = branching(key, into, there.head if there else None)
-            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
+    def _write(self, batch: Batch) -> Refusal | None:
+        there = self._there
+        befores = [there.get(step.place, _NOTHING) for step in batch]
+        for step, before in zip(batch, befores, strict=True):
+            hot = before.head.hot if before.head is not None else None
+            if hot != step.expect and not step.rows_only:
+                return tuple(None if one.rows_only else was.head for one, was in zip(batch, befores, strict=True))
+        mark = self._mark + 1
+        new = {step.place: _after(step, was, mark) for step, was in zip(batch, befores, strict=True)}
+        self._mark = mark
+        there.update(new)
+        for place, one in new.items():
+            if one.head is None and not one.tables:
+                there.pop(place, None)
+        return None
 
-    def _branches_of(self, key: SessionKey) -> list[str]:
-        with self._lock:
-            log = self._logs.get(key)
-            others = ((other.session, found) for other, found in self._logs.items() if log is not None)
-            return sorted(name for name, found in others if log is not None and shares(log, found))
+    async def close(self) -> None:
+        self._there.clear()
 
-    def _records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
-        with self._lock:
-            log = self._logs.get(key)
-            records = log.records if log else []
-            return [r for r in records if r.revision > after and (before is None or r.revision < before)]
 
-    def _count(self, key: SessionKey, counter: str, counts: dict[int, int]) -> None:
-        with self._lock:
-            log = self._logs.get(key)
-            if log is not None:
-                log.count(counter, counts, log.at(counts))
+def _order(place: Place) -> tuple[str, str, str]:
+    return place.space, place.name, place.home
 
-    def _tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
-        with self._lock:
-            log = self._logs.get(key)
-            return log.tally(counter, after, before) if log else (0, 0)
 
-    def _load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
-        with self._lock:
-            before = self._logs.get(key)
-            head = loading(key, before.head if before else None, dump.head, replace)
-            self._logs[key] = MemoryLog.of(dump, self.witness.head(key, None, head))
+def _rows(table: _Table | None, ask: Range | Named) -> list[Row]:
+    if table is None:
+        return []
+    return table.read(ask) if isinstance(ask, Range) else table.named(ask.ids)
 
-    def _delete(self, key: SessionKey, expect: int | None) -> bool:
-        with self._lock:
-            expected(key, self._logs[key].head if key in self._logs else Head(), expect)
-            return self._logs.pop(key, None) is not None
 
-    def _sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
-        with self._lock:
-            names = sorted(key.session for key in self._logs if key.tenant == tenant and key.session > after)
-            return [info(name, self._logs[SessionKey(tenant, name)].head) for name in names[:limit]]
-
-    # --- items and leases
-
-    def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
-        """Hold these items, in this order, in a namespace that nobody has written to."""
-        with self._lock:
-            self._items[tenant, namespace] = {item.key: item for item in items}
-
-    def _live(self, tenant: str, namespace: str) -> dict[str, Item]:
-        now = self._clock()
-        items = self._items.get((tenant, namespace), {})
-        return {key: item for key, item in items.items() if item.expires is None or item.expires > now}
-
-    def _get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        with self._lock:
-            return self._live(tenant, namespace).get(key)
-
-    def _put_item(
-        self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
-    ) -> Item:
-        with self._lock:
-            items = self._items.setdefault((tenant, namespace), {})
-            before = self._live(tenant, namespace).get(key)
-            version = before.version if before else 0
-            if expect is not None and expect != version:
-                raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
-            if before is None:
-                items.pop(key, None)  # one that has expired: its key comes anew, at the end
-            item = items[key] = Item(key=key, value=value, version=version + 1, expires=expires)
-            return item
-
-    def _delete_item(self, tenant: str, namespace: str, key: str) -> bool:
-        with self._lock:
-            there = key in self._live(tenant, namespace)
-            if there:
-                del self._items[tenant, namespace][key]
-            return there
-
-    def _list_items(self, tenant: str, namespace: str) -> list[Item]:
-        with self._lock:
-            return list(self._live(tenant, namespace).values())
-
-    def _clear_items(self, tenant: str, dry_run: bool) -> dict[str, int]:
-        with self._lock:
-            there = {place: items for place, items in self._items.items() if place[0] == tenant and items}
-            if not dry_run:
-                items = {place: items for place, items in self._items.items() if place[0] != tenant}
-                leases = {held: lease for held, lease in self._leases.items() if held[0] != tenant}
-                self._items, self._leases = items, leases
-            return {namespace: len(items) for (_, namespace), items in sorted(there.items())}
-
-    def _lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
-        with self._lock:
-            now = self._clock()
-            held = self._leases.get((tenant, name))
-            if held is not None and held[1] <= now:
-                held = None
-            if fence is not None:
-                if held is None or held[0] != holder or held[2] != fence:
-                    return None
-            elif held is not None:
-                if held[0] != holder:
-                    return None
-                fence = held[2]
-            else:
-                self._fence += 1
-                fence = self._fence
-            self._leases[tenant, name] = (holder, now + int(seconds * 1e6), fence)
-            return fence
-
-    def _due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        with self._lock:
-            meant = [(key, log) for key, log in self._logs.items() if tenant in (None, key.tenant)]
-            return [(key, due) for key, log in meant if (due := log.due(now))]
-
-    def _sweep(self, now: int, tenant: str | None) -> int:
-        with self._lock:
-            swept = 0
-            for items in [items for (owner, _), items in self._items.items() if tenant in (None, owner)]:
-                for item in [i for i in items.values() if i.expires is not None and i.expires <= now]:
-                    del items[item.key]
-                    swept += 1
-            for key in [key for key in self._logs if tenant in (None, key.tenant)]:
-                if due := self._logs[key].due(now):  # unless it went with another branch
-                    self._commit(key, Change(kind="erase", reason="expiry", seqs=due), None, None)
-                    swept += len(due)
-            return swept
-
-    # --- rewriting
-
-    def _tenants(self) -> list[str]:
-        with self._lock:
-            owners = {tenant for (tenant, _), items in self._items.items() if items}
-            return sorted({key.tenant for key in self._logs} | owners)
-
-    def _rewrite(self, key: SessionKey, how: Rewrite, after: int, _: Collection[int] | None) -> tuple[int, int | None]:
-        with self._lock:
-            if key not in self._logs:
-                return 0, None
-            log = self._changing(key)
-            how = Rest(how, after) if after else how
-            changed = log.rewrite(how, key, self.witness)  # first, for it may object
-            rewritten = {key: log}
-            others = [(name, one) for name, one in self._logs.items() if name != key and one.family is log.family]
-            anew = self._logs[key].rewritten(how) if others and not how.keeps_texts else []
-            for other, branch in others:
-                if seqs := shared(log, branch, anew):
-                    rewritten[other] = branch.copy()
-                    here = Shared(how, seqs, how.branch(other, branch.head, seqs))
-                    rewritten[other].rewrite(here, other, self.witness)
-            self._logs.update(rewritten)
-            return changed, None
-
-    def _rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
-        with self._lock:
-            places = {place: items for place, items in self._items.items() if place[0] == tenant}
-            new = {place: {key: how(place[1], item) for key, item in items.items()} for place, items in places.items()}
-            self._items.update(new)
-            return sum(item is not places[place][key] for place, items in new.items() for key, item in items.items())
-
-    def _close(self) -> None:
-        self._logs.clear()
-        self._items.clear()
+def _after(step: Step, was: _Stored, mark: int) -> _Stored:
+    """What a place is after a step that can be done."""
+    tables = was.tables
+    if step.drop or step.put:
+        tables = dict(tables)
+        for name, low, high in step.drop:
+            meant = [one for one in tables if one.startswith(name[:-1])] if name.endswith("*") else [name]
+            for one in meant:
+                if one in tables:
+                    tables[one] = tables[one].without(low, high)
+        for name, rows in step.put:
+            tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
+        tables = {name: table for name, table in tables.items() if table.end}
+    if step.rows_only or (step.hot == step.expect and step.cold is None):
+        return was._replace(tables=tables)
+    if step.hot is None:
+        return _Stored(None, None, 0, tables)
+    before = was.head.cold if was.head is not None else b""
+    return _Stored(PlaceHead(step.hot, before if step.cold is None else step.cold), step.expires, mark, tables)

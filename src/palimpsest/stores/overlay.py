@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from palimpsest.log.change import Change, Record, still_meant
 from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.runner import Inline
+from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.common import branching, expected, info, loading, of_branch
 from palimpsest.stores.layer import Below, Layer, Meant, counted
@@ -300,7 +300,7 @@ class Overlay(Store):
         items = await self._below.list_items(tenant, namespace)
         with self._lock:
             if (tenant, namespace) not in self._taken:
-                self._side.take_items(tenant, namespace, items)
+                drive(self._side.take_items(tenant, namespace, items))
                 self._taken.add((tenant, namespace))
         return self._side
 

@@ -6,7 +6,7 @@ fence goes on, until the clock has passed that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import msgspec
 
@@ -102,6 +102,11 @@ class Items:
             if refusal is None:
                 return Item(key=key, value=value, version=about.version, expires=expires)
             head = refusal[0]
+
+    async def take(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
+        for order, item in enumerate(items):
+            place, hot = place_of(tenant, namespace, item.key), encoded(About(item.version, order, item.expires))
+            await self._backend.write([[Step(place, None, stamped(hot), stamped(item.value), item.expires)]], 0)
 
     async def delete(self, tenant: str, namespace: str, key: str) -> bool:
         place = place_of(tenant, namespace, key)

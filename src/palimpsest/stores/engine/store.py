@@ -164,6 +164,10 @@ class Engine(Store, Rewritable):
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
         return await self._run(lambda: self._items.clear(tenant, dry_run))
 
+    async def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
+        """Hold these items, in this order, in a namespace that nobody has written to."""
+        await self._run(lambda: self._items.take(tenant, namespace, items))
+
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
