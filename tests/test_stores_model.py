@@ -78,6 +78,7 @@ class TwoStores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.clock = FakeClock()
         self.spared = False
+        self.fences: list[Any] = []
         self.model = open_store("memory://", Inline(), clock=self.clock)
         self.file = self.opened()
 
@@ -249,7 +250,16 @@ class TwoStores(RuleBasedStateMachine):
         fence=st.none() | st.integers(1, 4),
     )
     def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> None:
-        self.both(lambda store: store.lease(tenant, name, holder, seconds, fence=fence))
+        """The n-th fence that was given out, where there was one: the numbers themselves are each store's own."""
+        given = self.fences[fence - 1] if fence is not None and fence <= len(self.fences) else (fence, fence)
+        asked = zip((self.model, self.file), given, strict=True)
+        got = tuple(
+            answer(lambda store, own=own: store.lease(tenant, name, holder, seconds, fence=own), store)
+            for store, own in asked
+        )
+        if got not in [*self.fences, (None, None)]:
+            assert all(all(one > earlier[i] for earlier in self.fences) for i, one in enumerate(got))
+            self.fences.append(got)
 
     @rule(seconds=st.sampled_from([0.000001, 4, 11]))
     def wait(self, seconds: float) -> None:

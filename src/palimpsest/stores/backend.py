@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from palimpsest.runtime.runner import Inline, Runner
+from palimpsest.runtime.runner import Inline, Runner, drive
 
 T = TypeVar("T")
 
@@ -241,8 +241,6 @@ class BlockingBackend(Backend):
         return await self.runner.whole(start, reads=reads)
 
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        from palimpsest.runtime.runner import drive
-
         return await self.runner.finish(lambda: drive(start()))
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -101,7 +101,12 @@ class Known(msgspec.Struct, frozen=True):
         kept, stirred = self.shares if shares is None else shares, self.stirred
         if before is not None and kept is self.shares:
             if appended:
-                same = after.contexts is head.contexts and after.pinned is head.pinned and after.seal is head.seal
+                same = (
+                    after.contexts is head.contexts
+                    and after.pinned is head.pinned
+                    and after.seal is head.seal
+                    and after.created == head.created
+                )
             else:
                 same = same_cold(after, head)
             if same:

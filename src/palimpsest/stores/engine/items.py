@@ -46,7 +46,7 @@ class Items:
 
     def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
         self._backend, self._url, self._clock = backend, backend.url, clock
-        self._order = 0
+        self._order = self._fence = 0
 
     # --- items
 
@@ -211,7 +211,7 @@ class Items:
                     return None
                 number = held.fence
             else:
-                number = max(before.fence + 1 if before is not None else 0, now)
+                self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
             lease = Held(holder, number, now + int(seconds * 1_000_000))
             hot = head.hot if head is not None else None
             step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1))
