@@ -7,9 +7,11 @@ A backend takes the contract over like this; nothing here needs pytest, but its 
         def store(self, tmp_path):
             return lambda clock: open_my_store(tmp_path, clock=clock)
 
+A backend, over which the engine is the store (`palimpsest.stores.backend`), takes over `BackendConformance`.
 One that rewrites what it holds (`palimpsest.stores.rewriting.Rewritable`) takes over `RewritingConformance`, too.
 """
 
+from palimpsest.testing.backends import BackendConformance
 from palimpsest.testing.branches import BranchConformance
 from palimpsest.testing.changes import ChangeConformance
 from palimpsest.testing.clock import FakeClock
@@ -21,7 +23,7 @@ from palimpsest.testing.replacements import ReplacementConformance
 from palimpsest.testing.rewriting import RewritingConformance
 from palimpsest.testing.side import SideConformance
 
-__all__ = ["FakeClock", "RewritingConformance", "StoreConformance", "StoreFactory"]
+__all__ = ["BackendConformance", "FakeClock", "RewritingConformance", "StoreConformance", "StoreFactory"]
 
 
 class StoreConformance(

@@ -1,0 +1,212 @@
+"""The contract of backends: heads that are compared, rows by keys and by ids, steps that happen whole or not at all."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Batch, Cells, Named, PlaceHead, Range, Row, Step
+from palimpsest.testing.backend_contract import (
+    AWAY,
+    BESIDE,
+    FOREIGN,
+    NOW,
+    ONE,
+    PARTS,
+    TWO,
+    BackendContract,
+    all_of,
+    filled,
+    head,
+    keys,
+    rows,
+    rule,
+    written,
+)
+
+
+class StepConformance(BackendContract):
+    """Heads, rows and steps."""
+
+    # --- heads
+
+    @rule
+    async def test_a_head_is_what_was_written_last(self, backend: Backend) -> None:
+        """Both values come back as they were, whatever bytes they are; what is not given stays as it was."""
+        every = bytes(range(256))
+        assert await head(backend, ONE) is None
+
+        assert await written(backend, Step(ONE, None, every, b"cold")) is None
+        assert await head(backend, ONE) == PlaceHead(every, b"cold")
+        assert await written(backend, Step(ONE, every, b"")) is None
+        assert await head(backend, ONE) == PlaceHead(b"", b"cold")
+        assert await written(backend, Step(ONE, b"", b"hot", every)) is None
+        assert await head(backend, ONE) == PlaceHead(b"hot", every)
+        assert await written(backend, Step(ONE, b"hot", b"hot", b"")) is None
+        assert await head(backend, ONE) == PlaceHead(b"hot", b"")
+        assert await head(backend, TWO) is None
+
+    @rule
+    async def test_a_head_goes_with_both_values(self, backend: Backend) -> None:
+        """Without a hot value there is none, and the next begins with an empty cold one; rows stay."""
+        await written(backend, Step(ONE, None, b"a", b"cold", put=[("t", [Row(1, b"row")])]))
+
+        assert await written(backend, Step(ONE, b"a")) is None
+
+        assert await head(backend, ONE) is None
+        assert await rows(backend, ONE, all_of()) == [Row(1, b"row")]
+        assert await written(backend, Step(ONE, None, b"b")) is None
+        assert await head(backend, ONE) == PlaceHead(b"b", b"")
+
+    @rule
+    async def test_a_head_that_is_another_refuses_the_batch(self, backend: Backend) -> None:
+        """Of whichever step, of a place that has one or none: nothing happens, and all heads are told."""
+        await written(backend, Step(ONE, None, b"1", b"cold"))
+        put = [("t", [Row(1, b"new")])]
+        for one, two in ((b"0", None), (None, None), (b"1", b"2")):
+            refusal = await written(
+                backend,
+                Step(ONE, one, b"x", b"y", drop=[("t", 0, 9)], put=put),
+                Step(TWO, two, b"x", put=put),
+                Step(BESIDE, rows_only=True, put=put),
+            )
+
+            assert refusal == (PlaceHead(b"1", b"cold"), None, None)
+        assert await head(backend, ONE) == PlaceHead(b"1", b"cold")
+        assert await head(backend, TWO) is None
+        for place in (ONE, TWO, BESIDE):
+            assert await rows(backend, place, all_of()) == []
+
+    @rule
+    async def test_a_head_can_be_compared_alone(self, backend: Backend) -> None:
+        """Where the hot value is the one that is expected, it stays, and so does the cold one: also where none is."""
+        await written(backend, Step(ONE, None, b"1", b"cold"))
+
+        assert await written(backend, Step(ONE, b"1", b"1"), Step(TWO), filled(BESIDE, [1])) is None
+        assert await written(backend, Step(ONE, b"1", b"1"), Step(TWO, b"1", b"1")) is not None
+        assert await written(backend, Step(ONE)) == (PlaceHead(b"1", b"cold"),)
+
+        assert await head(backend, ONE) == PlaceHead(b"1", b"cold")
+        assert await head(backend, TWO) is None
+
+    @rule
+    async def test_batches_happen_one_after_the_other(self, backend: Backend) -> None:
+        """Each sees what those before it did, one that is refused is passed by, and what came of each is told."""
+        batches: list[Batch] = [
+            [Step(ONE, None, b"1")],
+            [Step(ONE, None, b"never"), filled(TWO, [9])],
+            [Step(ONE, b"1", b"2"), filled(TWO, [1])],
+            [Step(AWAY, None, b"elsewhere")],
+        ]
+
+        assert await backend.write(batches, NOW) == [None, (PlaceHead(b"1"), None), None, None]
+
+        assert [await head(backend, place) for place in (ONE, AWAY)] == [PlaceHead(b"2"), PlaceHead(b"elsewhere")]
+        assert await keys(backend, TWO, all_of()) == [1]
+        assert await backend.write([], NOW) == []
+
+    @rule
+    async def test_what_need_not_last_is_written_all_the_same(self, backend: Backend) -> None:
+        """Nobody else being in the way, it is there at once."""
+        assert await backend.write([[filled(ONE, [1])]], NOW, lasting=False) == [None]
+        assert await keys(backend, ONE, all_of()) == [1]
+
+    # --- rows
+
+    @rule
+    async def test_rows_come_in_the_order_of_their_keys(self, backend: Backend) -> None:
+        """However they were put, of all that a key can be, with ids and expiry; those of one key are one."""
+        given = [Row(key, b"%d" % key, "id" if key % 2 else "", NOW + 1 if key % 3 else None) for key in PARTS]
+        await written(backend, Step(ONE, rows_only=True, put=[("t", given[::-1])]))
+        await written(backend, Step(ONE, rows_only=True, put=[("t", [Row(1, b"other")]), ("u", [])]))
+
+        found = await rows(backend, ONE, all_of())
+
+        assert found == [given[0], Row(1, b"other"), *given[2:]]
+        assert await rows(backend, ONE, all_of(newest_first=True)) == found[::-1]
+        assert await rows(backend, ONE, all_of("u")) == []
+
+    @rule
+    async def test_a_range_has_the_rows_of_its_spans(self, backend: Backend) -> None:
+        """Span after span, as they are given, both ends included, at most so many; or all the other way round."""
+        await written(backend, filled(ONE, PARTS))
+        bounds = sorted({key + by for key, by in product(PARTS, (-1, 0, 1)) if 0 <= key + by <= LAST_KEY})
+        for low, high in product(bounds, bounds):
+            if low <= high:
+                wanted = [key for key in PARTS if low <= key <= high]
+                assert await keys(backend, ONE, Range("t", [(low, high)])) == wanted
+        spans = [(7 << 32, LAST_KEY), (1, 2**32)]
+        wanted = [7 << 32, 7 << 32 | 1, LAST_KEY, 1, 2**32 - 1, 2**32]
+        for limit in range(8):
+            assert await keys(backend, ONE, Range("t", spans, limit)) == wanted[:limit]
+            assert await keys(backend, ONE, Range("t", spans, limit, newest_first=True)) == wanted[::-1][:limit]
+        assert await keys(backend, ONE, Range("t", [])) == []
+
+    @rule
+    async def test_rows_are_found_by_their_ids(self, backend: Backend) -> None:
+        """All that have one of them, in order of their keys; by no id that they had before."""
+        far = 9 << 32
+        put = [Row(3, b"c", "x"), Row(1, b"a", "x"), Row(2, b"b", "y"), Row(4, b"d"), Row(far, b"e", "x")]
+        await written(backend, Step(ONE, rows_only=True, put=[("t", put), ("u", [Row(7, b"", "x")])]))
+        await written(backend, Step(TWO, rows_only=True, put=[("t", [Row(8, b"", "x")])]))
+
+        assert await keys(backend, ONE, Named("t", ["x"])) == [1, 3, far]
+        assert await keys(backend, ONE, Named("t", ["y", "x", "none"])) == [1, 2, 3, far]
+        assert await keys(backend, ONE, Named("t", [])) == []
+        assert await keys(backend, ONE, Named("t", ["none"])) == []
+        await written(backend, Step(ONE, rows_only=True, drop=[("t", 3, 3)], put=[("t", [Row(1, b"a", "z")])]))
+        assert await keys(backend, ONE, Named("t", ["x"])) == [far]
+        assert await keys(backend, ONE, Named("t", ["z"])) == [1]
+
+    @rule
+    async def test_many_rows_of_many_halves_are_found_by_ids(self, backend: Backend) -> None:
+        """Also where the keys of a table are far from each other."""
+        put = [Row(number << 32 | number, b"", str(number % 3)) for number in range(50)]
+        await written(backend, Step(ONE, rows_only=True, put=[("t", put)]))
+
+        wanted = [row.key for row in put if row.id in {"1", "2"}]
+        assert await keys(backend, ONE, Named("t", ["2", "1"])) == wanted
+
+    @rule
+    async def test_what_is_dropped_is_gone(self, backend: Backend) -> None:
+        """Of one table, or of all whose names begin so, whatever is in the span; and that first, what is put stays."""
+        for table in ("t", "tokens/a", "tokens/b", "token"):
+            await written(backend, filled(ONE, PARTS, table))
+        await written(backend, filled(TWO, PARTS))
+        low, high = 2**32 - 1, 7 << 32
+
+        drop = [("t", low, high), ("tokens/*", 0, 1), ("none", 0, LAST_KEY), ("none*", 0, LAST_KEY)]
+        await written(backend, Step(ONE, rows_only=True, drop=drop, put=[("t", [Row(2**32, b"new")])], destroys=True))
+
+        left = [key for key in PARTS if key not in {2**32 - 1, 7 << 32}]
+        assert await keys(backend, ONE, all_of()) == left
+        assert (await rows(backend, ONE, Range("t", [(2**32, 2**32)]))) == [Row(2**32, b"new")]
+        for table, there in (("tokens/a", PARTS[2:]), ("tokens/b", PARTS[2:]), ("token", PARTS)):
+            assert await keys(backend, ONE, all_of(table)) == list(there)
+        await written(backend, Step(ONE, rows_only=True, drop=[("*", 0, LAST_KEY)]))
+        for table in ("t", "tokens/a", "tokens/b", "token"):
+            assert await rows(backend, ONE, all_of(table)) == []
+        assert await keys(backend, TWO, all_of()) == list(PARTS)
+
+    @rule
+    async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:
+        """A place that lost head and rows is as new when it is written to again."""
+        for number in range(3):
+            assert await written(backend, Step(ONE, None, b"%d" % number, put=[("t", [Row(number, b"")])])) is None
+            assert await keys(backend, ONE, all_of()) == [number]
+            assert await written(backend, Step(ONE, b"%d" % number, drop=[("*", 0, LAST_KEY)])) is None
+            assert await rows(backend, ONE, all_of()) == []
+            assert await head(backend, ONE) is None
+
+    @rule
+    async def test_one_look_sees_several_places(self, backend: Backend) -> None:
+        """Heads and rows of each, in the order in which they are asked for, of homes and tenants apart."""
+        for number, place in enumerate((ONE, TWO, AWAY, FOREIGN)):
+            await written(backend, Step(place, None, b"%d" % number, put=[("t", [Row(1, b"%d" % number)])]))
+
+        asks = [Ask(place, [all_of(), Named("t", ["x"])]) for place in (FOREIGN, AWAY, TWO, ONE)]
+        seen = await backend.look([*asks, Ask(TWO, head=False)])
+
+        assert [one.head and one.head.hot for one in seen] == [b"3", b"2", b"1", b"0", None]
+        found: list[list[Cells]] = [list(one.rows[0]) for one in seen[:4]]
+        assert found == [[Row(1, b"%d" % number)] for number in (3, 2, 1, 0)]
+        assert await backend.look([]) == []
