@@ -222,7 +222,14 @@ class StoreError(PalimpsestError):
 
 
 class StoreUnavailable(StoreError, ConnectionError):
-    """The store cannot be reached or written now: locked, full, read-only, or away."""
+    """The store cannot be reached or written now: locked, full, read-only, or away.
+
+    `written` says whether what was to be written is there: None where nobody knows, because the answer was lost.
+    """
+
+    def __init__(self, store: str, reason: str, *, written: bool | None = False) -> None:
+        self.written = written
+        super().__init__(store, reason)
 
 
 class StoreCorrupt(StoreError):

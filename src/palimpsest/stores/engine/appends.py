@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt
+from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.linking import link
@@ -108,9 +108,12 @@ class Appends:
         try:
             queue.waiting.append(append)
             async with queue.tasks:
-                await self._settle(queue, append)
+                try:
+                    await self._settle(queue, append)
+                finally:
+                    append.withdrawn = not append.done  # nobody writes what its caller was told has failed
         except BaseException:
-            self._withdraw(queue, append)
+            append.withdrawn = append.withdrawn or not append.claimed
             raise
         finally:
             queue.users -= 1
@@ -131,9 +134,11 @@ class Appends:
             try:
                 await self._write(claimed)
             except PalimpsestError as fault:
-                for append in claimed:
-                    if getattr(fault, "written", False) is not None:
+                if getattr(fault, "written", False) is not None:
+                    for append in claimed:
                         append.over = None  # nothing of it was written
+                elif await self._asked(own, fault):
+                    continue
                 if len(claimed) <= 1:
                     raise
                 together = False  # perhaps another's doing: each tries alone
@@ -225,6 +230,17 @@ class Appends:
             return {}
         there = await self._by_ids(known, [entry.id for entry in append.entries])
         return {entry.id: entry for entry in (*there, *entered)}
+
+    async def _asked(self, own: Append, fault: PalimpsestError) -> bool:
+        """Whether an append was written though the answer was lost; where it was not, the fault says so from now on."""
+        try:
+            if own.over is not None and await self._was_written(own):
+                return True
+        except PalimpsestError:
+            raise fault from None
+        if isinstance(fault, StoreUnavailable):
+            fault.written = False
+        return False
 
     async def _was_written(self, append: Append) -> bool:
         """Whether an append was written of which nobody has heard: then it is settled."""

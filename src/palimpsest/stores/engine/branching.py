@@ -162,10 +162,11 @@ class Branching:
         found: dict[str, SessionInfo] = {}
         last = Place(tenant, FAR, "session", after)
         while len(found) < limit:
-            page = await self._backend.places(tenant, "session", after=last, limit=limit - len(found))
+            wanted = limit - len(found)
+            page = await self._backend.places(tenant, "session", after=last, limit=wanted)
             for one in page:
                 found[one.place.name] = info(one.place.name, self._head(one.place.name, one.head.hot, one.head.cold))
-            if not page:
+            if len(page) < wanted:
                 break
             last = page[-1].place
         return list(found.values())

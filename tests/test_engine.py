@@ -1,0 +1,202 @@
+"""The engine over backends: calls that verbs make, drivers that suspend and fail, and where branches live."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from drivers import driven
+from palimpsest.errors import StoreUnavailable
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.engine.store import Engine
+from palimpsest.testing import BackendConformance, RewritingConformance, StoreConformance, StoreFactory
+from palimpsest.testing.backends import BackendFactory
+
+T = TypeVar("T")
+KEY = SessionKey("tenant", "one")
+
+
+class TestDrivenBackend(BackendConformance):
+    """A driver that suspends keeps the contract of backends."""
+
+    @pytest.fixture
+    def backend(self) -> BackendFactory:
+        return driven
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(coroutine)
+
+    def beside(self, jobs: Any) -> None:
+        async def together() -> None:
+            await asyncio.gather(*(job() for job in jobs))
+
+        asyncio.run(together())
+
+
+class TestEngineOverADriver(StoreConformance, RewritingConformance):
+    """The engine keeps the contract of stores over a driver that suspends."""
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        return lambda clock: Engine(driven(), clock)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(coroutine)
+
+
+def said(text: str) -> list[Entry]:
+    return [Entry(content=text), Entry(kind="message", role="assistant", content=f"{text}?")]
+
+
+def test_tasks_that_append_at_once_are_written_together() -> None:
+    """While one append is on its way, those that come meanwhile wait, and go in one write after it."""
+    backend = driven()
+
+    async def work() -> None:
+        store = Engine(backend)
+        await store.append(KEY, said("first"))
+        backend.calls.clear()
+        await asyncio.gather(*(store.append(KEY, said(str(number))) for number in range(20)))
+
+        assert backend.calls == ["write", "write"]
+        assert [entry.seq for entry in await store.read(KEY)] == list(range(1, 43))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_raised_stored_nothing_or_says_so(seed: int) -> None:
+    """Over a driver whose writes fail, before their work or after it, an append that returns is there once; one that
+    raises is not there, and says so, unless nobody knows; and none is there twice or in pieces."""
+    dice = random.Random(seed)
+    stores = [Engine(driven(dice)) for _ in range(1)]
+    backend: Any = stores[0].backend
+    stores.append(Engine(backend))
+    there, gone = set[str](), set[str]()
+
+    async def add(writer: int) -> None:
+        for number in range(15):
+            text = f"{writer}.{number}"
+            try:
+                await stores[writer % 2].append(KEY, said(text))
+                there.add(text)
+            except StoreUnavailable as fault:
+                if fault.written is False:
+                    gone.add(text)
+
+    async def work() -> list[str]:
+        await asyncio.gather(*(add(writer) for writer in range(4)))
+        return [entry.text for entry in await stores[0].read(KEY)]
+
+    texts = asyncio.run(work())
+    first, second = texts[::2], texts[1::2]
+    assert second == [f"{text}?" for text in first]
+    assert len(first) == len(set(first))
+    assert there <= set(first)
+    assert not gone & set(first)
+
+
+CALLS: dict[str, tuple[Any, list[str]]] = {
+    "append": (lambda store: store.append(KEY, said("b")), ["write"]),
+    "head": (lambda store: store.head(KEY), ["look"]),
+    "read": (lambda store: store.read(KEY, counter="words"), ["look"]),
+    "fetch": (lambda store: store.fetch(KEY, [1]), ["look"]),
+    "records": (lambda store: store.records(KEY), ["look"]),
+    "tally": (lambda store: store.tally(KEY, "words"), ["look"]),
+    "count": (lambda store: store.count(KEY, "words", {1: 1}), ["look", "write"]),
+    "pin": (lambda store: store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,))), ["write"]),
+    "erase": (lambda store: store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,))), ["look", "write"]),
+    "clear": (lambda store: store.commit(KEY, Change(kind="clear", reason="r")), ["look", "write"]),
+    "branches": (lambda store: store.branches(KEY), ["look"]),
+    "get_item": (lambda store: store.get_item("tenant", "n", "k"), ["look"]),
+    "put_item": (lambda store: store.put_item("tenant", "n", "k", b"v"), ["look", "write"]),
+    "list_items": (lambda store: store.list_items("tenant", "n"), ["places"]),
+    "lease": (lambda store: store.lease("tenant", "n", "me", 30), ["look", "write"]),
+    "sessions": (lambda store: store.sessions("tenant"), ["places"]),
+    "delete": (lambda store: store.delete(KEY), ["look", "look", "write"]),
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_verb_calls_the_backend_as_often_as_it_must(verb: str) -> None:
+    """By who knows the session's head, as whoever wrote last does: an append is one call."""
+    backend, (ask, wanted) = driven(), CALLS[verb]
+
+    async def work() -> None:
+        store = Engine(backend)
+        await store.append(KEY, said("a"))
+        backend.calls.clear()
+        await ask(store)
+
+    asyncio.run(work())
+
+    assert backend.calls == wanted
+
+
+def test_an_erasure_in_branches_is_one_write() -> None:
+    """However many branches have an entry, it goes in all of them in one step, after two looks."""
+    backend = driven()
+
+    async def work() -> None:
+        store = Engine(backend)
+        await store.append(KEY, said("a"))
+        for number in range(5):
+            head = await store.head(KEY)
+            assert head is not None
+            await store.fork(KEY, f"branch {number}", head, expect_epoch=head.epoch)
+        backend.calls.clear()
+        await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
+        assert backend.calls == ["look", "look", "write"]
+        for number in range(5):
+            entries = await store.read(KEY._replace(session=f"branch {number}"))
+            assert [entry.erased for entry in entries] == [True, False]
+
+    asyncio.run(work())
+
+
+def test_nothing_of_a_deleted_tree_is_left() -> None:
+    """When the last session of a home goes, no place of it is there any more, nor what said where branches were."""
+    backend = driven()
+
+    async def work() -> None:
+        store = Engine(backend, large_bytes=64)
+        await store.append(KEY, said("long " * 100))
+        head = await store.head(KEY)
+        assert head is not None
+        await store.fork(KEY, "two", head, expect_epoch=head.epoch)
+        two = KEY._replace(session="two")
+        await store.fork(two, "three", head, expect_epoch=head.epoch)
+        await store.append(two, said("more " * 100))
+        await store.count(two, "words", {1: 1, 3: 3})
+        for name in ("one", "two", "three"):
+            assert await store.delete(KEY._replace(session=name))
+
+    asyncio.run(work())
+
+    assert backend.below._there == {}
+
+
+def test_a_name_of_a_deleted_branch_is_free_again() -> None:
+    """Also for who remembers where the branch was: a new session of that name is found by all, and nothing else."""
+
+    async def work() -> None:
+        one, other = (Engine(backend) for backend in [driven()] * 2)
+        two = KEY._replace(session="two")
+        await one.append(KEY, said("a"))
+        head = await one.head(KEY)
+        assert head is not None
+        await one.fork(KEY, "two", head, expect_epoch=head.epoch)
+        assert len(await other.read(two)) == 2
+        await other.delete(two)
+        await one.append(two, said("new"))
+        assert [entry.text for entry in await other.read(two)] == ["new", "new?"]
+        assert [entry.text for entry in await one.read(two)] == ["new", "new?"]
+        assert [info.session for info in await other.sessions("tenant")] == ["one", "two"]
+
+    asyncio.run(work())
