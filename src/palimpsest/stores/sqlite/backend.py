@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from palimpsest.errors import StoreUnavailable
+from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
@@ -20,13 +20,12 @@ FLEETING = 0.05
 
 
 class SQLiteBackend(BlockingBackend):
-    """One file; every operation one transaction. `check` raises where the store was closed in the meantime."""
+    """One file; every operation one transaction."""
 
-    def __init__(
-        self, url: str, path: str, runner: Runner, options: DiskOptions, check: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
+        self._closed = False
         known = Known()
         self._database: Database[Tables] = Database(
             url,
@@ -35,7 +34,7 @@ class SQLiteBackend(BlockingBackend):
             busy_seconds=options.busy_seconds,
             durable=options.synchronous == "FULL",
             bind=lambda connection: Tables(connection, known),
-            check=check,
+            check=self._check,
             undone=known.forget,
         )
         try:
@@ -45,6 +44,11 @@ class SQLiteBackend(BlockingBackend):
         except BaseException:
             self._database.close(lambda _: None, 0)
             raise
+
+    def _check(self) -> None:
+        """Raise Closed where another thread has closed the store while this one waited."""
+        if self._closed:
+            raise Closed(self.url)
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         return self._database.read(lambda tables: tables.look(asks))
@@ -99,4 +103,5 @@ class SQLiteBackend(BlockingBackend):
                 if self.writable:
                     scrub(self.url, tables.connection, whole=False)
 
+        self._closed = True
         self._database.close(finish, self._patience)
