@@ -190,7 +190,7 @@ def entry_of(body: bytes, tokens: int | None = None) -> Entry:
 def remains(row: Cells) -> tuple[bytes, str]:
     """What can still be made out of the stored form of an entry that cannot be read, and of its id."""
     key, value, name, _ = row
-    body = value[:-8]
+    body = value[:-8] if isinstance(value, bytes) else b""  # what is damaged may be of another type, too
     found = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
     id = found[1].decode() if found and int(found[2]) == key & LAST else f"damaged-{key & LAST}"
     return body, name or id

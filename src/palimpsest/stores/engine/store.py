@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from palimpsest.errors import Closed, ForkedProcess
+from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head, SessionKey
@@ -72,8 +72,13 @@ class Engine(Store, Rewritable):
         return await self.backend.together(start, reads=True)
 
     async def _run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self.check()
+        self._may_write()
         return await self.backend.together(start)
+
+    def _may_write(self) -> None:
+        self.check()
+        if not self.writable:
+            raise StoreUnavailable(self.url, "it was opened read-only, and nothing was written")
 
     # --- logs
 
@@ -84,7 +89,7 @@ class Engine(Store, Rewritable):
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
     ) -> Appended:
-        self.check()
+        self._may_write()
         return await self._appends.run(Append(key, entries, check_ids, expect))
 
     async def read(
@@ -111,7 +116,9 @@ class Engine(Store, Rewritable):
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
         given = dict(counts)
-        await self._run(lambda: self._reading.count(key, counter, given))
+        self.check()
+        if self.writable:
+            await self._run(lambda: self._reading.count(key, counter, given))
 
     async def tally(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
@@ -193,7 +200,8 @@ class Engine(Store, Rewritable):
         return await self._run(lambda: self._items.rewritten(tenant, how))
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
-        return await self._run(lambda: self.backend.scrub(whole=whole))
+        self.check()
+        return await self.backend.together(lambda: self.backend.scrub(whole=whole))
 
     async def close(self) -> None:
         if not self._closed:

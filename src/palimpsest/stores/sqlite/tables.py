@@ -87,7 +87,8 @@ class Tables:
     # --- reading
 
     def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        self.begin()
+        if any([ask.rows for ask in asks]):  # noqa: C419 (quicker)
+            self.begin()
         return [
             Seen(self._head(ask.place) if ask.head else None, [self._rows(ask.place, one) for one in ask.rows])
             for ask in asks
@@ -108,7 +109,7 @@ class Tables:
                 left = -1 if ask.limit is None else ask.limit - len(found)
                 if left:
                     shift = part - (first >> 32) << 32  # from where they are in the file to their keys
-                    found += self._db.execute(sql, (shift, first, last, left)).fetchall()
+                    found += self._fetch(sql, (shift, first, last, left))
         return found
 
     def _named(self, place: Place, ask: Named) -> list[Cells]:
@@ -117,14 +118,27 @@ class Tables:
         if len(parts) > FEW:
             sql, owner = _sql(ANYWHERE, ask.table), self.numbers.place(self._db, place)
             for id in ask.ids:
-                found += self._db.execute(sql, (id, owner, ask.table)).fetchall()
+                found += self._fetch(sql, (id, owner, ask.table))
         else:
             sql = _sql(NAMED, ask.table)
             for part, first, last in parts:
                 shift = part - (first >> 32) << 32
                 for id in ask.ids:
-                    found += self._db.execute(sql, (shift, id, first, last)).fetchall()
+                    found += self._fetch(sql, (shift, id, first, last))
         return sorted(found)
+
+    def _fetch(self, sql: str, values: Sequence[object]) -> list[Cells]:
+        """What a statement gives. A damaged row may hold text that is none, which the driver would refuse to read."""
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as fault:
+            if "decode" not in str(fault):
+                raise
+        try:
+            self._db.text_factory = _lenient
+            return self._db.execute(sql, values).fetchall()
+        finally:
+            self._db.text_factory = str
 
     def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
         sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? "
@@ -178,23 +192,21 @@ class Tables:
 
         Whether that was done: else nothing was.
         """
-        numbers, step = self._known.numbers, batch[0]
-        number = numbers.places.get(step.place)
-        if (
-            number is None
-            or step.expect is None
-            or step.hot is None
-            or step.expires is not None
-            or self._known.marked.get(number) != at // MARKED
-            or not all(other.rows_only for other in batch[1:])
-            or self._db.execute(MOVE, (step.hot, number, step.expect, numbers.generation)).rowcount != 1
-        ):
+        first, *others = batch
+        hot, expect, numbers = first.hot, first.expect, self._known.numbers
+        number = numbers.places.get(first.place)
+        if hot is None or expect is None or first.expires is not None or number is None:
+            return False
+        if self._known.marked.get(number) != at // MARKED or not all([one.rows_only for one in others]):  # noqa: C419
+            return False
+        if self._db.execute(MOVE, (hot, number, expect, numbers.generation)).rowcount != 1:
             return False
         self.numbers = numbers
-        if step.cold is not None:
-            self._put_cold(number, step.cold)
+        if first.cold is not None:
+            self._put_cold(number, first.cold)
         for one in batch:
-            self._change_rows(one)
+            if one.put or one.drop:
+                self._change_rows(one)
         return True
 
     def _done(self, batch: Batch, at: int) -> Refusal | None:
@@ -307,6 +319,10 @@ class Known:
 def _sql(statement: str, name: str) -> str:
     """The statement over the table in which a table of the seam is: that has one of a few names of ours."""
     return statement.replace("ROWS", table_of(name))
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _listed(rows: Iterable[Any]) -> list[Listed]:
