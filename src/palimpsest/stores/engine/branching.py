@@ -143,10 +143,10 @@ class Branching:
 
     def _removed(self, known: Known, seen: list[Seen]) -> tuple[Tree, list[tuple[int, int, int]], bool]:
         """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
-        tree = Tree(self._url, known, seen[0]._replace(rows=seen[0].rows[:1]))
+        tree = Tree(self._url, known, seen[0])
         if tree.hot is None:
             return tree, [(known.log, 0, LAST)], True
-        alone = all(key >> 32 == known.log for key, *_ in seen[0].rows[1])
+        alone = tree.is_alone(known)
         tree.leave(known)
         return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
 

@@ -45,31 +45,30 @@ class Changing:
         known = self._sessions.remembered(key)
         fresh = known is None
         while True:
-            known = known or await self._sessions.find(key)
+            known, at = known or await self._sessions.find(key), self._clock()
             try:
                 expect(known.head)
-                after, steps = await self._changed(known, change)
+                after, steps = await self._changed(known, change, at)
             except Conflict:
                 if fresh:
                     raise
                 known, fresh = None, True  # what was remembered may be outdated
                 continue
-            refusal = await self._written(known, after, steps)
+            refusal = await self._written(known, after, steps, at)
             if refusal is None:
                 return after.head
             known, fresh = self._sessions.moved(known, refusal[0]), True
 
-    async def _written(self, known: Known, after: Known, steps: list[Step]) -> Refusal | None:
+    async def _written(self, known: Known, after: Known, steps: list[Step], at: int) -> Refusal | None:
         """Write what makes a session so; what came of it."""
-        at = self._clock()
         refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
         if refusal is None and known.there is None and await self._sessions.astray(after, at):
             return (None,)
         return refusal
 
-    async def _changed(self, known: Known, change: Change) -> tuple[Known, list[Step]]:
+    async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
-        after, record, linked = committed(known.head, change, self._clock())
+        after, record, linked = committed(known.head, change, at)
         head, made = self._attested(known, after, change, (), [record] if record is not None else [])
         rows = [entry_row(known.log, entry) for entry in linked]
         put, more = await self._large.taken(known, rows)
@@ -90,8 +89,8 @@ class Changing:
         while True:
             known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
             expect(known.head)
-            tree = Tree(self._url, known, seen[0] if seen else None)
-            after, record, _ = committed(known.head, change, self._clock())
+            tree, at = Tree(self._url, known, seen[0] if seen else None), self._clock()
+            after, record, _ = committed(known.head, change, at)
             head, made = self._attested(known, after, change, (), [record] if record is not None else [])
             unread = [(known.log, 0, head.first_seq - 1)]
             if tree.hot is not None:
@@ -103,7 +102,7 @@ class Changing:
             rows = [record_row(known.log, one) for one in made]
             cleared, step = known.step(head, ())
             gone = Step(known.logs, rows_only=True, drop=drop, put=[*put, ("record", rows)], destroys=True)
-            if await self._written(known, cleared, [step, gone, tree.step(), *more]) is None:
+            if await self._written(known, cleared, [step, gone, tree.step(), *more], at) is None:
                 return head
 
     # --- erasing
@@ -116,10 +115,10 @@ class Changing:
             expect(known.head)
             erasure = Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
-            batch, after = erasure.batch(self._clock())
+            at = self._clock()
+            batch, after = erasure.batch(at)
             batch += (await self._large.taken(known, [], erasure.points))[1]
             batch += self._sessions.created(known)
-            at = self._clock()
             refusal = await self._sessions.write(batch, at, *after)
             if refusal is not None:
                 known, seen = self._still(known, erasure, refusal, seen)

@@ -1,8 +1,8 @@
 """Who reads which log of a home: the tree of branches, as it stands in the rows of one place.
 
 A session reads its own log without end, and those of others up to a seq each. Each of these is a row, found by the
-number of the log; its key is the number of the reader's own log * 2^32, and which of its rows it is. The head of the
-place moves with each change. A home without this place has the session of its name alone.
+number of the log. The head of the place moves with each change: it says which keys are free. A home without this place
+has the session of its name alone.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, Share, checked, key_of, stamped
+from palimpsest.stores.engine.forms import LAST, Share, checked, stamped
 from palimpsest.stores.engine.heads import Known
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True):
-    """A session that reads a log from one seq up to another; whether it is its own."""
+    """A session, whose own log is `own`, that reads a log from one seq up to another."""
 
     session: str
+    own: int
     log: int
     first: int
     last: int
-    own: bool = False
 
 
 class Tree:
@@ -36,14 +36,12 @@ class Tree:
         self.hot = self.there.hot if self.there is not None else None
         rows = [row for found in seen.rows for row in found] if seen is not None else []
         self._rows = {row[0]: _read(url, known, row) for row in rows}
-        self._drop: list[tuple[str, int, int]] = []
-        self._put: dict[int, Reader] = {}
+        self._gone: list[int] = []
+        self._new: list[Reader] = []
 
     @property
-    def _now(self) -> dict[int, Reader]:
-        gone = [(low, high) for _, low, high in self._drop]
-        left = {key: one for key, one in self._rows.items() if not any(low <= key <= high for low, high in gone)}
-        return left | self._put
+    def _now(self) -> list[Reader]:
+        return [*self._rows.values(), *self._new]
 
     def readers(self, log: int, seqs: Sequence[int]) -> dict[tuple[str, int], tuple[int, ...]]:
         """The sessions, each with its own log, that read some of these entries of a log, and which.
@@ -51,37 +49,40 @@ class Tree:
         Of a home without a tree there are none but the session itself, which is not among them.
         """
         found: dict[tuple[str, int], tuple[int, ...]] = {}
-        for key, one in self._now.items():
+        for one in self._now:
             read = tuple(seq for seq in seqs if one.first <= seq <= one.last) if one.log == log else ()
             if read:
-                found[one.session, key >> 32] = read
+                found[one.session, one.own] = read
         return found
 
     def sharing(self, log: int, first: int, last: int) -> set[str]:
         """The sessions that read some of a stretch of a log."""
-        return {one.session for one in self._now.values() if one.log == log and one.first <= last and one.last >= first}
+        return {one.session for one in self._now if one.log == log and one.first <= last and one.last >= first}
+
+    def is_alone(self, known: Known) -> bool:
+        """Whether all that is known to read anything is this session."""
+        return all(one.own == known.log for one in self._now)
 
     def owner(self, log: int) -> Reader | None:
         """The session whose log it is, if that is there."""
-        return next((one for one in self._now.values() if one.log == log and one.own), None)
+        return next((one for one in self._now if one.log == log == one.own), None)
 
     def kept(self, log: int) -> int:
         """The last seq of a log that a branch reads; 0 for none."""
-        return max((one.last for one in self._now.values() if one.log == log and not one.own), default=0)
+        return max((one.last for one in self._now if one.log == log != one.own), default=0)
 
     # --- changing
 
     def join(self, known: Known, shares: Sequence[Share], first: int) -> None:
         """Let a session read its own log, and of others what it shares, from a seq on."""
-        parts = [Reader(known.key.session, log, first, last) for last, log in shares]
-        own = Reader(known.key.session, known.log, first, LAST, own=True)
-        for i, one in enumerate([own, *parts]):
-            self._put[known.log << 32 | i] = one
+        name, own = known.key.session, known.log
+        self._new += [Reader(name, own, log, first, last) for last, log in (*shares, (LAST, own))]
 
     def leave(self, known: Known) -> None:
         """Let a session read nothing any more."""
-        self._drop.append(("share", key_of(known.log, 0), key_of(known.log, LAST)))
-        self._put = {key: one for key, one in self._put.items() if key >> 32 != known.log}
+        gone = [key for key, one in self._rows.items() if one.own == known.log]
+        self._gone += gone
+        self._rows = {key: one for key, one in self._rows.items() if key not in gone}
 
     def unread(self, logs: Iterable[int]) -> list[tuple[int, int, int]]:
         """What of these logs nobody reads any more: log, first seq, last seq."""
@@ -96,11 +97,15 @@ class Tree:
     def step(self) -> Step:
         """What makes the tree so; where nothing was changed, what is only so if nobody else has changed it."""
         place = self._known.tree
-        if not self._drop and not self._put:
+        if not self._gone and not self._new:
             return Step(place, self.hot, self.hot)
-        after = b"%d" % (int(self.hot or b"0") + 1)
-        put = [Row(key, stamped(msgspec.json.encode(one), key), str(one.log)) for key, one in self._put.items()]
-        return Step(place, self.hot, after, drop=self._drop, put=[("share", put)] if put else [])
+        free = int(self.hot or b"0")
+        put = [
+            Row(key, stamped(msgspec.json.encode(one), key), str(one.log)) for key, one in enumerate(self._new, free)
+        ]
+        drop = [("share", key, key) for key in self._gone]
+        after = b"%d" % (free + max(1, len(put)))
+        return Step(place, self.hot, after, drop=drop, put=[("share", put)] if put else [])
 
 
 def of_tree(known: Known, logs: Iterable[int] = ()) -> Ask:
