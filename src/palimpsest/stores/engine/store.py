@@ -169,7 +169,8 @@ class Engine(Store, Rewritable):
         return await self._look(lambda: self._items.listed(tenant, namespace))
 
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
-        return await self._run(lambda: self._items.clear(tenant, dry_run))
+        where = self._look if dry_run else self._run
+        return await where(lambda: self._items.clear(tenant, dry_run))
 
     async def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
         """Hold these items, in this order, in a namespace that nobody has written to."""
