@@ -10,7 +10,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry, placed_at, set_aside
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.threads import warn
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
 from palimpsest.stores.engine.heads import Known, Sessions
@@ -57,7 +57,8 @@ class Reading:
         rows = seen[0].rows[0]
         if len(rows) < _expected(known.head, after, before, limit):  # a log has no gaps
             raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
-        return await self.entries(known, rows, _counts(seen[0].rows[1]) if counter is not None else {})
+        counts = _counts(seen[0].rows[1]) if counter is not None else {}
+        return await self.entries(known, rows, counts, in_order=True)
 
     async def _uncounted(
         self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str
@@ -106,8 +107,13 @@ class Reading:
         entries = await self.entries(known, mine, counts)
         return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
 
-    async def entries(self, known: Known, rows: Sequence[Cells], counts: Mapping[int, int]) -> list[Entry]:
-        """The entries of rows, whole, with what stands for those that cannot be read."""
+    async def entries(
+        self, known: Known, rows: Sequence[Cells], counts: Mapping[int, int], *, in_order: bool = False
+    ) -> list[Entry]:
+        """The entries of rows, whole, with what stands for those that cannot be read.
+
+        Raises StoreCorrupt where one of these is not in its place among rows that are `in_order` of theirs.
+        """
         found: list[Entry] = []
         apart: list[tuple[int, Cells, bytes]] = []
         for row in rows:
@@ -118,6 +124,9 @@ class Reading:
                 if body[:8] == MARK:
                     apart.append((len(found) - 1, row, body))
             except DAMAGED as fault:
+                if in_order and not _in_place(rows, len(found)):
+                    told = f"an entry of session {known.key.session!r} is not in its place, but has the number"
+                    raise StoreCorrupt(self._url, f"{told} {key & LAST}: it is damaged") from fault
                 found.append(await self.aside(known, row, fault))
         if apart:
             contents = await self._large.load(known, [digest for _, _, body in apart for digest in held(body)])
@@ -233,6 +242,12 @@ def _points(keys: Iterable[int]) -> list[tuple[int, int]]:
 def _is_of(known: Known, key: int) -> bool:
     """Whether the entry of this key is one of the session's."""
     return known.log_of(key & LAST) == key >> 32
+
+
+def _in_place(rows: Sequence[Cells], i: int) -> bool:
+    """Whether a row is between its neighbours, as far as these are of its log."""
+    near = [row[0] for row in (*rows[max(i - 1, 0) : i], *rows[i + 1 : i + 2]) if row[0] >> 32 == rows[i][0] >> 32]
+    return len(near) < 2 or near[0] < rows[i][0] < near[1] or near[1] < rows[i][0] < near[0]
 
 
 def _counts(rows: Sequence[Cells]) -> dict[int, int]:
