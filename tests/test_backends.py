@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from palimpsest.runtime.runner import Inline
+from palimpsest.errors import StoreCorrupt, StoreTooNew
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
+from palimpsest.stores.sqlite.layout import FIRST, MIGRATIONS, migrate
 from palimpsest.testing import BackendConformance
 from palimpsest.testing.backends import BackendFactory
 
@@ -31,3 +38,100 @@ class TestSQLiteBackend(BackendConformance):
     def backend(self, tmp_path: Path) -> BackendFactory:
         path = str(tmp_path / "a.db")
         return lambda: SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions(synchronous="NORMAL"))
+
+
+WRITER = """
+import sys
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores.backend import Place, Row, Step
+from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.sqlite.backend import SQLiteBackend
+
+backend = SQLiteBackend("sqlite:///" + sys.argv[1], sys.argv[1], Inline(), DiskOptions(synchronous="NORMAL"))
+one, two = (Place("t", "h", "s", name) for name in ("one", "two"))
+hot = None
+for number in range(1_000_000):
+    now = b"%d" % number
+    put = [("t", [Row(number, now * 50, now.decode())])]
+    assert drive(backend.write([[Step(one, hot, now, put=put), Step(two, hot, now, put=put)]], number)) == [None]
+    hot = now
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("acknowledged", [1, 40])
+def test_a_killed_writer_leaves_whole_batches(tmp_path: Path, acknowledged: int) -> None:
+    """What was acknowledged before a process was killed is there, both places of a batch or neither."""
+    path = str(tmp_path / "a.db")
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(acknowledged):
+            last = int(writer.stdout.readline())
+        writer.kill()
+        last = max([last, *map(int, writer.stdout.read().split())])
+
+    backend = SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions())
+    places = [Place("t", "h", "s", name) for name in ("one", "two")]
+    one, two = drive(backend.look([Ask(place, [Range("t", [(0, LAST_KEY)])]) for place in places]))
+    drive(backend.close())
+
+    assert one == two
+    assert one.head is not None
+    assert int(one.head.hot) in {last, last + 1}
+    assert [row[0] for row in one.rows[0]] == list(range(int(one.head.hot) + 1))
+
+
+# --- versions of the file
+
+
+def version_of(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        version: int = db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+
+def opened(path: Path) -> SQLiteBackend:
+    return SQLiteBackend(f"sqlite:///{path}", str(path), Inline(), DiskOptions())
+
+
+def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(tmp_path: Path) -> None:
+    """Migrations are done in order, each with its number, and what was there stays; again nothing is done."""
+    path, place = tmp_path / "a.db", Place("t", "h", "s", "one")
+    backend = opened(path)
+    assert drive(backend.write([[Step(place, None, b"hot", b"cold", put=[("t", [Row(1, b"row")])])]], 0)) == [None]
+    drive(backend.close())
+    later = (*MIGRATIONS, ("CREATE TABLE later(x)", "INSERT INTO later VALUES(1)"), ("UPDATE later SET x = x + 1",))
+
+    for _ in range(2):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            migrate(db, "a", writable=True, migrations=later)
+            assert db.execute("SELECT x FROM later").fetchall() == [(2,)]
+            assert db.execute("SELECT hot FROM place").fetchall() == [(b"hot",)]
+    assert version_of(path) == FIRST + 2
+
+    before = path.read_bytes()
+    with pytest.raises(StoreTooNew, match=str(FIRST + 2)):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_an_older_program_wrote_is_refused_and_not_touched(tmp_path: Path) -> None:
+    """It is named with its version, and what to do; so is a database of another program."""
+    for name, statements, match in (
+        (
+            "old",
+            ["CREATE TABLE session(x)", "PRAGMA user_version = 2", "PRAGMA application_id = 1346456649"],
+            "2.*xport",
+        ),
+        ("other", ["CREATE TABLE session(x)"], "another program"),
+    ):
+        path = tmp_path / name
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            for statement in statements:
+                db.execute(statement)
+        before = path.read_bytes()
+
+        with pytest.raises(StoreCorrupt, match=match):
+            opened(path)
+
+        assert path.read_bytes() == before
