@@ -55,10 +55,10 @@ class Row(NamedTuple):
 
 
 Cells = tuple[int, bytes, str, int | None]
-"""What `look` gives of a row: a `Row`, or a plain tuple of the same, which costs less to make."""
+"""A row as it is given and taken: a `Row`, or a plain tuple of the same, which costs less to make."""
 
 
-class Range(msgspec.Struct, frozen=True):
+class Range(msgspec.Struct, frozen=True, gc=False):
     """The rows of these spans of keys, which lie apart and hold both of their ends, at most `limit` of them.
 
     They come span after span, as these are given, in order of their keys; with `newest_first` all the other way round.
@@ -70,14 +70,14 @@ class Range(msgspec.Struct, frozen=True):
     newest_first: bool = False
 
 
-class Named(msgspec.Struct, frozen=True):
+class Named(msgspec.Struct, frozen=True, gc=False):
     """The rows that have one of these ids, in order of their keys."""
 
     table: str
     ids: Sequence[str]
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is asked of a place: its head, unless `head` is False, and rows."""
 
     place: Place
@@ -92,7 +92,7 @@ class Seen(NamedTuple):
     rows: Sequence[Sequence[Cells]]
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """What a batch does to one place.
 
     The head is changed only if its hot value is `expect` (None: there is none); from then on it is `hot` (None: none,
@@ -111,7 +111,7 @@ class Step(msgspec.Struct, frozen=True):
     expires: int | None = None
     rows_only: bool = False
     drop: Sequence[tuple[str, int, int]] = ()
-    put: Sequence[tuple[str, Sequence[Row]]] = ()
+    put: Sequence[tuple[str, Sequence[Cells]]] = ()
     destroys: bool = False
 
 

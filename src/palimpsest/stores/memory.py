@@ -21,6 +21,7 @@ from palimpsest.stores.backend import (
     Ask,
     Batch,
     BlockingBackend,
+    Cells,
     Due,
     Listed,
     Named,
@@ -89,11 +90,12 @@ class _Table(NamedTuple):
         begin, end = self.among(low, high)
         return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
 
-    def having(self, new: Sequence[Row]) -> _Table:
+    def having(self, given: Sequence[Cells]) -> _Table:
+        new = [Row(*row) for row in given]
         if self.end and any(row.key <= self.rows[self.end - 1].key for row in new):
             kept = {row.key: row for row in chain(self.rows[: self.end], new)}
             return _made([kept[key] for key in sorted(kept)])
-        new = sorted({row.key: row for row in new}.values()) if len(new) > 1 else new
+        new = sorted({row.key: row for row in new}.values())
         del self.rows[self.end :]
         self.rows.extend(new)
         for row in new:

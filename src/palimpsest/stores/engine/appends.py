@@ -84,8 +84,10 @@ class Appends:
         try:
             with queue.lock:
                 queue.waiting.append(append)
-            if self._inline:
-                return await self._written(append)
+            if self._inline:  # where nothing suspends, it is a coroutine less
+                with queue.turn:
+                    await self._settle(queue, append)
+                return _outcome(append)
             return await self._backend.together(lambda: self._written(append))
         except BaseException:
             if not self._withdraw(queue, append):  # another has it: when this returns, it is decided

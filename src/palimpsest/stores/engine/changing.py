@@ -203,7 +203,7 @@ class Erasure:
         for other, seqs, records in self._others:
             made.append(self._in(other, of_branch(change, known.key, seqs), records, at))
         graves = [entry_row(known.log_of(entry.seq), witness.grave(entry)) for entry in self._living]
-        points = _joined(row.key for row in graves)
+        points = _joined(row[0] for row in graves)
         log = Step(
             known.logs,
             rows_only=True,

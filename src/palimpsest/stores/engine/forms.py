@@ -31,7 +31,6 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 _replace = msgspec.structs.replace
 _set = msgspec.structs.force_setattr
-_tuple = tuple.__new__
 _entry = msgspec.json.Decoder(Entry).decode
 
 
@@ -160,7 +159,7 @@ def whole(hot: Hot, cold: Head) -> Head:
 # --- entries
 
 
-def entry_row(log: int, entry: Entry) -> Row:
+def entry_row(log: int, entry: Entry) -> Cells:
     """The row of an entry: its JSON, without its count. Its id is found where it does not name its seq."""
     seq, id, expires = entry.seq, entry.id, None
     if entry.tokens is not None or entry.damaged:
@@ -172,8 +171,7 @@ def entry_row(log: int, entry: Entry) -> Row:
     if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
         expires = microseconds_of(entry.expires_at)
     found_by = "" if placed_at(id) == seq else id
-    # Every append makes some: cheaper than the constructor, which makes the tuple first.
-    return _tuple(Row, (log << 32 | seq, b"%b%08x" % (body, adler32(body, seq)), found_by, expires))
+    return log << 32 | seq, b"%b%08x" % (body, adler32(body, seq)), found_by, expires
 
 
 def entry_of(body: bytes, tokens: int | None = None) -> Entry:

@@ -21,7 +21,7 @@ KNOWN = 4096
 Asks = Callable[["Known"], Sequence[Ask]]
 
 
-class Known(msgspec.Struct, frozen=True):
+class Known(msgspec.Struct, frozen=True, gc=False):
     """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
 
     `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and `pointer`

@@ -14,7 +14,7 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.late import sha256
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
 from palimpsest.stores.engine.forms import stamped
 from palimpsest.stores.engine.heads import Known
 from palimpsest.stores.large import take_out
@@ -38,14 +38,14 @@ class Large:
     def __init__(self, backend: Backend, limit: int | None) -> None:
         self._backend, self.limit = backend, limit
 
-    def meant(self, rows: Sequence[Row]) -> bool:
+    def meant(self, rows: Sequence[Cells]) -> bool:
         """Whether there may be something large in these rows of entries."""
         limit = self.limit
-        return limit is not None and any([len(row.value) > limit for row in rows])  # noqa: C419 (quicker)
+        return limit is not None and any([len(row[1]) > limit for row in rows])  # noqa: C419 (quicker)
 
     async def taken(
-        self, known: Known, rows: Sequence[Row], gone: Sequence[tuple[int, int]] = ()
-    ) -> tuple[list[tuple[str, Sequence[Row]]], list[Step]]:
+        self, known: Known, rows: Sequence[Cells], gone: Sequence[tuple[int, int]] = ()
+    ) -> tuple[list[tuple[str, Sequence[Cells]]], list[Step]]:
         """What is to be put for rows of entries, without what is large in them, and what keeps that.
 
         The entries at the keys `gone` have nothing any more: what nobody else has goes, too.
@@ -53,19 +53,20 @@ class Large:
         limit = self.limit
         if limit is None or (not gone and not self.meant(rows)):
             return [("entry", rows)] if rows else [], []
-        slim, held, contents = [], [], dict[str, bytes]()
+        slim, held, contents = list[Cells](), list[Row](), dict[str, bytes]()
         uses: Counter[str] = Counter()
         if gone:
             (seen,) = await self._backend.look([Ask(known.logs, [Range("held", gone)], head=False)])
             uses.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
         for row in rows:
-            bare, large = take_out(row.value[:-8], limit)
-            slim.append(row._replace(value=stamped(bare, row.key)) if large else row)
+            key, value, id, expires = row
+            bare, large = take_out(value[:-8], limit)
+            slim.append((key, stamped(bare, key), id, expires) if large else row)
             if large:
                 contents |= large
                 uses.update(large.keys())
-                held.append(Row(row.key, msgspec.json.encode(list(large))))
-        put: list[tuple[str, Sequence[Row]]] = [
+                held.append(Row(key, msgspec.json.encode(list(large))))
+        put: list[tuple[str, Sequence[Cells]]] = [
             (name, some) for name, some in (("entry", slim), ("held", held)) if some
         ]
         return put, [await self.counted(known, uses, contents)] if uses else []

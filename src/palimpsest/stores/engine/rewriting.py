@@ -59,8 +59,8 @@ class Rewriting:
         if not new and not records and head is known.head:
             return 0, True
         tree = Tree(self._sessions.url, known, seen[0])
-        steps, heads = await self._branches(known, how, tree, [] if how.keeps_texts else [row.key for row in new])
-        put, more = await self._large.taken(known, new, gone := list(ranges.of(row.key for row in new)))
+        steps, heads = await self._branches(known, how, tree, [] if how.keeps_texts else [row[0] for row in new])
+        put, more = await self._large.taken(known, new, gone := list(ranges.of(row[0] for row in new)))
         tables = ("held",) if how.keeps_texts else ("held", "tokens/*")
         drop = [(table, low, high) for table in tables for low, high in gone]
         put = [*put, ("record", records)] if records else put
@@ -76,7 +76,7 @@ class Rewriting:
         refusal = await self._sessions.write(steps, self._clock(), *heads)
         return len(records) + len(new), refusal is None
 
-    def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Row]:
+    def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Cells]:
         found = []
         for row, old in zip(rows, entries, strict=True):
             if old.damaged:
