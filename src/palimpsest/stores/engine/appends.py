@@ -159,6 +159,8 @@ class Appends:
 
     async def _write(self, claimed: Sequence[Append]) -> None:
         """Write these appends, one batch a session, until each is settled."""
+        if len(claimed) == 1 and await self._quickly(claimed[0]):
+            return
         left: dict[SessionKey, list[Append]] = {}
         for append in claimed:
             if append.over is None or not await self._was_written(append):
@@ -182,6 +184,32 @@ class Appends:
                     left[key] = []
             left = {key: appends for key, appends in left.items() if appends}
 
+    async def _quickly(self, append: Append) -> bool:
+        """Write an append as most are, alone and to a known session; whether it is settled. Else nothing was done."""
+        known = self._sessions.remembered(append.key)
+        if known is None or append.check_ids or append.expect is not None or append.over is not None:
+            return False
+        at, log, entries = self._clock(), known.log, append.entries
+        try:
+            head, linked = link(known.head, entries, at)
+        except InvalidEntry:
+            return False
+        rows = [entry_row(log, entry) for entry in linked]
+        if not rows or self._large.meant(rows):
+            return False
+        head = self._sessions.witness.head(append.key, known.head, head)
+        append.linked, append.over, append.result = linked, known, Appended(head, tuple(linked), len(linked))
+        now, step = known.step(head, appended=True)
+        put = (("entry", rows),)
+        (refusal,) = await self._backend.write(((step, Step(known.logs, rows_only=True, put=put)),), at)
+        if refusal is None:
+            self._sessions.remember(now)
+            append.done = True
+            return True
+        append.over = None
+        self._sessions.moved(known, refusal[0])
+        return False
+
     async def _batch(
         self, key: SessionKey, appends: list[Append], known: Known | None, at: int
     ) -> tuple[Known, Known, Batch] | None:
@@ -192,6 +220,9 @@ class Appends:
         before = head if known.there is not None else None
         for append in appends:
             try:
+                if not append.entries:
+                    append.result, append.done = Appended(head, (), 0), True
+                    continue
                 if append.check_ids or append.expect is not None:
                     found = await self._found(append, known, head, entered)
                     fresh: Sequence[Entry] = unknown_only(append.entries, found) if append.check_ids else append.entries

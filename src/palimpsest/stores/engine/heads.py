@@ -231,7 +231,9 @@ class Sessions:
         if there is None or known.there is None:
             self.forget(known.key)
             return None
-        return self.now(known, there)
+        now = self.now(known, there)
+        self.remember(now)
+        return now
 
     # --- writing
 
