@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from drivers import driven
+from palimpsest import AsyncMemory, Memory
 from palimpsest.errors import StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
+from palimpsest.stores import STORES
 from palimpsest.stores.engine.store import Engine
-from palimpsest.testing import BackendConformance, RewritingConformance, StoreConformance, StoreFactory
+from palimpsest.testing import BackendConformance, FakeClock, RewritingConformance, StoreConformance, StoreFactory
 from palimpsest.testing.backends import BackendFactory
+from sealed import FIRST
+from writer import quarters, turn
 
 T = TypeVar("T")
 KEY = SessionKey("tenant", "one")
@@ -200,3 +206,48 @@ def test_a_name_of_a_deleted_branch_is_free_again() -> None:
         assert [info.session for info in await other.sessions("tenant")] == ["one", "two"]
 
     asyncio.run(work())
+
+
+# --- sessions over it
+
+STORES.register("driven", lambda _, runner, **options: Engine(driven(), options["clock"]))
+
+
+async def lived(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """What a session tells after a little of everything; `on` waits for what a verb returned."""
+    session = memory.session("one", max_tokens=300, counter=quarters)
+    for number in range(12):
+        await on(session.add(turn(str(number))))
+        await on(session.context())
+    await on(session.pin(3))
+    await on(session.erase([1, 2]))
+    branch = await on(session.fork("two"))
+    await on(branch.add_user_message("in the branch"))
+    await on(branch.rewind(10))
+    await on(memory.import_session(await on(session.export()), session_id="three"))
+    told = [(await on(each.context())).messages for each in (session, branch, memory.session("three"))]
+    told += [(await on(each.verify())).problems for each in (session, branch)]
+    await on(memory.delete_session("one"))
+    return [*told, [info.session for info in await on(memory.sessions())], len(await on(branch.entries()))]
+
+
+async def awaited(verb: Any) -> Any:
+    return await verb if inspect.isawaitable(verb) else verb
+
+
+@pytest.mark.parametrize("options", [{}, {"encryption": FIRST}], ids=["plain", "keys"])
+def test_sessions_over_a_driver_say_what_they_say_over_dictionaries(options: dict[str, Any]) -> None:
+    """In both classes: under an event loop the backend is awaited there, without one on the memory's own."""
+
+    async def under_a_loop() -> list[Any]:
+        async with AsyncMemory.open("driven://", clock=FakeClock(), **options) as memory:
+            return await lived(memory, awaited)
+
+    told = []
+    for where in ("memory://", "driven://"):
+        with Memory.open(where, clock=FakeClock(), **options) as memory:
+            told.append(drive(lived(memory, awaited)))
+
+    assert told[0][3:] == [(), (), ["three", "two"], told[0][-1]]
+    assert told[1] == told[0]
+    assert asyncio.run(under_a_loop()) == told[0]
