@@ -220,18 +220,15 @@ class Appends:
         before = head if known.there is not None else None
         for append in appends:
             try:
-                if not append.entries:
-                    append.result, append.done = Appended(head, (), 0), True
-                    continue
+                found: dict[str, Entry] = {}
+                fresh = append.entries
                 if append.check_ids or append.expect is not None:
                     found = await self._found(append, known, head, entered)
-                    fresh: Sequence[Entry] = unknown_only(append.entries, found) if append.check_ids else append.entries
-                    if not fresh:
-                        append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
-                        append.done = True
-                        continue
-                else:
-                    fresh = append.entries
+                    fresh = unknown_only(append.entries, found) if append.check_ids else append.entries
+                if not fresh:
+                    append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
+                    append.done = True
+                    continue
                 after, linked = link(head, fresh, at)
             except REFUSED as fault:
                 append.error, append.done = fault, True
