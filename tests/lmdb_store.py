@@ -126,7 +126,7 @@ class LMDBBackend(BlockingBackend):
                     self._drop(txn, key)
         for name, rows in step.put:
             at = number + tables.setdefault(name, len(tables) + 1).to_bytes(4)
-            for row in rows:
+            for row in map(Row._make, rows):
                 key = at + row.key.to_bytes(8)
                 self._drop(txn, key)
                 txn.put(key, pack((row.value, row.id, row.expires)), db=self._rows)
