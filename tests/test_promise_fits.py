@@ -18,6 +18,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
 from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
 from worlds import STORES, world
@@ -45,7 +46,7 @@ def stored(memory: Memory) -> tuple[Any, list[Any]]:
     """Head and records of the session: what a call may not have changed."""
     key = SessionKey(memory.tenant, "s")
     store: Any = memory.store
-    return store._head(key), store._records(key, 0, None)
+    return drive(store.head(key)), drive(store.records(key))
 
 
 def attempt(session: Session, memory: Memory, **call: Any) -> Context | None:
