@@ -1,7 +1,7 @@
 """The seam to where logs live: `Store`, what it gives and takes, and the table of backends.
 
-A backend is one file, one line in `STORES` and one fixture in the tests; `palimpsest.testing.StoreConformance`
-is the contract that every backend passes.
+`palimpsest.testing.StoreConformance` is the contract that every store passes. A new one is a smaller thing, a
+`palimpsest.stores.backend.Backend` with `palimpsest.stores.engine` over it, and has a line in `STORES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The SQLite backend: each verb one transaction of a file, whose tables `palimpsest.stores.sqlite.layout` describes."""
+"""The SQLite backend: each verb one transaction of a file, whose tables `palimpsest.stores.sqlite.layout` describes.
+
+It keeps the contract of backends, and the engine over it that of stores. `sqlite:///` opens the older
+`palimpsest.stores.sqlite.store` until an append over this one costs no more than there.
+"""
 
 from __future__ import annotations
 
