@@ -156,6 +156,8 @@ class Backend(ABC):
     writable: bool = True
     blocking: bool = False
     """Whether its verbs block, and never suspend (`BlockingBackend`). Else they are awaited on one event loop."""
+    gathers: bool = True
+    """Whether it costs less to write to several homes in one call than in a call each; one that blocks says so."""
 
     # --- where its verbs run: a driver of an event loop has nothing to do here
 

@@ -1,9 +1,11 @@
 """Appends, and their meeting: those that arrive while others are written are written together by whoever comes next.
 
-Over a backend of blocking functions there is one queue, and who has its turn writes what waits, of whatever session:
-one batch for each, all in one call. Over a driver each session has a queue, so that none waits for another's round
-trip. An append stays in its queue until it is settled, so that one whose leader was interrupted is written by the next,
-who first looks whether it was: what a reply that was lost said is found out by the ids of what was to be written.
+Over a backend of blocking functions there is one queue, and who has his turn writes what waits, of whatever session:
+one batch for each, all in one call. Over a driver, and where a backend gains nothing by that, each session has a queue,
+so that none waits for another's round trip, or for whoever keeps its home.
+
+An append stays in its queue until it is settled, so that one whose leader was interrupted is written by the next, who
+first looks whether it was: what a reply that was lost said is found out by the ids of what was to be written.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 GROUP = 128
 """Appends written together at most, so that nobody waits long for others."""
+
+QUEUES = 4096
+"""Queues of sessions that are kept; one that is dropped too early costs a comparison of heads, and nothing else."""
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt)
 """What an append may be told before anything of it is written."""
@@ -80,7 +85,7 @@ class Appends:
         """Have the append written; a caller that is cancelled or interrupted before that began takes it back."""
         if not self._backend.blocking:
             return await self._awaited(append)
-        queue = self._queue
+        queue = self._queue if self._backend.gathers else self._own(append.key)
         try:
             with queue.lock:
                 queue.waiting.append(append)
@@ -88,16 +93,23 @@ class Appends:
                 with queue.turn:
                     await self._settle(queue, append)
                 return _outcome(append)
-            return await self._backend.together(lambda: self._written(append))
+            return await self._backend.together(lambda: self._written(queue, append))
         except BaseException:
             if not self._withdraw(queue, append):  # another has it: when this returns, it is decided
-                await self._backend.surely(lambda: self._decide(append))
+                await self._backend.surely(lambda: self._decide(queue, append))
             raise
 
-    async def _written(self, append: Append) -> Appended:
+    def _own(self, key: SessionKey) -> Queue:
+        """The queue of a session alone, as long as somebody is in it, or many more were asked for."""
+        if len(self._queues) >= QUEUES:
+            for one in [one for one, queue in list(self._queues.items()) if not (queue.waiting or queue.turn.locked())]:
+                self._queues.pop(one, None)
+        return self._queues.setdefault(key, Queue())
+
+    async def _written(self, queue: Queue, append: Append) -> Appended:
         """Write what waits, unless whoever had the turn before has done it."""
-        with self._queue.turn:
-            await self._settle(self._queue, append)
+        with queue.turn:
+            await self._settle(queue, append)
         return _outcome(append)
 
     async def _awaited(self, append: Append) -> Appended:
@@ -152,9 +164,9 @@ class Appends:
             append.withdrawn = not append.claimed
             return append.withdrawn or append.done
 
-    async def _decide(self, append: Append) -> None:
+    async def _decide(self, queue: Queue, append: Append) -> None:
         """Take the append back unless whoever writes it now settles it."""
-        with self._queue.turn:
+        with queue.turn:
             append.withdrawn = not append.done
 
     async def _write(self, claimed: Sequence[Append]) -> None:
