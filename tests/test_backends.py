@@ -14,6 +14,7 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.layout import FIRST, MIGRATIONS, migrate
@@ -38,6 +39,17 @@ class TestSQLiteBackend(BackendConformance):
     def backend(self, tmp_path: Path) -> BackendFactory:
         path = str(tmp_path / "a.db")
         return lambda: SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions(synchronous="NORMAL"))
+
+
+class TestFileBackend(BackendConformance):
+    """A folder of logs keeps the contract."""
+
+    lasts = True
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> BackendFactory:
+        path = str(tmp_path / "logs")
+        return lambda: FileBackend(f"file://{path}", path, Inline(), DiskOptions(synchronous="NORMAL"))
 
 
 WRITER = """

@@ -17,6 +17,7 @@ from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores import LARGE
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.sqlite.backend import SQLiteBackend
@@ -64,6 +65,15 @@ class TestEngineOverSQLite(StoreConformance, RewritingConformance):
     def store(self, tmp_path: Path) -> StoreFactory:
         path = str(tmp_path / "a.db")
         return lambda clock: Engine(SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions()), clock, LARGE)
+
+
+class TestEngineOverFiles(StoreConformance, RewritingConformance):
+    """The engine keeps it over a folder of logs."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreFactory:
+        path = str(tmp_path / "logs")
+        return lambda clock: Engine(FileBackend(f"file://{path}", path, Inline(), DiskOptions()), clock, LARGE)
 
 
 class TestSuspendingStore(StoreConformance, RewritingConformance):

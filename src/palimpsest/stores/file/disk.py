@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
@@ -40,16 +40,24 @@ class Disk:
     # --- locks
 
     @contextlib.contextmanager
-    def locked(self, path: str, flags: int = os.O_RDONLY, *, shared: bool = False) -> Iterator[int]:
+    def locked(
+        self,
+        path: str,
+        flags: int = os.O_RDONLY,
+        *,
+        shared: bool = False,
+        patience: float | None = None,
+        passing: bool = True,
+    ) -> Iterator[int]:
         """Hold the lock of a file or folder, open with `flags`: the one that has its name now.
 
         Threads of this store take turns, each path for itself; only one of them asks the system. Raises
         FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it for longer
-        than `busy_seconds`.
+        than `patience`, or else `busy_seconds`. With `passing` whoever is first goes first.
         """
-        deadline = time.monotonic() + self.busy_seconds
-        if not (shared or self._goes_first):
-            self._let_pass(path)
+        deadline = time.monotonic() + (self.busy_seconds if patience is None else patience)
+        if passing and not shared:
+            self.let_pass([path])
         with self._turn(path, deadline):
             while True:
                 with self._guard:
@@ -77,11 +85,12 @@ class Disk:
                 self._goes_first -= 1
                 remove(path + FIRST)
 
-    def _let_pass(self, path: str) -> None:
-        """Wait for who is first at a file."""
-        if not path.endswith(FIRST) and os.path.exists(path + FIRST):
-            with contextlib.suppress(FileNotFoundError), self.locked(path + FIRST):
-                remove(path + FIRST)  # of one that was killed
+    def let_pass(self, paths: Iterable[str]) -> None:
+        """Wait for who is first at these files."""
+        for path in paths if not self._goes_first else ():
+            if not path.endswith(FIRST) and os.path.exists(path + FIRST):
+                with contextlib.suppress(FileNotFoundError), self.locked(path + FIRST):
+                    remove(path + FIRST)  # of one that was killed
 
     @contextlib.contextmanager
     def _turn(self, path: str, deadline: float) -> Iterator[None]:
@@ -149,20 +158,26 @@ class Disk:
 
     # --- writing
 
-    def write(self, fd: int, path: str, data: bytes, end: int) -> None:
-        """Write `data` at `end`, which becomes the file's only end, and wait for the disk; or leave nothing of it."""
+    @contextlib.contextmanager
+    def appending(self, fd: int, path: str, end: int) -> Iterator[None]:
+        """Let somebody write at `end`, which is the file's only end; where anything is raised, leave nothing of it."""
         try:
             if os.fstat(fd).st_size > end:
                 os.ftruncate(fd, end)
-            write_at(fd, data, end)
-            if self.synced:
-                sync(fd)
+            yield
         except BaseException as fault:
             with contextlib.suppress(OSError):  # what cannot be taken back has no whole line and is not read
                 os.ftruncate(fd, end)
             if isinstance(fault, OSError) and not isinstance(fault, PalimpsestError):
                 raise named(fault, path) from None
             raise
+
+    def write(self, fd: int, path: str, data: bytes, end: int) -> None:
+        """Write `data` at `end`, which becomes the file's only end, and wait for the disk; or leave nothing of it."""
+        with self.appending(fd, path, end):
+            write_at(fd, data, end)
+            if self.synced:
+                sync(fd)
 
     def empty(self, fd: int, path: str) -> None:
         """Take everything out of a file."""

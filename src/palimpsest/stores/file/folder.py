@@ -17,6 +17,11 @@ from palimpsest.stores.file.disk import NEW, Disk, names
 MARK = "palimpsest.json"
 KIND = "palimpsest/files"
 VERSION = 1
+"""The version of a folder with a log a session."""
+
+OF_HOMES = 2
+"""The version of a folder with a log a home."""
+
 LOG = ".jsonl"
 
 Seen = tuple[int, int, int]
@@ -53,6 +58,11 @@ def place(root: str, key: SessionKey) -> Place:
     return Place(tenant_folder(root, key.tenant), safe_name(key.session, within=key.tenant))
 
 
+def log_of(root: str, tenant: str, home: str) -> str:
+    """The log of a home."""
+    return f"{tenant_folder(root, tenant)}/{safe_name(home, within=tenant)}{LOG}"
+
+
 @lru_cache(4096)
 def safe_name(text: str, within: str = "") -> str:
     """A name for files that no other text has: its readable beginning, and 160 bits of SHA-256 of all of it.
@@ -69,13 +79,14 @@ def safe_name(text: str, within: str = "") -> str:
 class StoreFolder:
     """The store's folder, as it was when it was opened: its mark holds an id that no other folder's has."""
 
-    def __init__(self, disk: Disk, path: str, writable: bool) -> None:
+    def __init__(self, disk: Disk, path: str, writable: bool, version: int = VERSION) -> None:
         """See that the folder is ours; make it so where it is empty or missing.
 
-        Raises StoreCorrupt for a folder of anything else, StoreTooNew for a newer version: neither is touched.
+        Raises StoreCorrupt for a folder of anything else, or of an older version than that which is asked for,
+        StoreTooNew for one of a newer version: none of them is touched.
         StoreUnavailable where there is none and nothing may be made.
         """
-        self._disk, self._path, self._mark = disk, path, f"{path}/{MARK}"
+        self._disk, self._path, self._mark, self._version = disk, path, f"{path}/{MARK}", version
         mark = self._read()
         if mark is None:
             if not writable:
@@ -110,7 +121,7 @@ class StoreFolder:
             mark = self._read()
             if mark is None:
                 with self._disk.replacing(self._mark) as file:
-                    made = {"kind": KIND, "version": VERSION, "id": os.urandom(16).hex()}
+                    made = {"kind": KIND, "version": self._version, "id": os.urandom(16).hex()}
                     file.write(json.dumps(made).encode() + b"\n")
                 mark = self._read()
         assert mark is not None, "a folder that was marked has its mark"
@@ -126,8 +137,13 @@ class StoreFolder:
             found = json.loads(file.read(4096))
         if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
             raise StoreCorrupt(self._disk.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
-        if found["version"] > VERSION:
-            raise StoreTooNew(self._disk.url, found["version"], VERSION)
+        if found["version"] > self._version:
+            raise StoreTooNew(self._disk.url, found["version"], self._version)
+        if found["version"] < self._version:
+            told = f"{self._path} has version {found['version']}, which this version does not read, and was not changed"
+            raise StoreCorrupt(
+                self._disk.url, f"{told}. Export its sessions with the version that wrote it, and import them"
+            )
         return str(found.get("id")), seen
 
     def _is_marked(self) -> bool:
