@@ -236,7 +236,7 @@ class FileBackend(BlockingBackend):
     @contextlib.contextmanager
     def _marked(self, folder: str, at: int) -> Iterator[int]:
         """Give the mark of what is written now. Nobody of the tenant writes under another meanwhile."""
-        with self._disk.locked(f"{folder}/{MARKS}", os.O_RDWR | os.O_CREAT) as fd:
+        with self._disk.locked(f"{folder}/{MARKS}", os.O_RDWR | os.O_CREAT, passing=False) as fd:
             last = _mark(os.pread(fd, 20, 0))
             mark = max(at, last)
             yield mark
