@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
+from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
-from palimpsest.runtime.threads import warn
 from palimpsest.stores.backend import Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.anew import write_anew
@@ -107,7 +107,7 @@ class FileBackend(BlockingBackend):
         """
         with self._disk.translated():
             if write and not self.writable:
-                raise StoreUnavailable(self.url, "it was opened with readonly=True and cannot be written")
+                raise StoreUnavailable(self.url, "it was opened read-only, and nothing was written")
             self._root.check()
             yield self._disk
             if write:
