@@ -24,6 +24,7 @@ from palimpsest.stores.backend import Ask, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
+from palimpsest.stores.file.batches import seal
 from palimpsest.stores.file.folder import log_of
 from palimpsest.testing import FakeClock
 
@@ -284,6 +285,21 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(folder: Path, log: Path, dice:
                 assert [e for e in found if e.seq not in damaged] == [e for e in right if e.seq not in damaged]
             else:
                 assert found == right
+
+
+@pytest.mark.parametrize("row", [b'[1,"@",true]', b'["x"]', b'[1,{"a":1},{}]', b"[1,7]", b"{}"])
+def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) -> None:
+    """A line with its checksum whose rows are none of ours is StoreCorrupt, to who has read the log and who has not."""
+    one = backend(folder)
+    written(one, moved(None, b"x", Row(1, b"\xff")))
+    (log,) = files(folder, "*.jsonl")
+    first, line = log.read_bytes().splitlines(keepends=True)
+    now = line[: line.rindex(b',"sum":"')].replace(b'[1,"/w==",true]', row)
+    log.write_bytes(first + seal(now))
+
+    for each in (one, backend(folder)):
+        with pytest.raises(StoreCorrupt, match=log.name):
+            values(each)
 
 
 # --- what is not there any more

@@ -19,6 +19,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Cells, Named, PlaceHead, Range, Step
 from palimpsest.stores.file.batches import (
     TAIL,
+    BatchLine,
     StepLine,
     is_sound,
     is_torn,
@@ -197,9 +198,16 @@ class Home:
         if not (sound or sure):
             raise Unsure
         batch = read_batch(raw, sound)
+        try:
+            if batch is not None:
+                self._do(batch, offset, raw, sound)
+        except (ValueError, msgspec.DecodeError):  # of a line that somebody else has written, with its checksum
+            batch = None
         if batch is None:
             self._refuse(f"{self._named(offset)}. Nothing was changed: {RESTORE}", sure)
-            return
+
+    def _do(self, batch: BatchLine, offset: int, raw: bytes, sound: bool) -> None:
+        """Note what a batch has done, which stands in a line at `offset`."""
         at = 0
         for step in batch.steps:
             doubt = "" if sound and not step.doubt else self._named(offset)

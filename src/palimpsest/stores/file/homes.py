@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.file.disk import NEW, Disk, is_at, names
 from palimpsest.stores.file.folder import LOG, tenant_folder
 from palimpsest.stores.file.home import Home, Unsure
@@ -66,8 +67,10 @@ class Homes:
                             there[path] = stack.enter_context(self._open(path, locked=locked))
                     if locked or len(paths) < 2 or all(map(_is_still, there.values())):
                         return read(there)
-                except Unsure:
-                    pass
+                except Unsure as fault:
+                    if locked:
+                        told = f"{', '.join(paths)} cannot be read: rows in it are not as they were written"
+                        raise StoreCorrupt(self._url, told) from fault
             locked = True
 
     @contextlib.contextmanager
