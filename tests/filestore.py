@@ -16,7 +16,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Appended, Store
-from palimpsest.stores.file.folder import place
+from palimpsest.stores.file import folder as folders
 from palimpsest.stores.opening import open_store
 
 KEY = SessionKey("tenant", "one")
@@ -58,7 +58,7 @@ def fork(store: Store, key: SessionKey = KEY, into: str = OTHER.session) -> None
 
 def log_of(folder: Path, key: SessionKey = KEY) -> Path:
     """The file of a session's log."""
-    return Path(place(str(folder), key).log)
+    return Path(folders.log_of(str(folder), key.tenant, key.session))
 
 
 def lines_of(folder: Path) -> list[bytes]:

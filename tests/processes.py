@@ -19,6 +19,7 @@ from typing import Any, Self
 import pytest
 
 from palimpsest import Entry, Memory
+from palimpsest.stores.file.lines import is_sound
 from writer import SESSION, turn
 
 SCRIPT = Path(__file__).with_name("writer.py")
@@ -119,17 +120,15 @@ def integrity(path: Path | str) -> str:
 
 
 def lines_integrity(folder: Path) -> str:
-    """Whether every whole line of every log is a JSON object, and revisions rise from line to line."""
+    """Whether every whole line of every log is a JSON object as it was written, and times do not fall."""
     for log in folder.rglob("*.jsonl"):
-        *lines, _ = log.read_bytes().split(b"\n")  # what comes after the last line break was never acknowledged
-        try:
-            read = [json.loads(line) for line in lines[1:]]
-            # The line that makes a branch, or an import, has the revision of what was copied before it.
-            revisions = [line["revision"] for line in read if line["kind"] not in ("fork", "load")]
-        except (ValueError, KeyError) as fault:
-            return f"{log}: {fault}"
-        if revisions != sorted(set(revisions)):
-            return f"{log}: revisions {revisions}"
+        first, *lines = log.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]  # what has no end was never acknowledged
+        if not all(map(is_sound, (first, *whole))):
+            return f"{log}: a line is not as it was written"
+        times = [json.loads(line)["at"] for line in whole]
+        if times != sorted(times):
+            return f"{log}: times {times}"
     return "ok"
 
 

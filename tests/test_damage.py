@@ -14,6 +14,7 @@ import pytest
 
 from commands import read, run
 from palimpsest import Memory, Query, Session
+from palimpsest.stores.engine.forms import stamped
 from palimpsest.stores.file.lines import seal
 from palimpsest.stores.sqlite.rows import checksum
 from sealed import FIRST
@@ -42,14 +43,26 @@ def tamper(folder: Path, how: Tampering, session: str = "") -> None:
                     db.execute("UPDATE entry SET body = ?, sum = ? WHERE pos = ?", (raw, checksum(raw, pos, id), pos))
             db.commit()
     for log in folder.rglob(f"{session}*.jsonl"):
-        lines = log.read_bytes().splitlines(keepends=True)
-        for at, line in enumerate(lines):
-            value = json.loads(line)
-            there = [how(entry["seq"], entry) or entry for entry in value.get("entries", ())]
-            if there != value.get("entries", []):
-                value.pop("sum")
-                lines[at] = seal(json.dumps(value | {"entries": there}, separators=(",", ":")).encode()[:-1])
-        log.write_bytes(b"".join(lines))
+        changed_lines(log, how, mended=True)
+
+
+def changed_lines(log: Path, how: Tampering, *, mended: bool) -> None:
+    """Change entries where they stand in a log, with the checksums that are beside them where they are `mended`."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        raw = line
+        for step in json.loads(line).get("steps", ()):
+            for key, stored, tail, *_ in step.get("put", {}).get("entry", ()):
+                now = how(stored["seq"], stored)
+                if now is not None:
+                    before, after = (
+                        json.dumps(one, separators=(",", ":"), ensure_ascii=False) for one in (stored, now)
+                    )
+                    mark = stamped(after.encode(), key)[-8:].decode() if mended else tail
+                    assert f'{before},"{tail}"'.encode() in raw, "an entry is written as it is read"
+                    raw = raw.replace(f'{before},"{tail}"'.encode(), f'{after},"{mark}"'.encode())
+        lines[at] = seal(raw[: raw.rindex(b',"sum":"')]) if mended and raw != line else raw
+    log.write_bytes(b"".join(lines))
 
 
 def reversed_text(stored: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +91,7 @@ class World:
     def damage(self, *seqs: int) -> list[int]:
         """Flip bits of entries where they are stored, in all branches; return which cannot be read by that.
 
-        In files that is all that was added at once; but who tampers with an entry mends the checksum.
+        Who tampers with an entry mends the checksums.
         """
         if self.tampers:
             tamper(self.folder, lambda seq, stored: reversed_text(stored) if seq in seqs else None)
@@ -91,18 +104,9 @@ class World:
                     )
                 db.commit()
             return [*seqs]
-        damaged: set[int] = set()
         for log in self.folder.rglob("*.jsonl"):
-            lines = log.read_bytes().splitlines(keepends=True)
-            for at, line in enumerate(lines):
-                held = {entry["seq"] for entry in json.loads(line).get("entries", ())}
-                if held.intersection(seqs):
-                    damaged |= held
-                    flipped = bytearray(line)
-                    flipped[len(line) // 3] ^= 1
-                    lines[at] = bytes(flipped)
-            log.write_bytes(b"".join(lines))
-        return sorted(damaged)
+            changed_lines(log, lambda seq, stored: stored | {"turn": 10_000} if seq in seqs else None, mended=False)
+        return [*seqs]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Memory]:

@@ -1,18 +1,15 @@
-"""`file:folder`: a store of plain text files, one a session, that a person can read.
+"""`file:folder`: a store of plain text files, one a home, that a person can read.
 
     FOLDER/
       palimpsest.json                says that the folder is ours, and of which version
-      leases.json
       <tenant>-<hash>/
-        <session>-<hash>.jsonl       a log: one line is one commit, a JSON object with a checksum
-        counts/<session>-<hash>/     token counts, eight bytes an entry, a file a counter
-        items/<namespace>-<hash>.json
-        large/<ab>/<sha256>/         a large content, beside it an empty file for each session that uses it
-        families/<family>/           an empty file for each session that is a branch of the others
+        <home>-<hash>.jsonl          a log: one line is one batch, a JSON object with a checksum
+        marks                        when something of the tenant's was written last
 
-A log is only ever appended to, by whoever has its lock (flock); a clear or an erasure puts another file in its place.
-Readers take no lock. Every line carries the head after it, and the first place that it may hold, so that the end of
-a file tells all about its session and any entry is found by binary search: there is no index.
+A home is a session with its branches, a namespace of items, or a lease. A log is only ever appended to, by whoever has
+its lock (flock); where much in it is not there any more, or something was destroyed, another file takes its place.
+Readers take no lock. Each process has an index of the logs that it reads in memory, and reads only what is new in them.
+`palimpsest.stores.file.lines` says how a line is written.
 """
 
 from __future__ import annotations

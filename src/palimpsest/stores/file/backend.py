@@ -1,4 +1,4 @@
-"""The file backend: a folder a tenant, a log a home, a line a batch. `palimpsest.stores.file.batches` shows a log."""
+"""The file backend: a folder a tenant, a log a home, a line a batch. `palimpsest.stores.file.lines` shows a log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.file.anew import write_anew
-from palimpsest.stores.file.batches import spoiled_in
 from palimpsest.stores.file.disk import NEW, Disk, names, remove
-from palimpsest.stores.file.folder import LOG, OF_HOMES, StoreFolder, log_of, tenant_folder
+from palimpsest.stores.file.folder import LOG, StoreFolder, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
 from palimpsest.stores.file.homes import Homes, There
+from palimpsest.stores.file.lines import spoiled_in
+from palimpsest.stores.file.rewrite import write_anew
 from palimpsest.stores.file.writing import Write
 from palimpsest.stores.shielded import shielded
 
@@ -50,7 +50,7 @@ class FileBackend(BlockingBackend):
 
     def _rooted(self) -> StoreFolder:
         with self._disk.translated():
-            return StoreFolder(self._disk, self.path, self.writable, OF_HOMES)
+            return StoreFolder(self._disk, self.path, self.writable)
 
     # --- the verbs, each where no signal handler runs
 

@@ -172,37 +172,14 @@ class Disk:
                 raise named(fault, path) from None
             raise
 
-    def write(self, fd: int, path: str, data: bytes, end: int) -> None:
-        """Write `data` at `end`, which becomes the file's only end, and wait for the disk; or leave nothing of it."""
-        with self.appending(fd, path, end):
-            write_at(fd, data, end)
-            if self.synced:
-                sync(fd)
-
-    def empty(self, fd: int, path: str) -> None:
-        """Take everything out of a file."""
-        try:
-            os.ftruncate(fd, 0)
-            sync(fd)
-        except OSError as fault:
-            raise named(fault, path) from None
-
     @contextlib.contextmanager
-    def replacing(self, path: str, held: contextlib.ExitStack | None = None) -> Iterator[BinaryIO]:
-        """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it.
-
-        Whoever has the lock of the file that was there has that of the new one, too, until `held` ends.
-        """
+    def replacing(self, path: str) -> Iterator[BinaryIO]:
+        """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it."""
         new = path + NEW
         remove(new)  # of a writer that was killed
         try:
             with open(new, "xb", buffering=1 << 18, opener=private) as file:
                 as_before(file.fileno(), path)
-                if held is not None:
-                    with self._guard:
-                        self._locked.add(lock := os.dup(file.fileno()))
-                    held.callback(self._unlock, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
                 yield file
                 file.flush()
                 sync(file.fileno())
@@ -288,12 +265,6 @@ def remove(path: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def remove_if_empty(folder: str) -> None:
-    """Remove a folder that has nothing in it (any longer)."""
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def names(folder: str) -> list[str]:

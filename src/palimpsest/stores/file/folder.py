@@ -8,54 +8,21 @@ import os
 import re
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
-from palimpsest.log.head import SessionKey
 from palimpsest.stores.file.disk import NEW, Disk, names
 
 MARK = "palimpsest.json"
 KIND = "palimpsest/files"
-VERSION = 1
-"""The version of a folder with a log a session."""
-
-OF_HOMES = 2
-"""The version of a folder with a log a home."""
-
+VERSION = 2
 LOG = ".jsonl"
 
 Seen = tuple[int, int, int]
 
 
-class Place(NamedTuple):
-    """Where a session lies: its tenant's folder, and the name that its files have there."""
-
-    folder: str
-    name: str
-
-    @property
-    def log(self) -> str:
-        """The session's log."""
-        return f"{self.folder}/{self.name}{LOG}"
-
-    @property
-    def counts(self) -> str:
-        """The folder of its token counts."""
-        return f"{self.folder}/counts/{self.name}"
-
-    def family(self, family: str) -> str:
-        """The folder that names the branches of a family."""
-        return f"{self.folder}/families/{family}"
-
-
 def tenant_folder(root: str, tenant: str) -> str:
     """The folder of a tenant."""
     return f"{root}/{safe_name(tenant)}"
-
-
-def place(root: str, key: SessionKey) -> Place:
-    """Where the session's files are."""
-    return Place(tenant_folder(root, key.tenant), safe_name(key.session, within=key.tenant))
 
 
 def log_of(root: str, tenant: str, home: str) -> str:
@@ -79,14 +46,13 @@ def safe_name(text: str, within: str = "") -> str:
 class StoreFolder:
     """The store's folder, as it was when it was opened: its mark holds an id that no other folder's has."""
 
-    def __init__(self, disk: Disk, path: str, writable: bool, version: int = VERSION) -> None:
+    def __init__(self, disk: Disk, path: str, writable: bool) -> None:
         """See that the folder is ours; make it so where it is empty or missing.
 
-        Raises StoreCorrupt for a folder of anything else, or of an older version than that which is asked for,
-        StoreTooNew for one of a newer version: none of them is touched.
+        Raises StoreCorrupt for a folder of anything else, StoreTooNew for a newer version: neither is touched.
         StoreUnavailable where there is none and nothing may be made.
         """
-        self._disk, self._path, self._mark, self._version = disk, path, f"{path}/{MARK}", version
+        self._disk, self._path, self._mark = disk, path, f"{path}/{MARK}"
         mark = self._read()
         if mark is None:
             if not writable:
@@ -121,7 +87,7 @@ class StoreFolder:
             mark = self._read()
             if mark is None:
                 with self._disk.replacing(self._mark) as file:
-                    made = {"kind": KIND, "version": self._version, "id": os.urandom(16).hex()}
+                    made = {"kind": KIND, "version": VERSION, "id": os.urandom(16).hex()}
                     file.write(json.dumps(made).encode() + b"\n")
                 mark = self._read()
         assert mark is not None, "a folder that was marked has its mark"
@@ -137,9 +103,9 @@ class StoreFolder:
             found = json.loads(file.read(4096))
         if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
             raise StoreCorrupt(self._disk.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
-        if found["version"] > self._version:
-            raise StoreTooNew(self._disk.url, found["version"], self._version)
-        if found["version"] < self._version:
+        if found["version"] > VERSION:
+            raise StoreTooNew(self._disk.url, found["version"], VERSION)
+        if found["version"] < VERSION:
             told = f"{self._path} has version {found['version']}, which this version does not read, and was not changed"
             raise StoreCorrupt(
                 self._disk.url, f"{told}. Export its sessions with the version that wrote it, and import them"

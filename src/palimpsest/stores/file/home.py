@@ -17,7 +17,9 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Cells, Named, PlaceHead, Range, Step
-from palimpsest.stores.file.batches import (
+from palimpsest.stores.file.disk import named
+from palimpsest.stores.file.folder import log_of
+from palimpsest.stores.file.lines import (
     TAIL,
     BatchLine,
     StepLine,
@@ -29,8 +31,6 @@ from palimpsest.stores.file.batches import (
     read_rows,
     read_value,
 )
-from palimpsest.stores.file.disk import named
-from palimpsest.stores.file.folder import log_of
 
 BLOCK = 1 << 16
 NEAR = 4096

@@ -1,35 +1,35 @@
-r"""The lines of a session's log: how they are written, checked and read. Pure.
+r"""The lines of a home's log: how batches are written, checked and read. Pure.
 
-    {"kind":"session","tenant":…,"session":…,"family":…,"file":…,"sum":"…"}
-    {"revision":1,"seq":1,"kind":"append","at":…,"entries":[…],"head":{…},"sum":"…"}
-    {"revision":2,"seq":3,"kind":"cut","at":…,"record":{…},"head":{…},"sum":"…"}
+    {"kind":"home","tenant":…,"home":…,"sum":"…"}
+    {"at":…,"steps":[{"space":"session","name":"one","hot":[…],"cold":[…]},
+        {"space":"log","drop":[["held",1,1]],"put":{"entry":[[1,{"role":"user",…},"1a2b3c4d"]]}}],"frame":"…","sum":"…"}
 
-`seq` is the first place that the line has, or that the next entry will have; it never falls from line to line, nor
-does `revision`. `sum` is BLAKE2b, 64 bits, of all bytes before it. Lines that were copied may lack their `head`.
+A row is `[key, value, tail, id, expires]`, without what is empty behind its value. A value that is JSON stands there as
+it is, with what follows it as its tail; text is a string; other bytes are a string in base64, with `true` as their
+tail. `sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of all that is said beside JSON with a tail
+of eight characters or more, which is the checksum of whoever gave it: where nothing else was changed the line is read,
+and he finds out.
+`spoiled` says that the log holds what was replaced or dropped (1), or what was destroyed (2), in this line or before.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from zlib import crc32
 
 import msgspec
 
-from palimpsest.log.change import Record
-from palimpsest.log.codec import decoded, encoded, unescaped
-from palimpsest.log.entry import Entry, unpack
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores import large
+from palimpsest.stores.backend import Cells
 
 _SUM = b',"sum":"'
-_TAIL = len(_SUM) + 16 + len(b'"}\n')
-_BEGINNING = re.compile(rb'\{"revision":(\d+),"seq":(\d+),"kind":"([a-z]+)"')
+TAIL = len(_SUM) + 16 + len(b'"}\n')
+"""Bytes at the end of each line that no other line has."""
 
-_NAMED = re.compile(rb'\{"id":"([0-9A-Za-z_.:-]{1,256})","seq":(\d{1,16})[,}]')
+_SPOILED = b',"spoiled":'
+CHECKSUM, LONGEST_TAIL = 8, 64
+"""How long what follows JSON is at least to be taken for its checksum, and at most to be its tail at all."""
 
 
 def seal(body: bytes) -> bytes:
@@ -39,7 +39,7 @@ def seal(body: bytes) -> bytes:
 
 def is_sound(raw: bytes) -> bool:
     """Whether these bytes are a line as it was written."""
-    return raw[-_TAIL : -_TAIL + len(_SUM)] == _SUM and raw[-3:] == b'"}\n' and raw[-19:-3] == _sum(raw[:-_TAIL])
+    return raw[-TAIL : -TAIL + len(_SUM)] == _SUM and raw[-3:] == b'"}\n' and raw[-19:-3] == _sum(raw[:-TAIL])
 
 
 def is_torn(raw: bytes) -> bool:
@@ -56,162 +56,205 @@ def _sum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode()
 
 
+# --- values and rows
+
+
+class _Value(msgspec.Struct, frozen=True, array_like=True):
+    value: msgspec.Raw
+    tail: str | bool | None = None
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    key: int
+    value: msgspec.Raw
+    tail: str | bool | None = None
+    id: str = ""
+    expires: int | None = None
+
+
+_encode = msgspec.json.encode
+_read_row = msgspec.json.Decoder(_Row).decode
+_read_rows = msgspec.json.Decoder(list[_Row]).decode
+_read_value = msgspec.json.Decoder(_Value).decode
+_read_json = msgspec.json.Decoder(msgspec.Raw).decode
+_read_text = msgspec.json.Decoder(str).decode
+
+
+def row_text(row: Cells) -> bytes:
+    """A row as it stands in a line."""
+    key, value, id, expires = row
+    body, tail = _shown(value)
+    text = b"[%d,%b" % (key, body)
+    if tail or id or expires is not None:
+        text += b"," + (tail or b"null")
+        if id or expires is not None:
+            text += b"," + _encode(id)
+            if expires is not None:
+                text += b",%d" % expires
+    return text + b"]"
+
+
+def value_text(value: bytes) -> bytes:
+    """The value of a head as it stands in a line."""
+    body, tail = _shown(value)
+    return b"[%b,%b]" % (body, tail) if tail else b"[%b]" % body
+
+
+def _shown(value: bytes) -> tuple[bytes, bytes]:
+    """A value as a person reads it, and what its tail is; b"" for none."""
+    if value[:1] in (b"{", b"["):
+        end = max(value.rfind(b"}"), value.rfind(b"]")) + 1
+        body, tail = value[:end], value[end:]
+        if (not tail or tail.isalnum()) and len(tail) <= LONGEST_TAIL and _is_json(body):
+            return body, b'"%b"' % tail
+    try:
+        return _encode(value.decode()), b""
+    except UnicodeDecodeError:
+        return _encode(b64encode(value).decode()), b"true"
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether these bytes can stand in a line as they are."""
+    try:
+        body.decode()
+        _read_json(body)
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return False
+    return b"\n" not in body
+
+
+def read_rows(texts: Iterable[bytes]) -> list[Cells]:
+    """The rows that `row_text` has written. Raises ValueError where they are none of ours."""
+    rows = _read_rows(b"[%b]" % b",".join(texts))
+    return [(row.key, _bytes(row.value, row.tail), row.id, row.expires) for row in rows]
+
+
+def placed(text: bytes) -> tuple[int, str, int | None]:
+    """The key of a row, its id, and when it expires."""
+    row = _read_row(text)
+    return row.key, row.id, row.expires
+
+
+def read_value(text: bytes) -> bytes:
+    """The value that `value_text` has written."""
+    found = _read_value(text)
+    return _bytes(found.value, found.tail)
+
+
+def _bytes(value: msgspec.Raw, tail: str | bool | None) -> bytes:
+    if isinstance(tail, str):
+        return bytes(value) + tail.encode()
+    text = _read_text(value)
+    return b64decode(text, validate=True) if tail else text.encode()
+
+
 # --- lines
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="session"):
-    """A log's first line: whose it is, the family of its branches, and a mark that every new file has anew."""
+class HomeLine(msgspec.Struct, frozen=True, tag_field="kind", tag="home"):
+    """A log's first line: whose it is."""
 
     tenant: str
-    session: str
-    family: str
-    file: str
-
-    @property
-    def key(self) -> SessionKey:
-        """Whose log it is."""
-        return SessionKey(self.tenant, self.session)
+    home: str
 
     def line(self) -> bytes:
         """The line that it is."""
-        return seal(encoded(self)[:-1])
+        return seal(_encode(self)[:-1])
 
 
-def new_header(key: SessionKey, family: str | None = None) -> Header:
-    """The first line of a new file of the session."""
-    file = os.urandom(8).hex()
-    return Header(tenant=key.tenant, session=key.session, family=family or file, file=file)
+NONE = msgspec.Raw()
+"""No value."""
 
 
-class Body(msgspec.Struct):
-    """What a line holds, each part as JSON."""
+class StepLine(msgspec.Struct, omit_defaults=True):
+    """What a batch does to one place. The head stays as it is unless it has a `hot` value, or is `gone`.
 
-    at: int = 0
-    entries: list[msgspec.Raw] = []
-    record: msgspec.Raw = msgspec.Raw()
-    head: msgspec.Raw = msgspec.Raw()
+    `at` is when the head was written, where that is not when the line was. One of which `doubt` is said was in a line
+    that was damaged.
+    """
 
-
-class Line:
-    """A line at its place in the file. One that is not sound has no `revision`, `seq` or `kind`."""
-
-    __slots__ = ("kind", "offset", "raw", "revision", "seq", "sound")
-
-    def __init__(self, offset: int, raw: bytes) -> None:
-        self.offset, self.raw, self.sound = offset, raw, is_sound(raw)
-        self.revision, self.seq, self.kind = 0, 0, ""
-        if self.sound and (begins := _BEGINNING.match(raw)):
-            self.revision, self.seq, self.kind = int(begins[1]), int(begins[2]), begins[3].decode()
-
-    @property
-    def end(self) -> int:
-        """Where the next line begins."""
-        return self.offset + len(self.raw)
-
-    def body(self) -> Body:
-        """What the line holds. Raises ValueError where it is none of ours."""
-        try:
-            return _decode_body(self.raw)
-        except msgspec.DecodeError:
-            parts = unescaped(self.raw, dict)
-            entries = [_raw(entry) for entry in parts.get("entries", ())]
-            rest = {name: _raw(parts[name]) for name in ("record", "head") if name in parts}
-            return Body(parts["at"], entries, **rest)
-
-    def without_head(self, body: Body) -> bytes | None:
-        """The same line without its head, or None where it must be written anew for that."""
-        head = b',"head":' + bytes(body.head)
-        cut = len(self.raw) - _TAIL - len(head)
-        return seal(self.raw[:cut]) if self.raw[cut:-_TAIL] == head else None
-
-    def may_be_record(self) -> bool:
-        """Whether a damaged line may hold a record: not one that still begins as an append."""
-        begins = _BEGINNING.match(self.raw)
-        return begins is None or begins[3] != b"append"
-
-    def ids(self) -> dict[int, str]:
-        """The ids of entries, by place, as far as a damaged line still says them."""
-        return {int(seq): id.decode() for id, seq in _NAMED.findall(self.raw)}
-
-    def holds(self) -> str:
-        """What the line seems to hold, for an error about it."""
-        begins = _BEGINNING.match(self.raw)
-        if begins is None:
-            return "what it holds cannot be told"
-        return f"revision {begins[1].decode()}, {begins[3].decode()} at entry {begins[2].decode()}"
+    space: str
+    name: str = ""
+    hot: msgspec.Raw = NONE
+    cold: msgspec.Raw = NONE
+    expires: int | None = None
+    gone: bool = False
+    at: int | None = None
+    doubt: bool = False
+    drop: Sequence[tuple[str, int, int]] = ()
+    put: dict[str, list[msgspec.Raw]] = {}
 
 
-_decode_body = msgspec.json.Decoder(Body).decode
+class BatchLine(msgspec.Struct, omit_defaults=True):
+    """A batch: when it was written, and its steps."""
+
+    at: int
+    steps: list[StepLine]
+    frame: str = ""
+    spoiled: int = 0
+    sum: str = ""
 
 
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(encoded(value))
+_read_home = msgspec.json.Decoder(HomeLine).decode
+_read_batch = msgspec.json.Decoder(BatchLine).decode
 
 
-def write_line(
-    kind: str,
-    revision: int,
-    seq: int,
-    at: int,
-    *,
-    entries: Iterable[bytes | msgspec.Raw] = (),
-    record: Record | msgspec.Raw | None = None,
-    head: Head | None = None,
-) -> bytes:
-    """Make a line."""
-    parts = [b'{"revision":%d,"seq":%d,"kind":"%b","at":%d' % (revision, seq, kind.encode(), at)]
-    if together := b",".join(map(bytes, entries)):
-        parts += b',"entries":[', together, b"]"
-    if record is not None:
-        parts += b',"record":', encoded(record)
-    if head is not None:
-        parts += b',"head":', encoded(head)
-    return seal(b"".join(parts))
+def batch_line(at: int, steps: list[StepLine], spoiled: int) -> bytes:
+    """The line of a batch."""
+    line = BatchLine(at, steps)
+    body = _encode(line)[:-1]
+    line.spoiled = spoiled
+    body += b',"frame":"%08x"' % _frame(line)
+    return seal(body + b"%b%d" % (_SPOILED, spoiled) if spoiled else body)
 
 
-# --- the entries of a line
+def spoiled_in(end: bytes) -> int | None:
+    """What the end of a log's last line says of it; None where it has no such end."""
+    if end[-TAIL : -TAIL + len(_SUM)] != _SUM or not end.endswith(b'"}\n'):
+        return None
+    before = end[:-TAIL]
+    return int(before[-1:]) if before[:-1].endswith(_SPOILED) else 0
 
 
-class Spot(msgspec.Struct):
-    """An entry without its content: its id and place, whether it is erased, when it expires, what is kept apart."""
-
-    id: str
-    seq: int
-    erased: bool = False
-    damaged: bool = False
-    expires_at: datetime | None = None
-    held: list[list[Any]] | None = None
-
-    @property
-    def contents(self) -> list[str]:
-        """SHA-256 of the contents that are kept apart."""
-        return [place[-1] for place in self.held or ()]
-
-
-_decode_spot = msgspec.json.Decoder(Spot).decode
-
-
-def spot(raw: msgspec.Raw) -> Spot:
-    """Where an entry of a line is."""
+def read_home(raw: bytes) -> HomeLine | None:
+    """What a log's first line says; None where it is not as it was written."""
     try:
-        return _decode_spot(raw)
+        return _read_home(raw) if is_sound(raw) else None
     except msgspec.DecodeError:
-        return decoded(bytes(raw), Spot)
+        return None
 
 
-def with_place(id: str, seq: int, body: bytes) -> bytes:
-    """An entry as it stands in a line: the stored form of `palimpsest.log.entry.pack` with its id and place."""
-    return b'{"id":%b,"seq":%d%b%b' % (encoded(id), seq, b"," if len(body) > 2 else b"", body[1:])
+def read_batch(raw: bytes, sound: bool) -> BatchLine | None:
+    """What a line says; None where it cannot be read, or more than JSON with a checksum was changed."""
+    try:
+        batch = _read_batch(raw)
+        return batch if sound or batch.frame == f"{_frame(batch):08x}" else None
+    except (ValueError, msgspec.DecodeError):
+        return None
 
 
-def read_entry(raw: msgspec.Raw, at: Spot, tokens: int | None, load: Callable[[str], bytes]) -> Entry:
-    """The entry of a line; `load` gives a content by its SHA-256. Raises ValueError where it is none of ours."""
-    body = bytes(raw)
-    if at.held is not None:
-        body = large.filled(decoded(body, dict), load)
-    return unpack(body, at.id, at.seq, tokens)
+def _frame(batch: BatchLine) -> int:
+    """A checksum of all that a batch says, but of JSON with a tail only that it is there."""
+    said = [
+        (s.space, s.name, _firm(s.hot), _firm(s.cold), s.expires, s.gone, s.at, s.doubt, list(s.drop), _rows(s.put))
+        for s in batch.steps
+    ]
+    return crc32(_encode((batch.at, batch.spoiled, said)))
 
 
-def spots(raws: Sequence[msgspec.Raw]) -> list[tuple[Spot, msgspec.Raw]]:
-    """The entries of a line with their places."""
-    return [(spot(raw), raw) for raw in raws]
+def _firm(value: msgspec.Raw) -> str | None:
+    return _unchecked(_read_value(value)) if value else None
+
+
+def _rows(put: dict[str, list[msgspec.Raw]]) -> list[tuple[str, list[object]]]:
+    found: list[tuple[str, list[object]]] = []
+    for table, texts in put.items():
+        rows = map(_read_row, texts)
+        found.append((table, [(r.key, r.id, r.expires, _unchecked(r)) for r in rows]))
+    return found
+
+
+def _unchecked(given: _Row | _Value) -> str:
+    """The text of a value that has no checksum of its own."""
+    checked = isinstance(given.tail, str) and len(given.tail) >= CHECKSUM
+    return "" if checked else f"{bytes(given.value).decode()}{given.tail}"

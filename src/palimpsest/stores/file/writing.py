@@ -8,9 +8,9 @@ import os
 import msgspec
 
 from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step
-from palimpsest.stores.file.batches import HomeLine, StepLine, batch_line, row_text, value_text
 from palimpsest.stores.file.disk import NEW, Disk, remove, sync, write_at
 from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
+from palimpsest.stores.file.lines import HomeLine, StepLine, batch_line, row_text, value_text
 
 
 class Write:
