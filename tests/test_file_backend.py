@@ -24,7 +24,7 @@ from palimpsest.stores.backend import Ask, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
-from palimpsest.stores.file.batches import seal
+from palimpsest.stores.file.lines import seal
 from palimpsest.stores.file.folder import log_of
 from palimpsest.testing import FakeClock
 

@@ -29,7 +29,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from palimpsest.stores.file.folder import place
+from palimpsest.stores.file import folder as folders
 from palimpsest.testing import FakeClock
 from processes import filled
 from writer import SESSION, turn
@@ -113,7 +113,7 @@ def as_a_lenient_file_system(path: str) -> str:
 @example(one=("1:a", "b"), other=("1", ":ab"))
 def test_no_two_ids_share_a_file_and_none_leaves_the_folder(one: tuple[str, str], other: tuple[str, str]) -> None:
     """Different tenants or sessions have different files, also where case and accents do not count, all inside."""
-    paths = [place("/store", SessionKey(*key)).log for key in (one, other)]
+    paths = [folders.log_of("/store", *key) for key in (one, other)]
 
     for path in paths:
         assert os.path.normpath(path) == path
