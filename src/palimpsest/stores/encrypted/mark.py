@@ -8,15 +8,15 @@ change begins nothing more comes under the old key, whoever writes.
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
 from palimpsest.errors.secret import Secret
-from palimpsest.stores import MARK, Item, Store
+from palimpsest.stores import MARK, Item
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import Sealer, Unsealed
-from palimpsest.stores.rewriting import Rewritable
 
 VERSION = 1
 PLACE = "names"
@@ -45,20 +45,41 @@ def read_mark(url: str, value: bytes) -> Mark:
     return mark
 
 
+class Holds(Protocol):
+    """Where the mark is kept."""
+
+    url: str
+    writable: bool
+
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        """As `Store.get_item`."""
+        ...
+
+    async def put_item(self, tenant: str, namespace: str, key: str, value: bytes, *, expect: int) -> Item:
+        """As `Store.put_item`."""
+        ...
+
+
+async def is_empty(store: Holds) -> bool:
+    """Whether nothing of anybody's is stored, as far as the store can tell."""
+    tenants = getattr(store, "tenants", None)
+    return tenants is None or not await tenants()
+
+
 class Markings:
     """The mark of a store as it was last seen, and the keys of this process."""
 
-    def __init__(self, store: Store, keys: Keys, sealer: Sealer) -> None:
+    def __init__(self, store: Holds, keys: Keys, sealer: Sealer) -> None:
         self._store, self._keys, self._sealer = store, keys, sealer
         self._item: Item | None = None
         self.mark = Mark(current=keys.current, keys={})
         self._names = Secret(b"")
 
     @classmethod
-    async def opened(cls, store: Store, keys: Keys, sealer: Sealer, item: Item | None) -> Markings:
+    async def opened(cls, store: Holds, keys: Keys, sealer: Sealer, item: Item | None) -> Markings:
         """Read the mark, `item` if it has been found already, or make it in a store that is empty."""
         markings = cls(store, keys, sealer)
-        if item is None and isinstance(store, Rewritable) and await store.tenants():
+        if item is None and not await is_empty(store):
             item = await store.get_item(*MARK)  # another process may have made it meanwhile
             if item is None:
                 allowed = (

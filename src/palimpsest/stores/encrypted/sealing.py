@@ -23,6 +23,9 @@ except ImportError as missing:
 
 BEGINNING = "sealed:1:"
 NONCE, MAC = 12, 16
+REFUSED = (InvalidTag, ValueError)
+"""What a cipher raises for what it has not sealed so."""
+
 KEPT = 4096
 """Derived keys that are kept, so that one is derived once a session."""
 
@@ -30,7 +33,8 @@ _encode = msgspec.json.Encoder().encode  # bytes are base64 in its JSON, and it 
 _decode = msgspec.json.Decoder(bytes).decode
 
 Scope = tuple[str, ...]
-"""What a key is derived for: ("store",), ("items", tenant) or ("session", tenant, session)."""
+"""What a key is derived for: ("store",), ("items", tenant), ("session", tenant, session) or
+("home", tenant, home)."""
 
 
 class Unsealed(ValueError):
@@ -127,7 +131,7 @@ class Box:
             return self._sealer.cipher(key_id, self._scope).decrypt(raw[:NONCE], raw[NONCE:], _bytes(place))
         except Unsealed:
             raise
-        except (InvalidTag, ValueError):
+        except REFUSED:
             raise Unsealed(
                 f"cannot be decrypted with the key {key_id!r}: it was changed, or comes from another place"
             ) from None

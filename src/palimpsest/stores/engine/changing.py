@@ -134,7 +134,13 @@ class Changing:
         """
         now = self._sessions.moved(known, refusal[0])
         others = dict(zip(erasure.places, refusal, strict=False))
-        if now is None or not now.reads_as(known) or now.head.epoch != known.head.epoch or not seen:
+        if (
+            now is None
+            or not now.reads_as(known)
+            or now.head.epoch != known.head.epoch
+            or now.stirred != known.stirred
+            or not seen
+        ):
             return known if now is None else now, []
         if any(others[place] != was for place, was in erasure.beside.items()):
             return now, []

@@ -10,7 +10,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.codec import encode
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Refusal, Seen, Step
+from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
 from palimpsest.stores.engine.forms import whole as head_of
 from palimpsest.stores.witness import NOBODY, Witness
@@ -91,15 +91,16 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         )
 
     def step(
-        self, after: Head, shares: tuple[Share, ...] | None = None, *, appended: bool = False
+        self, after: Head, shares: tuple[Share, ...] | None = None, *, appended: bool = False, stir: bool = False
     ) -> tuple[Known, Step]:
         """The session with another head, and shares, and the step that makes it so.
 
-        Of what was only `appended` to few things are cold that can be others.
+        Of what was only `appended` to few things are cold that can be others. With `stir` the head is another in any
+        case, so that who read something of the session before does not write by it.
         """
         before, head = self.there, self.head
         kept, stirred = self.shares if shares is None else shares, self.stirred
-        if before is not None and kept is self.shares:
+        if before is not None and kept is self.shares and not stir:
             if appended:
                 same = (
                     after.contexts is head.contexts
@@ -115,7 +116,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
                 known = Known(self.key, self.place, self.log, after, there, kept, stirred, self.pointer)
                 return known, Step(self.place, before.hot, hot)
         cold = cold_of(after, kept)
-        if before is None or cold != before.cold:
+        if before is None or stir or cold != before.cold:
             stirred += 1
         hot = hot_of(self.log, stirred, after)
         known = Known(self.key, self.place, self.log, after, PlaceHead(hot, cold), kept, stirred, self.pointer)
@@ -159,15 +160,18 @@ class Sessions:
     async def look(self, key: SessionKey, asks: Asks | None = None) -> tuple[Known, list[Seen]]:
         """The session as it is stored now, and what `asks` asks for of one that is as this: all of one moment.
 
-        Nothing is asked for of one that is not there.
+        Nothing is asked for of one that is not there. Of one that is not remembered it is seen that its head is the
+        newest: a log has nothing that its head does not know.
         """
-        known = self._known.get(key)
-        if known is None:
-            known = await self._sought(key)
+        remembered = self._known.get(key)
+        known = remembered or await self._sought(key)
         while known.there is not None:
             more = asks(known) if asks is not None else ()
-            seen = await self.backend.look([Ask(known.place), *more])
+            newest = [] if remembered is not None else [_newest(known)]
+            seen = await self.backend.look([Ask(known.place), *more, *newest])
             now = self.now(known, seen[0].head)
+            if newest and now.log == known.log:
+                self._check(now, seen.pop())
             self.remember(now)
             if now.there is None:
                 known = await self._sought(key)  # it may be elsewhere by now
@@ -176,6 +180,14 @@ class Sessions:
             else:
                 known = now
         return known, []
+
+    def _check(self, known: Known, newest: Seen) -> None:
+        """Raise StoreCorrupt where a log has entries or records that are newer than the head."""
+        ends = (known.head.next_seq - 1, known.head.revision)
+        for what, rows, end in zip(("entries", "records"), newest.rows, ends, strict=True):
+            if rows and rows[0][0] & LAST > end:
+                told = f"is of an earlier time: there are {what} that it does not know"
+                raise StoreCorrupt(self.url, f"the head of session {known.key.session!r} {told}")
 
     async def _sought(self, key: SessionKey) -> Known:
         """The session where it is, of which nothing is remembered."""
@@ -265,6 +277,12 @@ class Sessions:
         gone = Step(known.logs, rows_only=True, drop=[("*", key_of(known.log, 0), key_of(known.log, LAST))])
         await self.backend.write([[Step(known.place, known.there.hot), gone]], at)
         return True
+
+
+def _newest(known: Known) -> Ask:
+    """What asks for the newest entry and the newest record of a session's own log."""
+    whole = [(key_of(known.log, 0), key_of(known.log, LAST))]
+    return Ask(known.logs, [Range(table, whole, 1, newest_first=True) for table in ("entry", "record")], head=False)
 
 
 def root(key: SessionKey) -> Place:

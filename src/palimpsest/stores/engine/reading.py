@@ -55,8 +55,7 @@ class Reading:
         if not seen:
             return []
         rows = seen[0].rows[0]
-        if len(rows) < _expected(known.head, after, before, limit):  # a log has no gaps
-            raise StoreCorrupt(self._url, f"entries of session {key.session!r} are missing: it is damaged")
+        self._whole(known, rows, _expected(known.head, after, before, limit))
         counts = _counts(seen[0].rows[1]) if counter is not None else {}
         return await self.entries(known, rows, counts, in_order=True)
 
@@ -77,8 +76,21 @@ class Reading:
         where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
         if not where:
             return []
-        (found,) = await self._backend.look([Ask(known.logs, [Range("entry", where, limit, newest_first)], head=False)])
-        return await self.entries(known, found.rows[0], {})
+        rows = await self._rows(known, Range("entry", where, limit, newest_first))
+        return await self.entries(known, rows, {})
+
+    async def _rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
+        """Rows of a session's logs, beside its head, which vouches for them."""
+        _, seen = await self._backend.look([Ask(known.place), Ask(known.logs, wanted, head=False)])
+        return [row for rows in seen.rows for row in rows]
+
+    def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
+        """Raise StoreCorrupt unless there are as many rows as a log without gaps has, and none behind its head."""
+        told = f"entries of session {known.key.session!r}"
+        if len(rows) < expected:
+            raise StoreCorrupt(self._url, f"{told} are missing: it is damaged")
+        if rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq:
+            raise StoreCorrupt(self._url, f"{told} are there that its head, which is of an earlier time, does not know")
 
     async def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
         known, seen = await self._sessions.look(key, lambda known: [_by_name(known, seqs, ids, counter)])
@@ -88,7 +100,7 @@ class Reading:
         """The entries of a session that have these ids, in log order."""
         if known.there is None:
             return []
-        (seen,) = await self._backend.look([_by_name(known, (), ids, None)])
+        _, seen = await self._backend.look([Ask(known.place), _by_name(known, (), ids, None)])
         return await self._fetched(known, seen, (), ids, None)
 
     async def _fetched(
@@ -98,6 +110,9 @@ class Reading:
         rows = {row[0]: row for row in (*seen.rows[0], *seen.rows[1])}
         mine = [row for key, row in rows.items() if _is_of(known, key)]
         mine.sort(key=lambda row: row[0] & LAST)
+        there = {row[0] & LAST for row in mine}
+        if any(head.first_seq <= seq < head.next_seq and seq not in there for seq in meant):
+            raise StoreCorrupt(self._url, f"entries of session {known.key.session!r} are missing: it is damaged")
         counts = _counts(seen.rows[2]) if counter is not None else {}
         missing = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
         if missing:  # they were found by ids that do not tell their places
@@ -160,15 +175,15 @@ class Reading:
             Range("entry", [(key_of(log, 0), key - 1)], BESIDE, newest_first=True),
             Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
-        (seen,) = await self._backend.look([Ask(known.logs, wanted, head=False)])
+        _, seen = await self._backend.look([Ask(known.place), Ask(known.logs, wanted, head=False)])
         before, behind = ([entry for row in rows if (entry := _sound(row))] for rows in seen.rows)
         body, name = remains(row)
         return set_aside(name, seq, body, before, behind)
 
     async def graves(self, known: Known) -> set[int]:
         """The places of a session's tombstones that can be read."""
-        (seen,) = await self._backend.look([Ask(known.logs, [Range("entry", known.spans())], head=False)])
-        return {entry.seq for row in seen.rows[0] if (entry := _sound(row)) is not None and entry.erased}
+        rows = await self._rows(known, Range("entry", known.spans()))
+        return {entry.seq for row in rows if (entry := _sound(row)) is not None and entry.erased}
 
     # --- records
 

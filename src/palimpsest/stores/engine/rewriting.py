@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import SessionKey
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.changing import beside
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
@@ -59,20 +59,16 @@ class Rewriting:
         if not new and not records and head is known.head:
             return 0, True
         tree = Tree(self._sessions.url, known, seen[0])
-        steps, heads = await self._branches(known, how, tree, [] if how.keeps_texts else [row[0] for row in new])
+        steps, heads = await self._branches(known, how, tree, [row[0] for row in new])
         put, more = await self._large.taken(known, new, gone := list(ranges.of(row[0] for row in new)))
         tables = ("held",) if how.keeps_texts else ("held", "tokens/*")
         drop = [(table, low, high) for table in tables for low, high in gone]
         put = [*put, ("record", records)] if records else put
         steps.append(Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True))
         steps += [tree.step(), *more]
-        assert known.there is not None, "what was looked at is there"
-        if head is known.head:
-            steps.insert(0, Step(known.place, known.there.hot, known.there.hot))
-        else:
-            now, step = known.step(self._sessions.witness.head(known.key, known.head, head))
-            steps.insert(0, step)
-            heads.append(now)
+        now, step = self._moved(known, head, how)
+        steps.insert(0, step)
+        heads.append(now)
         refusal = await self._sessions.write(steps, self._clock(), *heads)
         return len(records) + len(new), refusal is None
 
@@ -100,8 +96,16 @@ class Rewriting:
         steps, heads = [], []
         for other, _ in await beside(self._sessions, known, list(read)) if read else ():
             head = how.branch(other.key, other.head, read[other.key.session, other.log])
-            if head is not other.head:
-                now, step = other.step(self._sessions.witness.head(other.key, other.head, head))
-                steps.append(step)
-                heads.append(now)
+            now, step = self._moved(other, head, how)
+            steps.append(step)
+            heads.append(now)
         return steps, heads
+
+    def _moved(self, known: Known, head: Head, how: Rewrite) -> tuple[Known, Step]:
+        """A session after something that it reads was rewritten: whoever has read a text that is another now looks again."""
+        if head is not known.head:
+            return known.step(self._sessions.witness.head(known.key, known.head, head))
+        if not how.keeps_texts:
+            return known.step(head, stir=True)
+        assert known.there is not None, "what was looked at is there"
+        return known, Step(known.place, known.there.hot, known.there.hot)
