@@ -23,6 +23,7 @@ from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
+from palimpsest.stores.encrypted.engine import SealedEngine
 from palimpsest.stores.encrypted.store import EncryptedStore
 from palimpsest.stores.paging import sessions_of
 
@@ -66,9 +67,10 @@ def rotate_keys(memory: HasStore, *, progress: Progress | None = None) -> Rotate
 
 async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     """Do what `rotate_keys` says, on an opened store."""
-    if not isinstance(store, EncryptedStore):
+    if not isinstance(store, EncryptedStore | SealedEngine):
         raise ConfigError("rotate-keys", store.url, "an encrypted store, opened with its keys")
-    store.rewritable()
+    if isinstance(store, EncryptedStore):
+        store.rewritable()
     begun = await store.markings.begin()
     if not (begun or store.markings.others):
         return Rotated(key_id=store.markings.writing)
@@ -79,7 +81,10 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
         for key in left:
             done.add(key)
             try:
-                texts += await store.seal_anew(key, move=begun)
+                if isinstance(store, SealedEngine):
+                    texts += await store.seal_anew(key)
+                else:
+                    texts += await store.seal_anew(key, move=begun)
             except StoreCorrupt as fault:
                 damaged.append(fault)
             _still(store, own)
@@ -94,7 +99,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     return Rotated(key_id=own, sessions=len(done), texts=texts, items=items, remains=remains)
 
 
-def _still(store: EncryptedStore, own: str) -> None:
+def _still(store: EncryptedStore | SealedEngine, own: str) -> None:
     """Raise Conflict where another change has begun meanwhile, to another key: that one goes on."""
     now = store.markings.writing
     if now != own:

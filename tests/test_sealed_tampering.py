@@ -1,0 +1,402 @@
+"""Whoever can write to a sealed backend, and has no key, changes nothing of what is read without being noticed.
+
+Each change is made below, by the verbs of the backend, to what is stored. What cannot be noticed is named at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from palimpsest import Entry, Memory, Session, StoreCorrupt, WrongKey
+from palimpsest.log.change import Change
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import drive
+from palimpsest.stores.backend import Place, PlaceHead, Row
+from sealed import FIRST, KEY, play, session_of
+from test_rewriting import WORD, rewritten
+from vaults import Content, Slot, Vault, spoilt
+from writer import quarters
+
+SESSIONS = ("one", "branch", "two")
+
+
+def told(memory: Memory, name: str) -> dict[str, Any]:
+    """All that a session says: its entries, its records, its head, its branches and what is sent of it."""
+    session = memory.session(name, counter=quarters, max_tokens=100_000, auto_compact="off")
+    key = SessionKey("default", name)
+    return {
+        "head": drive(memory.store.head(key)),
+        "entries": [msgspec.structs.replace(entry, tokens=None) for entry in session.entries(rewound=True)],
+        "records": drive(memory.store.records(key)),
+        "branches": drive(memory.store.branches(key)),
+        "context": session.context(dry_run=True).messages if name != "two" else None,
+        "info": memory.info(name),
+    }
+
+
+def everything(vault: Vault) -> dict[str, Any]:
+    """All that the store says to a process that has just opened it."""
+    with vault.memory(FIRST) as memory:
+        items = drive(memory.store.list_items("default", "notes"))
+        return {"items": items} | {name: told(memory, name) for name in SESSIONS}
+
+
+def notices(vault: Vault, before: dict[str, Any]) -> bool:
+    """Whether reading all says that something is wrong; what is read must be unchanged otherwise."""
+    try:
+        now = everything(vault)
+    except (StoreCorrupt, WrongKey):
+        return True
+    if any(entry.damaged for name in SESSIONS for entry in now[name]["entries"]):
+        return True
+    assert now == before, "it reads other than it was written, and nobody says so"
+    return False
+
+
+@pytest.fixture(scope="module")
+def built() -> Vault:
+    """A store with all that there is: compactions, cuts, an erasure, a rewriting, a branch, another session, an item."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        play(memory)
+        session = session_of(memory)
+        session.add_user_message(f"{WORD} to be rewritten")
+        session.pin(session.add_user_message("pinned").id)
+        session.record_usage(100)
+        rewritten(memory.store, KEY)
+        other: Session = session_of(memory, "two")
+        for number in range(8):
+            other.add_user_message(f"other {number}")
+        other.context(max_tokens=1000)
+        other.rewind(3)
+    return vault
+
+
+def sampled(found: list[Any], most: int) -> list[Any]:
+    """At most so many of them, spread over all."""
+    return found[:: max(1, -(-len(found) // most))]
+
+
+def by_table(contents: dict[Slot, Content], table: str) -> dict[Slot, Content]:
+    """What is of one table, "" for heads."""
+    return {slot: one for slot, one in contents.items() if slot.table == table}
+
+
+@pytest.mark.parametrize("table", ["", "entry", "record", "share"])
+def test_no_value_can_be_changed(table: str, built: Vault) -> None:
+    """Each value of heads and rows is changed, cut short, emptied or doubled; ids and expiries, too: reading says so."""
+    before, there = everything(built), built.contents()
+    unnoticed, tried = [], 0
+    for slot, content in sampled(list(by_table(there, table).items()), 12):
+        for other in sampled(list(spoilt(content)), 40 if not table else 12):
+            if other != content:
+                built.put({slot: other})
+                tried += 1
+                if not notices(built, before):
+                    unnoticed.append((slot, other))
+        built.put({slot: content})
+
+    assert tried > 20
+    assert unnoticed == []
+    assert everything(built) == before
+
+
+@pytest.mark.parametrize("table", ["entry", "record", "share"])
+def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
+    """Whichever row of entries, records or shares is taken away: reading says so."""
+    before, unnoticed = everything(built), []
+    for slot, content in sampled(list(by_table(built.contents(), table).items()), 25):
+        built.put({slot: None})
+        if not notices(built, before):
+            unnoticed.append(slot)
+        built.put({slot: content})
+
+    assert unnoticed == []
+    assert everything(built) == before
+
+
+def test_no_two_values_can_change_places(built: Vault) -> None:
+    """Heads of two places, entries and records, of one session or of two: exchanged, or doubled, they are refused."""
+    before, unnoticed = everything(built), []
+    there = built.contents()
+    for table in ("", "entry", "record", "share"):
+        for (one, its), (other, others) in pairwise(sampled(list(by_table(there, table).items()), 12)):
+            if isinstance(its, Row) and isinstance(others, Row):
+                its, others = others._replace(key=one.key), its._replace(key=other.key)
+            else:
+                its, others = others, its
+            for change in ({one: its, other: others}, {one: its}):
+                built.put(change)
+                if not notices(built, before):
+                    unnoticed.append((one, other))
+                built.put({one: there[one], other: there[other]})
+
+    assert unnoticed == []
+    assert everything(built) == before
+
+
+def redacted(_: Session, memory: Memory) -> None:
+    """A text is rewritten."""
+    rewritten(memory.store, KEY)
+
+
+STEPS: dict[str, Callable[[Session, Memory], object]] = {
+    "append": lambda session, _: session.add_user_message("more"),
+    "erase": lambda session, _: session.erase([3]),
+    "redact": redacted,
+    "pin": lambda session, _: session.pin(1),
+    "rewind": lambda session, _: session.rewind(2),
+    "clear": lambda session, _: session.clear(),
+    "replace": lambda session, memory: memory.import_session(session.export(), on_conflict="replace"),
+    "delete and begin again": lambda session, memory: (
+        memory.delete_session("one"),
+        session.add_user_message("anew"),
+        session.add_user_message("anew"),
+    ),
+    "an erasure that takes a summary along": lambda session, _: session.erase([1]),
+    "an erasure in a branch": lambda session, memory: session_of(memory, "branch").erase([4]),
+    "a fork": lambda session, _: session.fork("another"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_old_can_be_put_back(step: str, tmp_path: Path) -> None:
+    """One value of before, a head or a row, in its own place again, or where there is none now: it is seen.
+
+    But for an entry before the place where the log begins since it was cleared, and for rows of a log that is gone:
+    these are not read at all.
+    """
+    vault = Vault.in_memory()
+
+    def summarizer(_: str) -> str:
+        return "A summary.\n\n## Facts\n- something [1]\n"
+
+    with vault.memory(FIRST) as memory:
+        session = memory.session("one", counter=quarters, max_tokens=100_000, summarizer=summarizer)
+        for number in range(6):
+            session.add_user_message(f"{number} {WORD} " + "many words " * 20)
+            session.add_assistant_message("answer " * 20)
+        session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0, "summary_floor": 1})
+        assert session.summaries()
+        session.context()
+        drive(memory.store.commit(KEY, Change(kind="pin", reason="r", seqs=(7,), detail={"why": WORD})))
+        session_of(memory, "two").add_user_message("unrelated")
+        session.fork("branch").add_user_message("unrelated")
+    first = vault.contents()
+    with vault.memory(FIRST) as memory:
+        STEPS[step](session_of(memory), memory)
+        head = drive(memory.store.head(KEY)) or Head()
+    before, unnoticed, tried, there = everything(vault), [], 0, vault.contents()
+    log = int.from_bytes(b"") if step != "clear" else head.first_seq
+
+    for slot, content in first.items():
+        if there.get(slot) == content:
+            continue
+        vault.put({slot: content})
+        tried += 1
+        is_unread = slot.table == "entry" and (slot.key & 0xFFFFFFFF) < log
+        is_unread = is_unread or (slot not in there and slot.table and step in ("replace", "delete and begin again"))
+        if not notices(vault, before) and not is_unread:
+            unnoticed.append(slot)
+        vault.put({slot: there.get(slot)})
+
+    assert tried >= 1
+    assert unnoticed == []
+    assert everything(vault) == before
+
+
+def test_a_head_that_was_seen_is_not_taken_back() -> None:
+    """A process that has seen a later head notices an earlier one, though nothing but the head had moved since."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        session = session_of(memory)
+        session.add_user_message("hello")
+        (slot,) = by_table(vault.contents(), "")
+        first = vault.contents()[slot]
+        session.record_usage(100)
+        vault.put({slot: first})
+
+        with pytest.raises(StoreCorrupt, match="the head of session 'one' is of an earlier time"):
+            session.stats()
+        with pytest.raises(StoreCorrupt, match="the head of session 'one' is of an earlier time"):
+            session.add_user_message("more")
+
+
+def test_a_cold_value_of_before_is_not_taken() -> None:
+    """The two values of a head belong together."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        session = session_of(memory)
+        session.add_user_message("hello")
+        first = vault.contents()
+        session.pin(1)
+    (slot,) = by_table(first, "")
+    was, now = first[slot], vault.contents()[slot]
+    assert isinstance(was, PlaceHead)
+    assert isinstance(now, PlaceHead)
+    vault.put({slot: PlaceHead(now.hot, was.cold)})
+
+    with vault.memory(FIRST) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
+        session_of(memory).stats()
+
+
+# --- what is set aside
+
+
+def of_another(_: Row, other: Row) -> bytes:
+    """What is stored of another entry."""
+    return other.value
+
+
+def of_before(one: Row, _: Row) -> bytes:
+    """What is no value of ours."""
+    return one.value[:-9] + b"forged" + one.value[-3:]
+
+
+def in_clear(_: Row, __: Row) -> bytes:
+    """A text that nobody has sealed."""
+    return b'{"id":"forged","content":"forged"}'
+
+
+def nothing(_: Row, __: Row) -> bytes:
+    """Nothing at all."""
+    return b""
+
+
+def uncounted(session: Session) -> list[Entry]:
+    """The session's entries, without the counts of their tokens."""
+    return [msgspec.structs.replace(entry, tokens=None) for entry in session.entries()]
+
+
+def talked(vault: Vault) -> dict[Slot, Content]:
+    """A session with all kinds of entries, one of them erased, one written anew, and a branch; what it was before."""
+    with vault.memory(FIRST) as memory:
+        session = session_of(memory)
+        for number in range(2):
+            session.add_user_message(f"question {number} {WORD if number else 'of old'}")
+            session.add_context(f"version {number}", name="file")
+            session.add_tool_call("look", {}, call_id=f"call {number}")
+            session.add_tool_result(None, "found", call_id=f"call {number}")
+            session.add_assistant_message(f"answer {number}")
+        session.add_user_message("to go")
+        first = vault.contents()
+        session.erase([11])
+        session.fork("branch").add_user_message("another")
+        rewritten(memory.store, KEY)
+        session.add_tool_call("look", {}, call_id="open")
+    return first
+
+
+@pytest.mark.parametrize("how", [of_another, of_before, in_clear, nothing, None])
+def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(how: Callable[[Row, Row], bytes] | None) -> None:
+    """Each entry in turn is changed: it is named, what is left is as it was, and repair ends it.
+
+    What was erased, or written anew, and was put back as it was before is changed, too.
+    """
+    vault = Vault.in_memory()
+    first = talked(vault)
+    with vault.memory(FIRST) as memory:
+        good = {name: uncounted(session_of(memory, name)) for name in ("one", "branch")}
+    began = vault.contents()
+    entries = by_table(began, "entry")
+    ((log, _),) = {(slot.key >> 32, 0) for slot in entries if slot.key & 0xFFFFFFFF == 1}
+    rows = {slot.key & 0xFFFFFFFF: (slot, row) for slot, row in entries.items() if slot.key >> 32 == log}
+    for seq in range(1, 13) if how is not None else (6, 11):
+        slot, row = rows[seq]
+        assert isinstance(row, Row)
+        neighbour = rows[seq + 1 if seq < 12 else 1][1]
+        assert isinstance(neighbour, Row)
+        vault.restore(began)
+        vault.put({slot: row._replace(value=how(row, neighbour)) if how is not None else first[slot]})
+
+        with vault.memory(FIRST) as memory:
+            session = session_of(memory)
+            found = uncounted(session)
+            assert [entry.seq for entry in found if entry.damaged] == [seq]
+            assert [entry for entry in found if entry.seq != seq] == [one for one in good["one"] if one.seq != seq]
+            assert "forged" not in repr((found, session.context().messages, session.export()))
+            assert WORD not in repr((found, session.context().messages, session.export()))
+            assert "to go" not in repr((found, session.export()))
+            assert f"entry {seq} is damaged and cannot be read" in session.verify().problems
+            session.add_context("version 3", name="file")
+            assert session.repair().entries == 1
+
+        with vault.memory(FIRST) as memory:
+            for name, entries_then in good.items():
+                session = session_of(memory, name)
+                shared = {entry.seq: entry for entry in session.entries() if entry.seq <= len(entries_then)}
+                gone = [at for at, entry in shared.items() if entry.text != entries_then[at - 1].text]
+                assert gone in ([], [seq])
+                assert session.verify().problems == ()
+                assert session.context().messages
+
+
+# --- items
+
+
+def test_an_item_is_bound_to_its_place() -> None:
+    """The value of one key under another, or in another namespace, is refused, and so is an old version once seen."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        drive(memory.store.put_item("default", "notes", "k", b"first", expires=8888888888888888))
+        drive(memory.store.put_item("default", "notes", "l", b"second"))
+        drive(memory.store.put_item("default", "other", "k", b"third"))
+    there = vault.contents()
+    one, two, three = there
+    for slot, other in ((one, two), (one, three), (two, three)):
+        vault.put({slot: there[other]})
+        with vault.memory(FIRST) as memory, pytest.raises(StoreCorrupt, match="the item"):
+            drive(memory.store.list_items("default", slot.place.home))
+        vault.put({slot: there[slot]})
+    with vault.memory(FIRST) as memory:
+        drive(memory.store.put_item("default", "notes", "k", b"later"))
+        key = next(slot for slot, now in vault.contents().items() if there[slot] != now)
+        vault.put({key: there[key]})
+        with pytest.raises(StoreCorrupt, match="the item notes/k is of an earlier time"):
+            drive(memory.store.get_item("default", "notes", "k"))
+
+
+# --- what cannot be noticed, and what it costs
+
+
+def test_what_cannot_be_noticed() -> None:
+    """An old copy of all of a store is a store; a session that is gone was never there."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        session_of(memory).add_user_message("first")
+        session_of(memory, "two").add_user_message("first")
+    first = vault.contents()
+    with vault.memory(FIRST) as memory:
+        session_of(memory).add_user_message("second")
+
+    vault.restore(first)
+    with vault.memory(FIRST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()] == ["first"]
+    vault.put({Slot(Place("default", "two", "session", "two")): None})
+    with vault.memory(FIRST) as memory:
+        assert [one.session for one in memory.sessions()] == ["one"]
+
+
+def test_what_a_head_knows_is_small_however_much_is_erased() -> None:
+    """Of what is erased together a head keeps a few bytes; of what is erased here and there, a few bytes each."""
+    vault = Vault.in_memory()
+
+    def cold() -> int:
+        (content,) = by_table(vault.contents(), "").values()
+        assert isinstance(content, PlaceHead)
+        return len(content.cold)
+
+    with vault.memory(FIRST) as memory:
+        session = session_of(memory)
+        session.add([{"role": "user", "content": "x"}] * 2_000)
+        before = cold()
+        session.erase(list(range(1, 1_001)))
+        assert cold() - before < 100
+        session.erase(list(range(1_001, 2_001, 2)))
+        assert cold() - before < 3 * 500

@@ -1,0 +1,163 @@
+"""Encrypted stores whose backend a test opens without keys, too: what is in it, and changed by somebody without them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from palimpsest import Memory
+from palimpsest.runtime.runner import Inline, Runner, drive
+from palimpsest.stores import MARK, STORES
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.encrypted import Encryption
+from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.sqlite.backend import SQLiteBackend
+
+SECRETS = ("entry", "record", "share")
+"""The tables of rows that are sealed."""
+
+ALL = ("held", "large", "uses", *SECRETS)
+
+
+class Slot(NamedTuple):
+    """Where something is: a row of a table, or the head of a place, whose table is "" and whose key 0."""
+
+    place: Place
+    table: str = ""
+    key: int = 0
+
+
+Content = PlaceHead | Row
+
+
+class Kept(MemoryBackend):
+    """Dictionaries that stay when they are closed."""
+
+    async def close(self) -> None:
+        """Let go of nothing."""
+
+
+class Vault:
+    """A store that is opened again and again, by `memory`, and looked into and changed below, without keys."""
+
+    def __init__(self, opened: Callable[[], Backend], **options: Any) -> None:
+        self._opened, self._options = opened, options
+        self.address = f"vault://{next(_numbers)}"
+        _vaults[self.address] = self
+
+    @classmethod
+    def in_memory(cls) -> Vault:
+        """One in dictionaries."""
+        kept = Kept(Inline())
+        return cls(lambda: kept)
+
+    @classmethod
+    def in_file(cls, path: Path) -> Vault:
+        """One in a database."""
+        options = DiskOptions(synchronous="NORMAL")
+        return cls(lambda: SQLiteBackend(f"sqlite:///{path}", str(path), Inline(), options))
+
+    def engine(self, runner: Runner) -> Engine:
+        """The engine over what is stored, as one without keys opens it."""
+        backend = self._opened()
+        backend.runner = runner  # type: ignore[attr-defined]
+        return Engine(backend)
+
+    def memory(self, keys: Encryption, **options: Any) -> Memory:
+        """A memory of somebody who has keys."""
+        return Memory.open(self.address, encryption=keys, **options)
+
+    # --- without keys
+
+    def contents(self) -> dict[Slot, Content]:
+        """All that is stored and sealed: heads and rows."""
+        return self._with(_contents)
+
+    def put(self, changes: dict[Slot, Content | None]) -> None:
+        """Let this stand where it says, None for nothing."""
+        self._with(lambda backend: _put(backend, changes))
+
+    def restore(self, contents: dict[Slot, Content]) -> None:
+        """Let all be as it was."""
+        now = self.contents()
+        changed = {slot: one for slot, one in contents.items() if now.get(slot) != one}
+        self.put({**dict.fromkeys(now.keys() - contents.keys()), **changed})
+
+    def _with(self, what: Callable[[Backend], Any]) -> Any:
+        backend = self._opened()
+        try:
+            return what(backend)
+        finally:
+            drive(backend.close())
+
+
+_numbers = itertools.count()
+_vaults: dict[str, Vault] = {}
+
+
+def open_vault(url: str, runner: Runner, **options: Any) -> Engine:
+    """Open a vault by its address."""
+    return _vaults[url].engine(runner)
+
+
+STORES.register("vault", open_vault)
+
+
+def _contents(backend: Backend) -> dict[Slot, Content]:
+    found: dict[Slot, Content] = {}
+    for tenant in drive(backend.tenants()):
+        if tenant == MARK[0]:
+            continue
+        homes = set()
+        for one in drive(backend.places(tenant, "", beneath=True)):
+            if one.place.space != "lease":
+                found[Slot(one.place)] = one.head
+                found |= _rows(backend, one.place)
+                homes.add(one.place.home)
+        for home in sorted(homes):
+            found |= _rows(backend, Place(tenant, home, "log", ""))
+    return found
+
+
+def _rows(backend: Backend, place: Place) -> dict[Slot, Content]:
+    (seen,) = drive(backend.look([Ask(place, [Range(table, [(0, LAST_KEY)]) for table in ALL], head=False)]))
+    return {Slot(place, table, row[0]): Row(*row) for table, rows in zip(ALL, seen.rows, strict=True) for row in rows}
+
+
+def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
+    for slot, content in changes.items():
+        if slot.table:
+            put: list[tuple[str, list[Cells]]] = [(slot.table, [content])] if isinstance(content, Row) else []
+            drop = [] if put else [(slot.table, slot.key, slot.key)]
+            step = Step(slot.place, rows_only=True, drop=drop, put=put)  # type: ignore[arg-type]
+        else:
+            (seen,) = drive(backend.look([Ask(slot.place)]))
+            expect = seen.head.hot if seen.head is not None else None
+            hot, cold = content if isinstance(content, PlaceHead) else (None, None)
+            step = Step(slot.place, expect, hot, cold)
+        assert drive(backend.write([[step]], 0)) == [None]
+
+
+def spoilt(content: Content) -> Iterator[Content]:
+    """What is another than this: each of its values changed in many places, cut short, emptied, doubled."""
+    if isinstance(content, PlaceHead):
+        yield from (content._replace(hot=one) for one in _others(content.hot))
+        yield from (content._replace(cold=one) for one in _others(content.cold))
+    else:
+        yield from (content._replace(value=one) for one in _others(content.value))
+        yield content._replace(id=content.id + "x")
+        yield content._replace(expires=(content.expires or 0) + 1)
+
+
+def _others(value: bytes) -> Iterator[bytes]:
+    if not value:
+        yield b"\x00"
+        return
+    for at in {0, 1, 2, 5, 6, 12, 13, 20, len(value) // 2, len(value) - 17, len(value) - 1}:
+        if 0 <= at < len(value):
+            yield value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
+    yield from (value[:-1], value + b"\x00", b"", value * 2, b"in clear")
