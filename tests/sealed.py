@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import vaults
 from palimpsest import Entry, Image, Keys, Memory, Session, Text
 from palimpsest.log.entry import Native, now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range
 from palimpsest.stores.encrypted import Encryption
+from palimpsest.stores.encrypted.engine import SealedEngine
 from palimpsest.stores.encrypted.store import EncryptedStore
+from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.rewriting import Rewritable
 from palimpsest.stores.sqlite.rows import checksum
@@ -29,13 +33,14 @@ BOTH = Keys({"new": NEW, "old": OLD})
 LAST = Keys({"new": NEW})
 KEY = SessionKey("default", "one")
 
-KINDS = ("sqlite", "file")
+KINDS = ("sqlite", "file", "engine")
 MARKER = "sesame"
 
 
 def address(kind: str, folder: Path) -> str:
     """Where a store of this kind lives in a folder."""
-    return {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[kind]
+    where = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}
+    return f"vault://{folder}/a.db" if kind == "engine" else where[kind]
 
 
 def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_us, **options: Any) -> Store:
@@ -59,9 +64,28 @@ def everything(memory: Memory) -> dict[str, Any]:
     return found | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
 
 
+def stored(store: Store, session: str = KEY.session) -> list[bytes]:
+    """What is stored of the session's entries."""
+    if isinstance(store, SealedEngine):
+        place = Place(KEY.tenant, session, "log", "")
+        (seen,) = drive(store.sealed.below.look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
+        return [row[1] for row in seen.rows[0]]
+    assert isinstance(store, EncryptedStore)
+    return [entry.text.encode() for entry in drive(store.below.read(KEY._replace(session=session)))]
+
+
+def key_of_text(stored: bytes) -> str | None:
+    """The id of the key that what is stored is sealed under."""
+    return key_of(stored) or stored.decode().split(":")[2]
+
+
 def key_ids(where: str, keys: Encryption) -> set[str]:
     """The ids of the keys under which anything is stored: heads, entries, records, items, of all tenants."""
     store = opened(where, keys)
+    if isinstance(store, SealedEngine):
+        ids = vaults.key_ids_below(store.sealed.below)
+        drive(store.close())
+        return ids
     assert isinstance(store, EncryptedStore)
     below = store.below
     assert isinstance(below, Rewritable)

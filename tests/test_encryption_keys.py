@@ -14,7 +14,7 @@ import pytest
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreCorrupt, StoreUnavailable, WrongKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import MARK
-from sealed import BOTH, FIRST, KEY, KINDS, LAST, NEW, OLD, OTHER, address, session_of
+from sealed import BOTH, FIRST, KINDS, LAST, NEW, OLD, OTHER, address, key_of_text, session_of, stored
 
 AS_TEXT = base64.b64encode(OTHER).decode()
 
@@ -159,7 +159,8 @@ def test_an_async_memory_is_refused_the_same(where: str) -> None:
 
 def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
     """A store that was copied elsewhere is no easier to read."""
-    kind, folder = ("file", "logs") if where.startswith("file") else ("sqlite", "")
+    kind = {"file": "file", "sqlite": "sqlite", "vault": "engine"}[where.partition(":")[0]]
+    folder = "logs" if kind == "file" else ""
     shutil.copytree(tmp_path / folder, tmp_path / "copy" / folder)
 
     with pytest.raises(WrongKey):
@@ -221,8 +222,7 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
     """With a further key as the current one new entries are under it; then both are needed."""
     with Memory.open(where, encryption=BOTH) as memory:
         session_of(memory).add_user_message("again")
-        stored = [entry.text for entry in drive(memory.store.below.read(KEY))]
-        assert [text.split(":")[2] for text in stored] == ["old", "new"]
+        assert [key_of_text(value) for value in stored(memory.store)] == ["old", "new"]
 
     for keys, missing in ((LAST, "old"), (FIRST, "new")):
         with pytest.raises(WrongKey) as caught:

@@ -31,9 +31,11 @@ from sealed import (
     bytes_of,
     everything,
     key_ids,
+    key_of_text,
     play,
     rewrite_rows,
     session_of,
+    stored,
 )
 from writer import ENTRIES_A_TURN, turn
 
@@ -126,8 +128,7 @@ def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> No
         session.add_context("text", name="notes.txt")
 
         assert [(entry.name, entry.answers) for entry in session.entries()][3:] == [("g", 3), ("f", 2)]
-        stored = [entry.text.split(":")[2] for entry in drive(memory.store.below.read(KEY))]
-        assert set(stored) == {"new"}
+        assert {key_of_text(value) for value in stored(memory.store)} == {"new"}
 
 
 def test_again_there_is_nothing_to_do(where: str) -> None:
@@ -198,12 +199,13 @@ def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> No
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(300):
             session_of(memory).add_user_message(f"{number} " * (1 + number % 50))
-        stored = [entry.text[14:74].encode() for entry in drive(memory.store.below.read(KEY))]
+        before = [value[14:74] for value in stored(memory.store)]
     with Memory.open(where, encryption=BOTH) as memory:
         assert rotate_keys(memory).remains == ()
 
     after = bytes_of(tmp_path)
-    assert [text for text in stored if text in after] == []
+    assert len(before) == 300
+    assert [text for text in before if text in after] == []
 
 
 def test_without_encryption_there_is_no_change_of_keys() -> None:

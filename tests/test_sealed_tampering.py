@@ -61,7 +61,7 @@ def notices(vault: Vault, before: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def built() -> Vault:
-    """A store with all that there is: compactions, cuts, an erasure, a rewriting, a branch, another session, an item."""
+    """A store with all that there is: compactions, cuts, an erasure, a rewriting, a branch, two sessions, an item."""
     vault = Vault.in_memory()
     with vault.memory(FIRST) as memory:
         play(memory)
@@ -90,7 +90,7 @@ def by_table(contents: dict[Slot, Content], table: str) -> dict[Slot, Content]:
 
 @pytest.mark.parametrize("table", ["", "entry", "record", "share"])
 def test_no_value_can_be_changed(table: str, built: Vault) -> None:
-    """Each value of heads and rows is changed, cut short, emptied or doubled; ids and expiries, too: reading says so."""
+    """Each value of heads and rows is changed, cut short, emptied or doubled, and ids and expiries: reading says so."""
     before, there = everything(built), built.contents()
     unnoticed, tried = [], 0
     for slot, content in sampled(list(by_table(there, table).items()), 12):
@@ -127,11 +127,10 @@ def test_no_two_values_can_change_places(built: Vault) -> None:
     there = built.contents()
     for table in ("", "entry", "record", "share"):
         for (one, its), (other, others) in pairwise(sampled(list(by_table(there, table).items()), 12)):
+            moved = {one: others, other: its}
             if isinstance(its, Row) and isinstance(others, Row):
-                its, others = others._replace(key=one.key), its._replace(key=other.key)
-            else:
-                its, others = others, its
-            for change in ({one: its, other: others}, {one: its}):
+                moved = {one: others._replace(key=one.key), other: its._replace(key=other.key)}
+            for change in (moved, {one: moved[one]}):
                 built.put(change)
                 if not notices(built, before):
                     unnoticed.append((one, other))
@@ -397,6 +396,6 @@ def test_what_a_head_knows_is_small_however_much_is_erased() -> None:
         session.add([{"role": "user", "content": "x"}] * 2_000)
         before = cold()
         session.erase(list(range(1, 1_001)))
-        assert cold() - before < 100
+        assert cold() - before < 150
         session.erase(list(range(1_001, 2_001, 2)))
         assert cold() - before < 3 * 500

@@ -1,4 +1,4 @@
-"""Encrypted stores whose backend a test opens without keys, too: what is in it, and changed by somebody without them."""
+"""Encrypted stores whose backend a test opens without keys, too: to see what is in it, and to change that."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from palimpsest import Memory
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.stores import MARK, STORES
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Row, Step
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.common import DiskOptions, disk_options
 from palimpsest.stores.encrypted import Encryption
+from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
@@ -75,7 +76,8 @@ class Vault:
 
     def contents(self) -> dict[Slot, Content]:
         """All that is stored and sealed: heads and rows."""
-        return self._with(_contents)
+        found: dict[Slot, Content] = self._with(_contents)
+        return found
 
     def put(self, changes: dict[Slot, Content | None]) -> None:
         """Let this stand where it says, None for nothing."""
@@ -100,11 +102,21 @@ _vaults: dict[str, Vault] = {}
 
 
 def open_vault(url: str, runner: Runner, **options: Any) -> Engine:
-    """Open a vault by its address."""
-    return _vaults[url].engine(runner)
+    """Open a vault by its address, or the engine over a database, `vault:///PATH`."""
+    if url in _vaults:
+        return _vaults[url].engine(runner)
+    checked = disk_options(options)
+    return Engine(SQLiteBackend(url, url.removeprefix("vault://"), runner, checked), checked.clock, checked.large_bytes)
 
 
 STORES.register("vault", open_vault)
+
+
+def key_ids_below(backend: Backend) -> set[str]:
+    """The ids of the keys under which anything is in a backend."""
+    found = _contents(backend).values()
+    values = [one for content in found for one in content if isinstance(one, bytes)]
+    return {id for value in values if (id := key_of(value))}
 
 
 def _contents(backend: Backend) -> dict[Slot, Content]:

@@ -54,8 +54,8 @@ STRETCH = 256
 """Rows that a change of keys seals in one step, so that writers go on."""
 
 BROKEN = b"00000000"
-"""In the place of a row's value that is not authentic, and of the last bytes of one that is, with what is beside it not:
-no checksum of the engine's is ever that."""
+"""In the place of a row's value that is not authentic, and of the end of one that is where what is beside it is not. No
+checksum of the engine's is that."""
 
 
 class SealedBackend(Backend):
@@ -107,7 +107,7 @@ class SealedBackend(Backend):
     # --- heads
 
     def _opened(self, place: Place, stored: PlaceHead, floor: Known | None) -> Known:
-        """The head of a place as it is stored here, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
+        """The head of a place as it is stored, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
         if self.is_clear(place):
             return Known(stored, stored, "", b"", 0)
         before = self._known.get(place)
@@ -202,7 +202,7 @@ class SealedBackend(Backend):
         return opened
 
     def _row(self, place: Place, table: str, row: Cells, heads: Sequence[Known]) -> Cells:
-        """A row of a log; without its value, or with a spoilt one, where it is not authentic: who reads it says what is."""
+        """A row of a log; without its value, or with a spoilt one, where it is not authentic: who reads it tells."""
         opened, mark = self._row_opened(place, table, row)
         if opened is None:
             return (row[0], BROKEN, "", row[3])
@@ -320,35 +320,33 @@ class SealedBackend(Backend):
     # --- a change of keys
 
     async def seal_anew(self, place: Place) -> int:
-        """Bring a head, what it vouches for and what it is kept with, under the key that is written with.
+        """Bring a head, and the rows that it vouches for, under the key that is written with.
 
-        Returns how many values were under another. `place` is where it is kept.
+        Returns how many rows were under another; of a head that has none, whether it was. `place` is where it is kept.
         """
-        changed = await self._head_anew(place)
-        for span in self._known[place].reads if place in self._known else ():
-            for table in self.layout.tables:
-                changed += await self._rows_anew(place, table, span)
-        return changed
+        moved, known = await self._head_anew(place), self._known.get(place)
+        if known is None or not known.reads:
+            return int(moved)
+        return sum([await self._rows_anew(place, table, span) for span in known.reads for table in self.layout.tables])
 
-    async def _head_anew(self, place: Place) -> int:
+    async def _head_anew(self, place: Place) -> bool:
         own, own_tables = self.markings.writing, self.layout.own_tables.get(place.space, ())
         while True:
             floor = self._known.get(place)
             (seen,) = await self.below.look([Ask(place, [_all_of(table) for table in own_tables])])
             if seen.head is None:
-                return 0
+                return False
             known = self._opened(place, seen.head, floor)
             put = [(table, self._anew(place, table, rows)) for table, rows in zip(own_tables, seen.rows, strict=True)]
-            changed = (known.key_id != own) + sum(len(rows) for _, rows in put)
-            if not changed:
-                return 0
+            if known.key_id == own and not any(rows for _, rows in put):
+                return False
             after = self.values.head(place, known._replace(bound=b""), own, known.name)
             stored = after.stored
             step = Step(place, seen.head.hot, stored.hot, stored.cold, known.expires, put=put, destroys=True)
             (refusal,) = await self.below.write([[step]], 0)
             if refusal is None:
                 self._remember(place, after)
-                return changed
+                return True
 
     async def _rows_anew(self, place: Place, table: str, span: Span) -> int:
         """Bring rows of a log under the key that is written with, a stretch at a time; how many were under another.

@@ -18,10 +18,10 @@ class Layout(NamedTuple):
     """What of the engine's layout decides how its places are sealed.
 
     The places of the space `log` have no head: the heads of the space `heads` vouch for their rows, each for the spans
-    of keys of its `own` log, which its hot value tells, and of those that it shares, which its cold value tells. A head knows which rows of the `listed` tables its
-    own log has, of the tables `tables`. `own_tables` are by space those of places whose own heads vouch for all of
-    their rows; in other spaces a row is bound to its place alone. Tables whose names begin with `clear_tables` are in
-    clear. Of spaces that begin with `hidden_names` the names of places are
+    of keys of its `own` log, which its hot value tells, and of those that it shares, which its cold value tells. A head
+    knows which rows of the `listed` tables its own log has, of the tables `tables`. `own_tables` are by space those of
+    places whose own heads vouch for all of their rows; in other spaces a row is bound to its place alone. Tables whose
+    names begin with `clear_tables` are in clear. Of spaces that begin with `hidden_names` the names of places are
     tokens.
     """
 

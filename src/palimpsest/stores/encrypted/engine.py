@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from palimpsest.log.entry import now_us
 from palimpsest.log.head import SessionKey
@@ -58,15 +58,25 @@ class SealedEngine(Engine):
         self.sealed, self.markings = backend, backend.markings
 
     async def seal_anew(self, key: SessionKey) -> int:
-        """Bring a session under the key that is written with; return how many values were under another."""
+        """Bring a session under the key that is written with; return how many of its rows were under another."""
 
         async def seal() -> int:
             known = await self._sessions.find(key)
-            changed = await self.sealed.seal_anew(known.place)
-            changed += await self.sealed.seal_anew(known.tree)
-            return changed + await self.sealed.seal_anew(where_of(key))
+            for place in (known.tree, where_of(key)):
+                await self.sealed.seal_anew(place)
+            return await self.sealed.seal_anew(known.place)
 
-        return await self._run(seal)
+        return await self._run(lambda: self._surely(seal))
+
+    async def _surely(self, seal: Callable[[], Awaitable[int]]) -> int:
+        """Do this, and again where another change of keys has overtaken it."""
+        changed = 0
+        while True:
+            own = self.markings.writing
+            changed += await seal()
+            await self.markings.refresh()
+            if self.markings.writing == own:
+                return changed
 
     async def seal_items_anew(self, tenant: str) -> int:
         """Bring the tenant's items under the key that is written with; return how many were under another."""
@@ -74,11 +84,11 @@ class SealedEngine(Engine):
         async def seal() -> int:
             changed, last = 0, None
             while page := await self.sealed.below.places(tenant, ITEMS, beneath=True, after=last, limit=PAGE):
-                changed += sum([bool(await self.sealed.seal_anew(one.place)) for one in page])
+                changed += sum([await self.sealed.seal_anew(one.place) for one in page])
                 last = page[-1].place
             return changed
 
-        return await self._run(seal)
+        return await self._run(lambda: self._surely(seal))
 
 
 async def sealed_engine(backend: Backend, mark: Item | None, keys: Keys, clock: Callable[[], int]) -> SealedEngine:

@@ -82,7 +82,7 @@ class Values:
         return known._replace(stored=PlaceHead(hot, cold), key_id=key_id, moves=moves, bound=bound, name=name)
 
     def opened(self, place: Place, stored: PlaceHead, before: Known | None) -> Known:
-        """The head that is stored. `before` is one that was: its cold value need not be opened again. Raises Unsealed."""
+        """The head that is stored. Of `before`, which was, a cold value need not be opened again. Raises Unsealed."""
         key_id, _, told = self._opened(place, _where(b"h", place), stored.hot)
         life, moves, bound = told[:8], int.from_bytes(told[8:16]), told[16:24]
         when, end = int.from_bytes(told[24:32]), 34 + int.from_bytes(told[32:34])

@@ -8,6 +8,7 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores import Dump, SessionInfo
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
 from palimpsest.stores.common import branching, expected, info, loading
@@ -96,7 +97,7 @@ class Branching:
             head = loading(key, known.head if known.there is not None else None, dump.head, replace)
             new = _replace(known, log=new_log(), head=Head())
             after, step = new.step(self._sessions.witness.head(key, None, head), ())
-            rows = [entry_row(new.log, entry) for entry in dump.entries]
+            rows = [entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries]
             drop: list[tuple[str, int, int]] = []
             gone: list[tuple[int, int]] = []
             steps = [step]

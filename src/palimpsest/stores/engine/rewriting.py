@@ -102,7 +102,7 @@ class Rewriting:
         return steps, heads
 
     def _moved(self, known: Known, head: Head, how: Rewrite) -> tuple[Known, Step]:
-        """A session after something that it reads was rewritten: whoever has read a text that is another now looks again."""
+        """A session after something that it reads was rewritten: whoever has read what is another now looks again."""
         if head is not known.head:
             return known.step(self._sessions.witness.head(known.key, known.head, head))
         if not how.keeps_texts:
