@@ -63,8 +63,8 @@ class SealedEngine(Engine):
         async def seal() -> int:
             known = await self._sessions.find(key)
             for place in (known.tree, where_of(key)):
-                await self.sealed.seal_anew(place)
-            return await self.sealed.seal_anew(known.place)
+                await self.sealed.anew.seal(place)
+            return await self.sealed.anew.seal(known.place)
 
         return await self._run(lambda: self._surely(seal))
 
@@ -84,7 +84,7 @@ class SealedEngine(Engine):
         async def seal() -> int:
             changed, last = 0, None
             while page := await self.sealed.below.places(tenant, ITEMS, beneath=True, after=last, limit=PAGE):
-                changed += sum([await self.sealed.seal_anew(one.place) for one in page])
+                changed += sum([await self.sealed.anew.seal(one.place) for one in page])
                 last = page[-1].place
             return changed
 
