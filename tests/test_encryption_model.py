@@ -69,10 +69,16 @@ class EncryptedFilesToo(EncryptedToo):
     address = "file://{}/model"
 
 
+class SealedToo(EncryptedToo):
+    """The same over an engine whose backend is sealed."""
+
+    address = "vault://{}/model.db"
+
+
 @pytest.mark.parametrize(
     ("examples", "steps"), [(12, 25), pytest.param(300, 80, marks=pytest.mark.slow)], ids=["short", "long"]
 )
-@pytest.mark.parametrize("machine", [EncryptedToo, EncryptedFilesToo], ids=["sqlite", "file"])
+@pytest.mark.parametrize("machine", [EncryptedToo, EncryptedFilesToo, SealedToo], ids=["sqlite", "file", "engine"])
 def test_an_encrypted_store_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
     """Encrypted or not, both stores answer alike, whichever of two keys is the current one."""
     run_state_machine_as_test(

@@ -21,6 +21,7 @@ KEYS = {"keys": {"a": "01" * 32, "b": "02" * 32}}
 STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "file": ("file://{}/logs", ON_DISK),
     "encrypted file": ("file://{}/logs", ON_DISK | KEYS),
+    "sealed engine": ("vault://{}/a.db", ON_DISK | KEYS),
 }
 
 NAME = "shared"

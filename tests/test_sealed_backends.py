@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from palimpsest.log.entry import now_us
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry, now_us
+from palimpsest.log.head import Head
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import Store
-from palimpsest.stores.backend import Backend
+from palimpsest.stores import Item, Store
+from palimpsest.stores.backend import Ask, Backend, Batch, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted.engine import sealed_engine
+from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
-from palimpsest.testing import BackendConformance, RewritingConformance, StoreConformance, StoreFactory
+from palimpsest.testing import BackendConformance
 from palimpsest.testing.backends import BackendFactory
-from sealed import BOTH
+from sealed import BOTH, KEY
+from vaults import Vault
 
 
 def sealed(below: Backend) -> Backend:
@@ -45,23 +50,91 @@ class TestSealedSQLiteBackend(BackendConformance):
         return lambda: sealed(SQLiteBackend(f"sqlite:///{path}", path, Inline(), options))
 
 
-class TestEngineOverSealedMemory(StoreConformance, RewritingConformance):
-    """The log's contract holds over sealed dictionaries."""
-
-    @pytest.fixture
-    def store(self) -> StoreFactory:
-        return lambda clock: drive(sealed_engine(MemoryBackend(Inline()), None, BOTH, clock))
+# --- what it costs, and what it shows
 
 
-class TestEngineOverSealedSQLite(StoreConformance, RewritingConformance):
-    """The log's contract holds over a sealed file."""
+class Counting(MemoryBackend):
+    """Dictionaries that note each look and each write."""
 
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> StoreFactory:
-        path = str(tmp_path / "a.db")
-        options = DiskOptions(synchronous="NORMAL")
+    def __init__(self) -> None:
+        super().__init__(Inline())
+        self.calls: list[str] = []
 
-        def opened(clock: Callable[[], int]) -> Store:
-            return drive(sealed_engine(SQLiteBackend(f"sqlite:///{path}", path, Inline(), options), None, BOTH, clock))
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        self.calls.append("look")
+        return await super().look(asks)
 
-        return opened
+    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+        self.calls.append("write")
+        return await super().write(batches, at, lasting=lasting)
+
+
+STEADY: dict[str, Callable[[Store], Coroutine[Any, Any, object]]] = {
+    "append": lambda store: store.append(KEY, [Entry(content="more")]),
+    "append of ids": lambda store: store.append(KEY, [Entry(content="more")], check_ids=True),
+    "head": lambda store: store.head(KEY),
+    "read": lambda store: store.read(KEY, counter="c"),
+    "fetch": lambda store: store.fetch(KEY, [1, 2]),
+    "records": lambda store: store.records(KEY),
+    "count": lambda store: store.count(KEY, "c", {1: 1}),
+    "pin": lambda store: store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,))),
+    "erase": lambda store: store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,))),
+    "item": lambda store: store.put_item("default", "notes", "k", b"again"),
+    "lease": lambda store: store.lease("default", "l", "me", 60),
+    "branches": lambda store: store.branches(KEY),
+}
+
+
+@pytest.mark.parametrize("verb", STEADY)
+def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
+    """Of what is there a look stays one look, and a write one write."""
+    calls = []
+    for below in (Counting(), Counting()):
+        store: Store = drive(sealed_engine(below, None, BOTH, now_us)) if calls else Engine(below)
+        drive(store.append(KEY, [Entry(content="hello"), Entry(content="to go")]))
+        drive(store.put_item("default", "notes", "k", b"v"))
+        drive(store.fork(KEY, "branch", drive(store.head(KEY)) or Head(), expect_epoch=0))
+        below.calls.clear()
+        drive(STEADY[verb](store))
+        calls.append(below.calls)
+
+    assert calls[0] == calls[1] != []
+
+
+def test_a_head_that_others_have_deleted_is_made_again() -> None:
+    """What a process remembers of a session that another has removed stands in nobody's way."""
+    below = MemoryBackend(Inline())
+    one, other = (drive(sealed_engine(below, None, BOTH, now_us)) for _ in range(2))
+    drive(one.append(KEY, [Entry(content="first")]))
+    drive(one.put_item("default", "notes", "k", b"first"))
+    drive(other.delete(KEY))
+    drive(other.delete_item("default", "notes", "k"))
+
+    drive(one.append(KEY, [Entry(content="second")]))
+    drive(one.put_item("default", "notes", "k", b"second"))
+
+    for store in (one, other):
+        assert [entry.text for entry in drive(store.read(KEY))] == ["second"]
+        assert (drive(store.get_item("default", "notes", "k")) or Item(key="", value=b"", version=0)).value == b"second"
+
+
+def test_nothing_but_addresses_is_in_clear() -> None:
+    """No id of an entry, key of an item, kind, link or time is in what is stored; tenants, sessions, namespaces are."""
+    vault = Vault.in_memory()
+    with vault.memory(BOTH) as memory:
+        session = memory.session("one")
+        session.add_user_message("hello")
+        session.add_entries([Entry(id="given-by-somebody", kind="context", name="notes.txt", content="text")])
+        session.pin("given-by-somebody")
+        drive(memory.store.put_item("default", "notes", "an item's key", b"value"))
+        assert session.entry("given-by-somebody").text == "text"
+    there = vault.contents()
+    clear = {name for slot in there for name in (*slot.place, slot.table)}
+    fields = [field for content in there.values() for field in content]
+    stored = b"".join(one if isinstance(one, bytes) else str(one).encode() for one in fields)
+
+    names = {"default", "one", "session", "log", "", "entry", "record", "notes", "item/notes"}
+    (hidden,) = clear - names
+    assert len(hidden) == 64  # the item's
+    for word in ("given", "hello", "notes", 'kind"', "context", "value", "item's", "pinned", "tool_call"):
+        assert word.encode() not in stored
