@@ -19,20 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from palimpsest.errors import StoreCorrupt
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen, Step
 from palimpsest.stores.encrypted.anew import Anew
 from palimpsest.stores.encrypted.batches import Layout, Sealing
+from palimpsest.stores.encrypted.heads import Heads
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.rows import Rows
-from palimpsest.stores.encrypted.sealing import Unsealed
 from palimpsest.stores.encrypted.values import Known, Values
 
 T = TypeVar("T")
-
-KEPT = 4096
-"""Heads that are remembered at once."""
 
 
 class SealedBackend(Backend):
@@ -41,10 +37,10 @@ class SealedBackend(Backend):
     def __init__(self, below: Backend, values: Values, markings: Markings, layout: Layout) -> None:
         self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
         self.inline = getattr(below, "inline", False)
-        self.markings, self.values, self.layout = markings, values, layout
+        self.markings = markings
         self.rows = Rows(below.url, values, markings, layout)
-        self.anew = Anew(self)
-        self._known: dict[Place, Known] = {}
+        self._heads = Heads(below.url, self.rows, values)
+        self.anew = Anew(below, self.rows, self._heads, markings)
 
     async def together(self, start: Callable[[], Any], *, reads: bool = False) -> Any:
         return await self.below.together(start, reads=reads)
@@ -61,52 +57,17 @@ class SealedBackend(Backend):
     async def close(self) -> None:
         await self.below.close()
 
-    # --- heads
-
-    def opened(self, place: Place, stored: PlaceHead, floor: Known | None) -> Known:
-        """The head of a place as it is stored, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
-        if self.rows.is_clear(place):
-            return Known(stored, stored, "", b"", 0)
-        before = self._known.get(place)
-        if before is not None and before.stored == stored:
-            known = before
-        else:
-            try:
-                known = self.values.opened(place, stored, before)
-            except Unsealed as fault:
-                raise fault.told(self.url, self.rows.what(place, before)) from None
-            if place.space == self.layout.heads:
-                known = known._replace(reads=self.layout.reads(known.plain, before))
-        if floor is not None and floor.life == known.life and floor.moves > known.moves:
-            told = "is of an earlier time: a later one was there before"
-            raise StoreCorrupt(self.url, f"{self.rows.what(place, known)} {told}")
-        self.remember(place, known)
-        return known
-
-    def known(self, place: Place) -> Known | None:
-        """The newest head that was seen of a place."""
-        return self._known.get(place)
-
-    def remember(self, place: Place, known: Known) -> None:
-        """Let this be the newest head that was seen of a place, unless a later one was."""
-        before = self._known.get(place)
-        if before is not None and before.life == known.life and before.moves > known.moves:
-            return
-        if len(self._known) >= KEPT:
-            self._known.clear()
-        self._known[place] = known
-
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         places = [self.rows.at(ask.place) for ask in asks]
-        floors = [self._known.get(place) for place in places]
+        floors = [self._heads.all.get(place) for place in places]
         seen = await self.below.look([self.rows.asked(ask, place) for ask, place in zip(asks, places, strict=True)])
         heads: list[Known | None] = []
         for ask, place, one, floor in zip(asks, places, seen, floors, strict=True):
             if one.head is None and ask.head:
-                self._known.pop(place, None)  # it is gone
-            heads.append(self.opened(place, one.head, floor) if one.head is not None else None)
+                self._heads.all.pop(place, None)  # it is gone
+            heads.append(self._heads.opened(place, one.head, floor) if one.head is not None else None)
         vouching = [(p, k) for p, k in zip(places, heads, strict=True) if k is not None and k.reads]
         found = []
         for ask, place, one, known in zip(asks, places, seen, heads, strict=True):
@@ -128,7 +89,7 @@ class SealedBackend(Backend):
             ahead: dict[Place, Known | None] = {}
             for i in left:
                 sealing = Sealing(self.rows, self.markings.writing, batches[i], ahead)
-                while not sealing.begin(self._known):
+                while not sealing.begin(self._heads.all):
                     done[i] = await self._unexpected(batches[i], ahead)
                     if done[i] is not None:
                         break
@@ -152,7 +113,7 @@ class SealedBackend(Backend):
 
         Whoever retires a key seals all heads anew after that: so one that is under ours needs no look at the mark.
         """
-        known = [self._known.get(self.rows.at(step.place)) for step in steps if not step.rows_only]
+        known = [self._heads.all.get(self.rows.at(step.place)) for step in steps if not step.rows_only]
         if any(one is not None and one.key_id and one.key_id != self.markings.writing for one in known):
             await self.markings.refresh()
 
@@ -173,8 +134,8 @@ class SealedBackend(Backend):
         for step, head, floor in zip(sealing.batch, refusal, sealing.before, strict=True):
             place = self.rows.at(step.place)
             if head is None and not step.rows_only:
-                self._known.pop(place, None)
-            found.append(self.opened(place, head, floor).plain if head is not None else None)
+                self._heads.all.pop(place, None)
+            found.append(self._heads.opened(place, head, floor).plain if head is not None else None)
         return tuple(found)
 
     async def _done(self, sealing: Sealing) -> None:
@@ -184,9 +145,9 @@ class SealedBackend(Backend):
                 continue
             place = self.rows.at(step.place)
             if after is None:
-                self._known.pop(place, None)
+                self._heads.all.pop(place, None)
                 continue
-            self.remember(place, after)
+            self._heads.remember(place, after)
             if before is None:
                 made.append(place)
         if made:
@@ -201,7 +162,7 @@ class SealedBackend(Backend):
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         behind = self.rows.at(after) if after is not None else None
-        floors = dict(self._known)
+        floors = dict(self._heads.all)
         page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=limit)
         return [self._listed(one, floors) for one in page]
 
@@ -209,12 +170,12 @@ class SealedBackend(Backend):
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         behind = self.rows.at(after) if after is not None else None
-        floors = dict(self._known)
+        floors = dict(self._heads.all)
         page = await self.below.recent(tenant, space, since=since, after=behind, limit=limit)
         return [self._listed(one, floors) for one in page]
 
     def _listed(self, one: Listed, floors: dict[Place, Known]) -> Listed:
-        known = self.opened(one.place, one.head, floors.get(one.place))
+        known = self._heads.opened(one.place, one.head, floors.get(one.place))
         return Listed(self._named_place(one.place, known), known.plain, one.mark)
 
     def _named_place(self, place: Place, known: Known) -> Place:
@@ -224,12 +185,12 @@ class SealedBackend(Backend):
         behind = after._replace(place=self.rows.at(after.place)) if after is not None else None
         page = await self.below.expired(tenant, now, after=behind, limit=limit)
         hidden = [due.place for due in page if self.rows.hides(due.place)]
-        floors = [self._known.get(place) for place in hidden]
+        floors = [self._heads.all.get(place) for place in hidden]
         names: dict[Place, Place] = {}
         seen = await self.below.look([Ask(place) for place in hidden]) if hidden else []
         for place, one, floor in zip(hidden, seen, floors, strict=True):
             if one.head is not None:
-                names[place] = self._named_place(place, self.opened(place, one.head, floor))
+                names[place] = self._named_place(place, self._heads.opened(place, one.head, floor))
         return [due._replace(place=names.get(due.place, due.place)) for due in page]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:

@@ -106,7 +106,7 @@ def _still(store: EncryptedStore | SealedEngine, own: str) -> None:
         raise Conflict("the change of keys", f"was overtaken by another one, to the key {now!r}: all comes under that")
 
 
-async def _sessions(store: EncryptedStore) -> AsyncIterator[SessionKey]:
+async def _sessions(store: EncryptedStore | SealedEngine) -> AsyncIterator[SessionKey]:
     for tenant in await store.tenants():
         async for one in sessions_of(store, tenant):
             yield SessionKey(tenant, one.session)
