@@ -78,7 +78,11 @@ class Named(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of a place: its head, unless `head` is False, and rows."""
+    """What is asked of a place: its head, unless `head` is False, and rows.
+
+    Rows of a place without head are asked for in one look with a head that they belong to: it is what encryption holds
+    them against.
+    """
 
     place: Place
     rows: Sequence[Range | Named] = ()
@@ -101,7 +105,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     neither looked at nor changed. Then the rows of these spans go, both ends included: of a table, or of every table
     whose name begins so where the name ends in `*`. Last, rows are put, each in the place of one of its key. A place
     without head and rows is none. `destroys` says that no byte of what goes is to be left when `scrub` is called, also
-    when this process does not live to call it.
+    when this process does not live to call it. Encryption goes by it, too: a row of a place without head that takes the
+    place of another is put by a step that destroys, in a batch with each head that is read beside it.
     """
 
     place: Place
