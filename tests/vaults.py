@@ -145,7 +145,7 @@ def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
         if slot.table:
             put: list[tuple[str, list[Cells]]] = [(slot.table, [content])] if isinstance(content, Row) else []
             drop = [] if put else [(slot.table, slot.key, slot.key)]
-            step = Step(slot.place, rows_only=True, drop=drop, put=put)  # type: ignore[arg-type]
+            step = Step(slot.place, rows_only=True, drop=drop, put=put)
         else:
             (seen,) = drive(backend.look([Ask(slot.place)]))
             expect = seen.head.hot if seen.head is not None else None

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from palimpsest.log.spans import Span, within
-from palimpsest.stores.backend import Batch, Place, PlaceHead, Row, Step
+from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
 from palimpsest.stores.encrypted.notes import NOTHING, Notes, new_token
 from palimpsest.stores.encrypted.values import LIFE, Known, Values
 
@@ -149,7 +149,7 @@ class Sealing:
         self._ahead[place] = after
         return Step(place, expect, hot, cold, expires, False, step.drop, put, step.destroys)
 
-    def _rows(self, i: int, place: Place, table: str, rows: Sequence[Row]) -> Sequence[Row]:
+    def _rows(self, i: int, place: Place, table: str, rows: Sequence[Cells]) -> Sequence[Cells]:
         seals = self._seals
         if seals.is_clear_table(table) or seals.is_clear(place):
             return rows
