@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from palimpsest import Entry, Memory, Session, StoreCorrupt, WrongKey
+from palimpsest import ConfigError, Entry, Memory, Session, StoreCorrupt, WrongKey
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
+from palimpsest.stores import MARK
 from palimpsest.stores.backend import Place, PlaceHead, Row
 from sealed import FIRST, KEY, play, session_of
 from test_rewriting import WORD, rewritten
@@ -359,6 +360,37 @@ def test_an_item_is_bound_to_its_place() -> None:
         vault.put({key: there[key]})
         with pytest.raises(StoreCorrupt, match="the item notes/k is of an earlier time"):
             drive(memory.store.get_item("default", "notes", "k"))
+
+
+# --- without keys
+
+
+def test_what_is_written_by_somebody_without_keys_is_not_half_read() -> None:
+    """A program that had the store open before it was encrypted writes in clear: reading that names it."""
+    vault = Vault.in_memory()
+    with Memory.open(vault.address) as early:
+        with vault.memory(FIRST) as memory:
+            session_of(memory).add_user_message("sealed")
+        session_of(early, "early").add_user_message("in clear")
+
+    with vault.memory(FIRST) as memory:
+        with pytest.raises(StoreCorrupt, match="the head of session 'early' is not encrypted"):
+            session_of(memory, "early").entries()
+        assert [entry.text for entry in session_of(memory).entries()] == ["sealed"]
+
+
+def test_without_its_mark_a_store_shows_nothing() -> None:
+    """Where what the store says of its encryption was taken away, keys are refused, and without them it is noise."""
+    vault = Vault.in_memory()
+    with vault.memory(FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+    tenant, namespace, name = MARK
+    vault.put({Slot(Place(tenant, namespace, f"item/{namespace}", name)): None})
+
+    with pytest.raises(ConfigError, match="holds what is not encrypted"):
+        vault.memory(FIRST)
+    with Memory.open(vault.address) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
+        session_of(memory).entries()
 
 
 # --- what cannot be noticed, and what it costs

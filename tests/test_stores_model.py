@@ -79,6 +79,7 @@ class TwoStores(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.spared = False
         self.fences: list[Any] = []
+        self.last: dict[tuple[str, str], Any] = {}
         self.model = open_store("memory://", Inline(), clock=self.clock)
         self.file = self.opened()
 
@@ -258,8 +259,10 @@ class TwoStores(RuleBasedStateMachine):
             for store, own in asked
         )
         if got not in [*self.fences, (None, None)]:
-            assert all(all(one > earlier[i] for earlier in self.fences) for i, one in enumerate(got))
+            last = self.last.get((tenant, name), (-1, -1))
+            assert all(one > before for one, before in zip(got, last, strict=True))
             self.fences.append(got)
+            self.last[tenant, name] = got
 
     @rule(seconds=st.sampled_from([0.000001, 4, 11]))
     def wait(self, seconds: float) -> None:
