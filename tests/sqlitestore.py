@@ -14,7 +14,7 @@ def connection(memory: Memory | AsyncMemory) -> sqlite3.Connection:
     """The connection that writes."""
     store = memory.store
     assert isinstance(store, SQLiteStore)
-    return store._database._writer.use().connection
+    return store.backend._database._writer.use().connection
 
 
 def commits(statements: Sequence[str]) -> int:
