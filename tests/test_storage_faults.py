@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
-from palimpsest.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from palimpsest.stores.sqlite.layout import APPLICATION_ID, FIRST
 from processes import filled, integrity, run, stuff, tried
 from sqlitestore import connection
 from writer import SESSION, quarters, turn
@@ -274,8 +274,11 @@ def test_a_newer_store_is_refused_by_its_number(tmp_path: Path, readonly: bool) 
     ("statement", "says"),
     [
         ("DELETE FROM entry WHERE pos = (1 << 32) + 2", "'broken' are missing"),
-        ("UPDATE session SET head = substr(head, 1, 20) WHERE number = 1", "session 'broken'"),
-        ("UPDATE session SET head = x'00ff' WHERE number = 1", "session 'broken'"),
+        ("UPDATE place SET hot = substr(hot, 1, 20) WHERE name = 'broken'", "session 'broken'"),
+        ("UPDATE place SET hot = x'00ff' WHERE name = 'broken'", "session 'broken'"),
+        ("UPDATE cold SET body = substr(body, 1, 20) WHERE place = 1", "session 'broken'"),
+        ("DELETE FROM cold WHERE place = 1", "session 'broken'"),
+        ("DELETE FROM part WHERE number = 1", "'broken' are missing"),
     ],
 )
 def test_a_damaged_session_is_named_and_others_can_be_read(tmp_path: Path, statement: str, says: str) -> None:
@@ -302,7 +305,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     with Memory.open(path) as memory:
         memory.session(SESSION).pin(1)
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE record SET body = x'7b7b'")
+        db.execute("UPDATE record SET value = x'7b7b'")
         db.commit()
 
     with Memory.open(path) as memory:
@@ -318,9 +321,9 @@ def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
     number = (1 << 32 | 5).to_bytes(5)  # as SQLite writes it: seven bits a byte
     spelled = bytes([0x80 | (int.from_bytes(number) >> shift) & 0x7F for shift in (28, 21, 14, 7)] + [5])
     page = path.read_bytes()
-    assert page.count(spelled + b"\x08") >= 1
+    assert page.count(spelled + b"\x06") >= 1
 
-    path.write_bytes(page.replace(spelled + b"\x08", spelled[:-1] + b"\x02\x08"))
+    path.write_bytes(page.replace(spelled + b"\x06", spelled[:-1] + b"\x02\x06"))
 
     with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match="not in its place, but has the number 2"):
         memory.session(SESSION).entries()
@@ -370,14 +373,14 @@ def is_as_written(read: tuple[Any, ...], written: tuple[Any, ...]) -> bool:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE entry SET body = CAST(replace(CAST(body AS TEXT), 'question', 'Question') AS BLOB) WHERE pos & 255 = 1",
-        "UPDATE entry SET body = CAST('{' || substr(body, 3) AS BLOB) WHERE pos = (1 << 32) + 1",
-        "UPDATE entry SET body = CAST(x'ff' || substr(body, 2) AS BLOB) WHERE pos = (1 << 32) + 1",
-        "UPDATE entry SET body = CAST(body || x'ff' AS TEXT) WHERE pos = (1 << 32) + 1",
-        "UPDATE entry SET body = x'' WHERE pos = (1 << 32) + 1",
-        "UPDATE entry SET body = 7 WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET value = CAST(replace(CAST(value AS TEXT), 'stion', 'Stion') AS BLOB) WHERE pos & 255 = 1",
+        "UPDATE entry SET value = CAST('{' || substr(value, 3) AS BLOB) WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET value = CAST(x'ff' || substr(value, 2) AS BLOB) WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET value = CAST(value || x'ff' AS TEXT) WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET value = x'' WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET value = 7 WHERE pos = (1 << 32) + 1",
         "UPDATE entry SET id = zeroblob(16) WHERE pos = (1 << 32) + 1",
-        "UPDATE entry SET id = CAST(x'ff' || substr(id, 2) AS TEXT) WHERE pos = (1 << 32) + 1",
+        "UPDATE entry SET id = CAST(x'ff' AS TEXT) WHERE pos = (1 << 32) + 1",
         "UPDATE entry SET id = 'text' WHERE pos = (1 << 32) + 1",
     ],
 )
@@ -404,7 +407,8 @@ def test_an_entry_that_was_changed_behind_our_back_is_set_aside(tmp_path: Path, 
     [
         "UPDATE entry SET pos = pos + 100 WHERE pos = (1 << 32) + 3",
         "DELETE FROM entry WHERE pos = (1 << 32) + 3",
-        "UPDATE session SET head = CAST(replace(CAST(head AS TEXT), '\"revision\":3', '\"revision\":2') AS BLOB)",
+        "UPDATE place SET hot = CAST(replace(CAST(hot AS TEXT), ',3,', ',2,') AS BLOB) WHERE hot IS NOT NULL",
+        "UPDATE cold SET body = CAST(replace(CAST(body AS TEXT), '\"created\":1', '\"created\":2') AS BLOB)",
     ],
 )
 def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: str) -> None:
@@ -415,32 +419,26 @@ def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: st
         assert db.execute(statement).rowcount
         db.commit()
 
-    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match=r"checksum|missing"):
+    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match=r"checksum|missing|does not know"):
         memory.session(SESSION).context()
 
 
-def test_a_store_of_the_first_version_goes_on(tmp_path: Path) -> None:
-    """A file that was made before branches and checksums is brought to the present version, its log unchanged."""
+@pytest.mark.parametrize("version", range(1, FIRST))
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_store_of_an_earlier_layout_is_refused_by_its_number(tmp_path: Path, version: int, readonly: bool) -> None:
+    """What is not read any more raises StoreCorrupt with its version and the way across, and no byte of it changes."""
     path = tmp_path / "log.db"
-    made = {"id": bytes(16), "body": b'{"content":"from the first version","at":5,"group":1,"turn":1,"rev":1}'}
     with contextlib.closing(sqlite3.connect(path)) as db:
-        for statement in MIGRATIONS[0]:
-            db.execute(statement)
-        db.execute("PRAGMA user_version=1")
+        db.execute("CREATE TABLE session(number INTEGER PRIMARY KEY, tenant TEXT, id TEXT, head TEXT)")
+        db.execute("INSERT INTO session VALUES(1, 'default', 'old', '{}')")
+        db.execute(f"PRAGMA user_version={version}")
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        head = b'{"revision":1,"next_seq":2,"turn":1,"tail":1,"turns":1,"created":5,"updated":5}'
-        db.execute("INSERT INTO session(tenant, id, head) VALUES('default', 'old', ?)", (head,))
-        db.execute("INSERT INTO entry(pos, id, given, body) VALUES((1 << 32) + 1, :id, 1, :body)", made)
         db.commit()
+    before = path.read_bytes()
 
-    with pytest.raises(StoreUnavailable, match="needs migration"):
-        Memory.open(path, readonly=True)
-    with Memory.open(path) as memory:
-        session = memory.session("old")
-        assert [entry.text for entry in session.entries()] == ["from the first version"]
-        session.add(turn("new"))
-        branch = session.fork()
-        session.rewind(1)
-        assert len(branch.entries()) == 7
-        assert len(session.entries()) == 1
-    assert integrity(path) == "ok"
+    with pytest.raises(StoreCorrupt, match=rf"schema version {version}.*Export.*import") as caught:
+        Memory.open(path, readonly=readonly)
+
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["log.db"]

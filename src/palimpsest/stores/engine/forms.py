@@ -191,7 +191,14 @@ def remains(row: Cells) -> tuple[bytes, str]:
     body = value[:-8] if isinstance(value, bytes) else b""  # what is damaged may be of another type, too
     found = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
     id = found[1].decode() if found and int(found[2]) == key & LAST else f"damaged-{key & LAST}"
-    return body, name or id
+    return body, name if name and isinstance(name, str) and not _is_sound(row) else id
+
+
+def _is_sound(row: Cells) -> bool:
+    try:
+        return bool(checked(row[1], row[0]))
+    except DAMAGED:
+        return False
 
 
 # --- records

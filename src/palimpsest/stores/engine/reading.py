@@ -132,10 +132,13 @@ class Reading:
         found: list[Entry] = []
         apart: list[tuple[int, Cells, bytes]] = []
         for row in rows:
-            key, value, _, _ = row
+            key, value, id, _ = row
             try:
                 body = checked(value, key)
-                found.append(entry_of(body, counts.get(key)))
+                entry = entry_of(body, counts.get(key))
+                if id and entry.id != id:
+                    raise ValueError(CHANGED)
+                found.append(entry)
                 if body[:8] == MARK:
                     apart.append((len(found) - 1, row, body))
             except DAMAGED as fault:
@@ -158,7 +161,7 @@ class Reading:
         found = []
         for row in rows:
             try:
-                found.append(entry_of(checked(row[1], row[0])))
+                found.append(_read(row))
             except DAMAGED as fault:
                 found.append(await self.aside(known, row, fault))
         return found
@@ -283,9 +286,17 @@ def _is_living(row: Cells) -> bool:
 def _sound(row: Cells) -> Entry | None:
     """The entry of a row, without what is kept apart, where that can be read."""
     try:
-        return entry_of(checked(row[1], row[0]))
+        return _read(row)
     except DAMAGED:
         return None
+
+
+def _read(row: Cells) -> Entry:
+    """The same. Raises one of `DAMAGED`, also where it is found by the id of another."""
+    entry = entry_of(checked(row[1], row[0]))
+    if row[2] and entry.id != row[2]:
+        raise ValueError(CHANGED)
+    return entry
 
 
 def _content(contents: Mapping[str, bytes], digest: str) -> bytes:

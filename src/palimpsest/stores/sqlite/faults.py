@@ -10,6 +10,12 @@ FAULTS = (sqlite3.Error, OSError, UnicodeDecodeError)
 """What the driver and the system raise."""
 
 
+class Damaged(sqlite3.DatabaseError):
+    """Something is not there that always is."""
+
+    sqlite_errorname = "SQLITE_CORRUPT"
+
+
 class Translated:
     """Turns the driver's errors into ours: one place, the cause kept."""
 

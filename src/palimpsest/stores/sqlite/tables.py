@@ -22,6 +22,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
+from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 from palimpsest.stores.sqlite.numbers import KNOWN, LOW, Numbers, table_of
 from palimpsest.stores.sqlite.scrubbing import note
@@ -81,8 +82,10 @@ class Tables:
 
     def begin(self) -> None:
         """Look whether what is remembered still holds."""
-        (generation,) = self._db.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
-        self.numbers = self._known.of(generation)
+        row = self._db.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
+        if row is None:
+            raise Damaged("it has no generation")
+        self.numbers = self._known.of(row[0])
 
     # --- reading
 
