@@ -7,8 +7,8 @@ r"""The lines of a home's log: how batches are written, checked and read. Pure.
 A row is `[key, value, tail, id, expires]`, without what is empty behind its value. A value that is JSON stands there as
 it is, with what follows it as its tail; text is a string; other bytes are a string in base64, with `true` as their
 tail. `sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of all that is said beside JSON with a tail
-of eight characters or more, which is the checksum of whoever gave it: where nothing else was changed the line is read,
-and he finds out.
+of eight characters or more, which is the checksum of whoever gave it, and beside base64, in which whoever seals, or
+knows a digest, has one, too: where nothing else was changed the line is read, and he finds out.
 `spoiled` says that the log holds what was replaced or dropped (1), or what was destroyed (2), in this line or before.
 """
 
@@ -256,5 +256,5 @@ def _rows(put: dict[str, list[msgspec.Raw]]) -> list[tuple[str, list[object]]]:
 
 def _unchecked(given: _Row | _Value) -> str:
     """The text of a value that has no checksum of its own."""
-    checked = isinstance(given.tail, str) and len(given.tail) >= CHECKSUM
+    checked = given.tail is True or (isinstance(given.tail, str) and len(given.tail) >= CHECKSUM)
     return "" if checked else f"{bytes(given.value).decode()}{given.tail}"
