@@ -13,6 +13,7 @@ from typing import Any
 
 from palimpsest import ForkedProcess, Memory
 from palimpsest.stores import forking
+from sqlitestore import Held
 
 KEYS = {"k": bytes(range(32))}
 SESSION = "s"
@@ -138,22 +139,13 @@ def beside(address: str, encrypted: str) -> None:
 def stuck(address: str, encrypted: str) -> None:
     """Fork while a thread is in the middle of a transaction that does not end: what the child is told by opening."""
     forking.PATIENCE = 0.1
-    inside, let = threading.Event(), threading.Event()
-    holding = False
-
-    def clock() -> int:
-        if holding:
-            inside.set()
-            let.wait()
-        return 1_800_000_000_000_000
-
-    memory = Memory.open(address, synchronous="NORMAL", clock=clock)
+    memory = opened(address, encrypted)
     session = memory.session(SESSION)
     session.add_user_message("before")
-    holding = True
+    held = Held(memory)
     thread = threading.Thread(target=session.add_user_message, args=("held",))
     thread.start()
-    inside.wait()
+    held.inside.wait()
 
     def work() -> None:
         try:
@@ -164,8 +156,7 @@ def stuck(address: str, encrypted: str) -> None:
             say(len(other.session(SESSION).entries()))
 
     say(ended(child(work)))
-    holding = False
-    let.set()
+    held.let.set()
     thread.join()
     session.add_user_message("after")
     memory.close()

@@ -22,7 +22,6 @@ from palimpsest.stores.encrypted.store import EncryptedStore
 from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.rewriting import Rewritable
-from palimpsest.stores.sqlite.rows import checksum
 from talks import as_it_is
 from writer import quarters
 
@@ -155,12 +154,10 @@ def session_of(memory: Memory, name: str = KEY.session) -> Session:
 
 
 def rewrite_rows(path: Path, change: Callable[[dict[int, tuple[Any, bytes]]], dict[int, tuple[Any, bytes]]]) -> None:
-    """Let somebody who can write to the file, and make checksums, change rows of entries: place to id and body."""
+    """Let somebody who can write to the file change rows of entries: from pos to id and value."""
     db = sqlite3.connect(path)
     with db:
-        rows = {pos: (id, body) for pos, id, body in db.execute("SELECT pos, id, body FROM entry")}
-        for pos, (id, body) in change(rows).items():
-            db.execute(
-                "UPDATE entry SET id = ?, body = ?, sum = ? WHERE pos = ?", (id, body, checksum(body, pos, id), pos)
-            )
+        rows = {pos: (id, value) for pos, id, value in db.execute("SELECT pos, id, value FROM entry")}
+        for pos, (id, value) in change(rows).items():
+            db.execute("UPDATE entry SET id = ?, value = ? WHERE pos = ?", (id, value, pos))
     db.close()

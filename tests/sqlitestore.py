@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 
 from palimpsest import AsyncMemory, Memory
+from palimpsest.stores.sqlite.backend import SQLiteBackend
+from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.store import SQLiteStore
+from palimpsest.stores.sqlite.tables import Tables
+
+
+def database(memory: Memory | AsyncMemory) -> Database[Tables]:
+    """Its file."""
+    store = memory.store
+    assert isinstance(store, SQLiteStore)
+    assert isinstance(store.backend, SQLiteBackend)
+    return store.backend._database
 
 
 def connection(memory: Memory | AsyncMemory) -> sqlite3.Connection:
     """The connection that writes."""
-    store = memory.store
-    assert isinstance(store, SQLiteStore)
-    return store.backend._database._writer.use().connection
+    return database(memory)._writer.use().connection
 
 
 def commits(statements: Sequence[str]) -> int:
     """How many transactions among the statements wrote and were committed. Those that read do not count."""
     ends = [statement for statement in statements if statement in {"BEGIN IMMEDIATE", "BEGIN", "COMMIT", "ROLLBACK"}]
     return sum(pair == ("BEGIN IMMEDIATE", "COMMIT") for pair in pairwise(ends))
+
+
+class Held:
+    """The next transaction of a memory that writes stops at its commit until it is `let` go on."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.inside, self.let = threading.Event(), threading.Event()
+        connection(memory).set_trace_callback(self._stop)
+
+    def _stop(self, statement: str) -> None:
+        if statement == "COMMIT" and not self.let.is_set():
+            self.inside.set()
+            self.let.wait()

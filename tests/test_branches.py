@@ -424,7 +424,10 @@ def test_the_asynchronous_session_has_them_too() -> None:
 
 
 def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
-    """In SQLite a branch is a few rows and no copy of any entry, even a branch of a branch."""
+    """In SQLite a branch is a few rows and no copy of any entry, even a branch of a branch.
+
+    Those are two places with their heads, which are made and set, one for its whole tree, and who reads which log.
+    """
     rows = {}
     for size in (10, 2_000):
         with Memory.open(tmp_path / f"{size}.db") as memory:
@@ -437,4 +440,4 @@ def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
             assert len(branch.entries()) == size
             assert database.execute("PRAGMA page_count").fetchone()[0] - pages <= 2
 
-    assert rows[10] == rows[2_000] <= 8
+    assert rows[10] == rows[2_000] <= 20

@@ -227,7 +227,7 @@ def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[s
         assert commits(statements) == 0
         assert memory.session(SESSION).entries() == []
 
-    inserting = [statement for statement in statements if statement.startswith("INSERT INTO entry(pos, id")]
+    inserting = [statement for statement in statements if statement.startswith("INSERT INTO entry(pos, ")]
     assert len(inserting) == 30
     assert {entry.revision for entry in session.entries()} == {1}
 

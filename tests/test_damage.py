@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import sqlite3
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ import pytest
 
 from commands import read, run
 from palimpsest import Memory, Query, Session
-from palimpsest.stores.engine.forms import stamped
+from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.file.lines import seal
-from palimpsest.stores.sqlite.rows import checksum
 from sealed import FIRST
 from writer import quarters, turn
 
@@ -25,50 +25,45 @@ SEQ = 9
 """The entry that is damaged: the answer to a question, or one of a turn of six entries."""
 
 
-Tampering = Callable[[int, dict[str, Any]], dict[str, Any] | None]
+Tampering = Callable[[int, bytes], bytes | None]
 """From the seq of an entry and what is stored of it to what comes in its place (None: it stays)."""
 
 
-def tamper(folder: Path, how: Tampering, session: str = "") -> None:
-    """Let somebody without a key change entries where they are stored, with their checksums.
+def tamper(folder: Path, how: Tampering, session: str = "", *, mended: bool = True) -> None:
+    """Change entries where they are stored, in all branches; in files of homes whose names begin so.
 
-    In files in all branches, or in the log of this session alone.
+    There the checksums of lines are `mended`, as by somebody without a key who means it.
     """
     for path in folder.glob("*.db"):
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            for pos, id, body in db.execute("SELECT pos, id, body FROM entry").fetchall():
-                now = how(pos & 0xFFFFFFFF, json.loads(body))
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            for pos, value in db.execute("SELECT pos, value FROM entry").fetchall():
+                now = how(pos & LAST, value)
                 if now is not None:
-                    raw = json.dumps(now, separators=(",", ":")).encode()
-                    db.execute("UPDATE entry SET body = ?, sum = ? WHERE pos = ?", (raw, checksum(raw, pos, id), pos))
-            db.commit()
+                    db.execute("UPDATE entry SET value = ? WHERE pos = ?", (now, pos))
     for log in folder.rglob(f"{session}*.jsonl"):
-        changed_lines(log, how, mended=True)
+        lines = log.read_bytes().splitlines(keepends=True)
+        log.write_bytes(b"".join(changed_line(line, how, mended=mended) for line in lines))
 
 
-def changed_lines(log: Path, how: Tampering, *, mended: bool) -> None:
-    """Change entries where they stand in a log, with the checksums that are beside them where they are `mended`."""
-    lines = log.read_bytes().splitlines(keepends=True)
-    for at, line in enumerate(lines):
-        raw = line
-        for step in json.loads(line).get("steps", ()):
-            for key, stored, tail, *_ in step.get("put", {}).get("entry", ()):
-                now = how(stored["seq"], stored)
-                if now is not None:
-                    before, after = (
-                        json.dumps(one, separators=(",", ":"), ensure_ascii=False) for one in (stored, now)
-                    )
-                    mark = stamped(after.encode(), key)[-8:].decode() if mended else tail
-                    assert f'{before},"{tail}"'.encode() in raw, "an entry is written as it is read"
-                    raw = raw.replace(f'{before},"{tail}"'.encode(), f'{after},"{mark}"'.encode())
-        lines[at] = seal(raw[: raw.rindex(b',"sum":"')]) if mended and raw != line else raw
-    log.write_bytes(b"".join(lines))
+def changed_line(line: bytes, how: Tampering, *, mended: bool) -> bytes:
+    """A line of a log with other entries: values are text where they are sealed, else JSON with a checksum behind."""
+    raw = line
+    for step in json.loads(line).get("steps", ()):
+        for key, stored, tail, *_ in step.get("put", {}).get("entry", ()):
+            plain = json.dumps(stored, separators=(",", ":"), ensure_ascii=False).encode()
+            value = b64decode(stored) if tail is True else plain + tail.encode()
+            now = how(key & LAST, value)
+            if now is not None:
+                assert plain in raw, "an entry is written as it is read"
+                raw = raw.replace(plain, b'"%b"' % b64encode(now) if tail is True else now[:-8])
+    return seal(raw[: raw.rindex(b',"sum":"')]) if mended and raw != line else raw
 
 
-def reversed_text(stored: dict[str, Any]) -> dict[str, Any]:
-    """The entry with another ciphertext of the same length."""
-    head, _, text = stored["content"].rpartition(":")
-    return stored | {"content": f"{head}:{text[::-1]}"}
+def spoilt(value: bytes) -> bytes:
+    """A stored entry with something changed: of one that is sealed, the end of its ciphertext."""
+    if value.startswith(b"{"):
+        return value.replace(b'"turn":', b'"turn":7', 1)
+    return value[:-16] + value[:-17:-1]
 
 
 class World:
@@ -89,23 +84,8 @@ class World:
             self.texts = [entry.text for entry in session.entries()]
 
     def damage(self, *seqs: int) -> list[int]:
-        """Flip bits of entries where they are stored, in all branches; return which cannot be read by that.
-
-        Who tampers with an entry mends the checksums.
-        """
-        if self.tampers:
-            tamper(self.folder, lambda seq, stored: reversed_text(stored) if seq in seqs else None)
-            return [*seqs]
-        if self.kind == "sqlite":
-            with contextlib.closing(sqlite3.connect(f"{self.folder}/a.db")) as db:
-                for seq in seqs:
-                    db.execute(
-                        "UPDATE entry SET body = CAST(substr(body, 3) || 'x' AS BLOB) WHERE pos & 255 = ?", (seq,)
-                    )
-                db.commit()
-            return [*seqs]
-        for log in self.folder.rglob("*.jsonl"):
-            changed_lines(log, lambda seq, stored: stored | {"turn": 10_000} if seq in seqs else None, mended=False)
+        """Change entries where they are stored, in all branches; return which cannot be read by that."""
+        tamper(self.folder, lambda seq, value: spoilt(value) if seq in seqs else None, mended=self.tampers)
         return [*seqs]
 
     @contextlib.contextmanager

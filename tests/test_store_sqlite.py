@@ -17,6 +17,7 @@ import pytest
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.stores.sqlite.db import LOOK
 from processes import PATIENCE
+from sqlitestore import Held, database
 
 TEXT = "a text"
 
@@ -71,7 +72,7 @@ class Waiting(threading.Thread):
         super().__init__()
         self._memory = memory
         self.start()
-        begun(memory.store._database.turn.locked)
+        begun(database(memory).turn.locked)
 
     def run(self) -> None:
         self._memory.session("s").add_user_message("waited")
@@ -104,7 +105,7 @@ def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Ho
         async with AsyncMemory.open(path, busy_seconds=PATIENCE) as own:
             session = own.session("s", max_tokens=1_000)
             writer = asyncio.create_task(session.add_user_message("waited"))
-            await asyncio.to_thread(begun, own.store._database.turn.locked)
+            await asyncio.to_thread(begun, database(own).turn.locked)
 
             assert [entry.text for entry in await session.entries()] == [TEXT]
             assert (await session.context()).tokens > 0
@@ -118,26 +119,17 @@ def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Ho
 
 def test_no_reader_waits_for_a_writer_that_writes(path: Path) -> None:
     """While a transaction is being written, in this process, others read what was there before it."""
-    inside, let = threading.Event(), threading.Event()
-    holding = False
-
-    def clock() -> int:
-        if holding and threading.current_thread() is not threading.main_thread():
-            inside.set()
-            assert let.wait(PATIENCE)
-        return time.time_ns() // 1000
-
-    with Memory.open(path, clock=clock) as memory:
+    with Memory.open(path) as memory:
         session = memory.session("s")
         session.add_user_message(TEXT)
-        holding = True
+        held = Held(memory)
         writer = threading.Thread(target=session.add_user_message, args=("written",))
         writer.start()
-        assert inside.wait(PATIENCE)
+        assert held.inside.wait(PATIENCE)
 
         assert [entry.text for entry in session.entries()] == [TEXT]
 
-        let.set()
+        held.let.set()
         writer.join()
         assert [entry.text for entry in session.entries()] == [TEXT, "written"]
 
@@ -176,7 +168,7 @@ def test_a_signal_that_raises_while_one_waits_leaves_nothing_behind(
     assert main is not None
 
     def shoot() -> None:
-        begun(memory.store._database.turn.locked)
+        begun(database(memory).turn.locked)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     gun = threading.Thread(target=shoot)

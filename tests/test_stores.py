@@ -115,5 +115,9 @@ def test_a_rule_that_is_broken_fails_its_test(tmp_path: Path) -> None:
 
 def forgetful(store):
     """The store, whose items are never found."""
-    store._get_item = lambda *_: None
+
+    async def nothing(*_):
+        return None
+
+    store.get_item = nothing
     return store
