@@ -3,220 +3,292 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 
 import pytest
 
 import interrupts
-from palimpsest import Conflict, InvalidEntry
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.runner import Inline, drive
+from palimpsest import Conflict, StoreUnavailable
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.runtime.threads import unbroken
-from palimpsest.stores import Appended
-from palimpsest.stores.group_commit import GROUP, Append, AppendRefused, GroupCommit
+from palimpsest.stores.backend import Batch, Refusal
+from palimpsest.stores.engine.appends import GROUP, Append, Appends
+from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.memory import MemoryBackend
 
-KEY = SessionKey("t", "s")
+KEY, OTHER = SessionKey("t", "s"), SessionKey("t", "other")
 
-Failure = Callable[[Sequence[Append]], BaseException | None]
+Failure = Callable[[Sequence[str]], BaseException | None]
 
 
-class Writer:
-    """Stores nothing, remembers what it committed, and fails as it is told, before its commit or right after it."""
+class Writer(MemoryBackend):
+    """Gathers, as stores do in which each write waits for a disk, remembers which texts it wrote together, and fails
+    as it is told, before it has written anything or right after it."""
 
-    def __init__(self, *before: Failure, after: Sequence[BaseException] = ()) -> None:
-        self.commits: list[list[Append]] = []
+    gathers = True
+
+    def __init__(self, *before: Failure, after: Sequence[BaseException] = (), runner: Runner | None = None) -> None:
+        super().__init__(runner or Inline())
+        self.commits: list[list[str]] = []
         self._before, self._after = list(before), list(after)
 
-    def __call__(self, claim: Callable[[], Sequence[Append]], settle: Callable[[], object], since: float) -> None:
-        batch = list(claim())
-        fault = self._before.pop(0)(batch) if self._before else None
+    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+        fault = self._before.pop(0)(written(batches)) if self._before else None
         if fault is not None:
             raise fault
-        for append in batch:
-            append.result = Appended(Head(), (), len(append.entries))
-        unbroken(partial(self.commits.append, batch), settle)
+        done = await super().write(batches, at, lasting=lasting)
+        self.commits.append(written([batch for batch, refusal in zip(batches, done, strict=True) if refusal is None]))
         if self._after:
             raise self._after.pop(0)
+        return done
 
 
-def new() -> Append:
-    return Append(KEY, (), check_ids=False, expect=None)
+def written(batches: Sequence[Batch]) -> list[str]:
+    """The texts of the entries that are put."""
+    steps = [step for batch in batches for step in batch]
+    rows = [row for step in steps for table, rows in step.put for row in rows if table == "entry"]
+    return [json.loads(row[1][:-8])["content"] for row in rows]
 
 
-def waiting(commits: GroupCommit, count: int) -> list[Append]:
-    """Appends that have been handed in and not been committed yet."""
-    appends = [new() for _ in range(count)]
-    commits._waiting.extend(appends)
+_numbers = count()
+
+
+def new(key: SessionKey = KEY, expect: int | None = None) -> Append:
+    """An append of an entry whose text is like no other's."""
+    return Append(key, [Entry(content=f"text {next(_numbers)}")], check_ids=False, expect=expect)
+
+
+def text_of(append: Append) -> str:
+    return append.entries[0].text
+
+
+def texts(appends: Sequence[Append]) -> list[str]:
+    return [text_of(append) for append in appends]
+
+
+def queue_before(writer: Writer) -> Appends:
+    return Engine(writer)._appends
+
+
+def stored(writer: Writer, key: SessionKey = KEY) -> list[str]:
+    """The texts of a session, as somebody finds them who knows nothing of who wrote them."""
+    return [entry.text for entry in drive(Engine(writer).read(key))]
+
+
+def waiting(commits: Appends, count: int, key: SessionKey = KEY) -> list[Append]:
+    """Appends that have been handed in and not been written yet."""
+    appends = [new(key) for _ in range(count)]
+    commits._queue.waiting.extend(appends)
     return appends
 
 
-def interrupted(_: Sequence[Append]) -> BaseException:
+def lead(commits: Appends, append: Append) -> object:
+    """Have one that waits take its turn."""
+    return drive(commits._written(commits._queue, append))
+
+
+def interrupted(_: Sequence[str]) -> BaseException:
     return KeyboardInterrupt()
 
 
-def test_what_waits_is_written_together_up_to_a_limit() -> None:
-    """One commit takes all that wait, in their order, but never more than the limit."""
-    writer = Writer()
-    commits = GroupCommit(allocate_lock(), writer)
-    before = waiting(commits, GROUP + 3)
+def refused(_: Sequence[str]) -> BaseException:
+    return StoreUnavailable("a store", "no")
 
-    commits.run_now(new())
+
+def test_what_waits_is_written_together_up_to_a_limit() -> None:
+    """One write takes all that wait, in their order, but never more than the limit."""
+    writer = Writer()
+    commits = queue_before(writer)
+    before = waiting(commits, GROUP + 3)
+    own = new()
+
+    drive(commits.run(own))
 
     assert [len(batch) for batch in writer.commits] == [GROUP, 4]
-    assert [append for batch in writer.commits for append in batch][: GROUP + 3] == before
-    assert not commits._waiting
+    assert [text for batch in writer.commits for text in batch] == texts([*before, own]) == stored(writer)
+    assert not commits._queue.waiting
+
+
+def test_sessions_that_meet_are_written_together() -> None:
+    """One write takes appends of several sessions, and each stays in the order of its own."""
+    writer = Writer()
+    commits = queue_before(writer)
+    mine, others = waiting(commits, 2), waiting(commits, 2, OTHER)
+    own = new()
+
+    drive(commits.run(own))
+
+    assert [sorted(batch) for batch in writer.commits] == [sorted(texts([*mine, *others, own]))]
+    assert stored(writer) == texts([*mine, own])
+    assert stored(writer, OTHER) == texts(others)
 
 
 def test_what_cannot_be_stored_fails_alone() -> None:
-    """An append that is refused is told so; those that were in its transaction are written without it."""
-    fault = InvalidEntry("here", "no")
-    writer = Writer(lambda batch: AppendRefused(batch[1], fault))
-    commits = GroupCommit(allocate_lock(), writer)
-    good, bad, other = waiting(commits, 3)
-
-    commits.run_now(new())
-
-    assert (bad.error, bad.settled) == (fault, [True])
-    assert [(append.error, append.settled) for append in (good, other)] == [(None, [True])] * 2
-    assert [len(batch) for batch in writer.commits] == [3]
-
-
-def test_a_transaction_that_fails_is_tried_with_ones_own_append_alone() -> None:
-    """Where a group fails and nobody knows by whom, its leader writes its own; the others are written by the next."""
-    writer = Writer(lambda batch: Conflict("store", "no"))
-    commits = GroupCommit(allocate_lock(), writer)
+    """An append that is refused is told so; those that wait beside it are written without it."""
+    writer = Writer()
+    commits = queue_before(writer)
+    (good,) = waiting(commits, 1)
+    bad = new(expect=7)
+    commits._queue.waiting.append(bad)
     (other,) = waiting(commits, 1)
     own = new()
 
-    commits.run_now(own)
-    assert writer.commits == [[own]]
-    assert not other.settled
-    commits._commit(other)
+    drive(commits.run(own))
 
-    assert writer.commits == [[own], [other]]
+    assert isinstance(bad.error, Conflict)
+    assert bad.done
+    assert [(append.error, append.done) for append in (good, other)] == [(None, True)] * 2
+    assert writer.commits == [texts([good, other, own])]
+
+
+def test_a_write_that_fails_is_tried_with_ones_own_append_alone() -> None:
+    """Where a group fails and nobody knows by whom, its leader writes its own; the others are written by the next."""
+    writer = Writer(refused)
+    commits = queue_before(writer)
+    (other,) = waiting(commits, 1)
+    own = new()
+
+    drive(commits.run(own))
+    assert writer.commits == [texts([own])]
+    assert not other.done
+    lead(commits, other)
+
+    assert writer.commits == [texts([own]), texts([other])]
 
 
 def test_who_fails_alone_is_told_and_leaves_the_queue() -> None:
-    """An append whose own transaction fails raises what that raised, and nobody writes it later."""
-    writer = Writer(lambda batch: Conflict("store", "no"), lambda batch: Conflict("store", "again"))
-    commits = GroupCommit(allocate_lock(), writer)
+    """An append whose own write fails raises what that raised, and nobody writes it later."""
+    writer = Writer(refused, lambda batch: StoreUnavailable("a store", "again"))
+    commits = queue_before(writer)
     (other,) = waiting(commits, 1)
 
-    with pytest.raises(Conflict, match="again"):
-        commits.run_now(new())
-    commits._commit(other)
+    with pytest.raises(StoreUnavailable, match="again"):
+        drive(commits.run(new()))
+    lead(commits, other)
 
-    assert writer.commits == [[other]]
+    assert writer.commits == [texts([other])]
 
 
 def test_an_interrupt_is_nobody_elses_failure() -> None:
-    """Ctrl-C in the thread that commits takes its own append back; the others are written by the next, once."""
+    """Ctrl-C in the thread that writes takes its own append back; the others are written by the next, once."""
     writer = Writer(interrupted)
-    commits = GroupCommit(allocate_lock(), writer)
+    commits = queue_before(writer)
     others = waiting(commits, 2)
 
     with pytest.raises(KeyboardInterrupt):
-        commits.run_now(new())
-    assert not any(other.settled for other in others)
+        drive(commits.run(new()))
+    assert not any(other.done for other in others)
     last = new()
-    commits.run_now(last)
+    drive(commits.run(last))
 
-    assert writer.commits == [[*others, last]]
+    assert [sorted(batch) for batch in writer.commits] == [sorted(texts([*others, last]))]
 
 
-def test_what_was_committed_counts_although_an_interrupt_came_right_after() -> None:
-    """Once a commit has returned its appends are settled: whatever is raised then, nobody writes them again."""
-    writer = Writer(after=[KeyboardInterrupt()])
-    commits = GroupCommit(allocate_lock(), writer)
-    others = waiting(commits, 2)
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), StoreUnavailable("a store", "who knows", written=None)])
+def test_what_was_written_counts_although_its_answer_was_lost(raised: BaseException) -> None:
+    """Whatever is raised once it is written: the next finds it there, and nobody writes it again."""
+    writer = Writer(after=[raised])
+    commits = queue_before(writer)
+    others, own, last = waiting(commits, 2), new(), new()
 
-    with pytest.raises(KeyboardInterrupt):
-        commits.run_now(new())
-    commits.run_now(new())
+    if isinstance(raised, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            drive(commits.run(own))
+    else:
+        drive(commits.run(own))
+    drive(commits.run(last))
 
-    assert all(other.settled for other in others)
-    assert [len(batch) for batch in writer.commits] == [3, 1]
+    assert all(other.done and other.result is not None for other in others)
+    assert [entry.text for other in others if other.result for entry in other.result.entries] == texts(others)
+    assert writer.commits == [texts([*others, own]), texts([last])]
 
 
 def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
     """Interrupted while another thread has the turn, an append that is not claimed yet is never written."""
-    turn = allocate_lock()
-    writer = Writer()
-    commits = GroupCommit(turn, writer)
-    own = new()
 
     class Interrupting(Inline):
-        async def run(self, function: Callable[..., object], *arguments: object) -> object:
+        async def whole(self, *_: object, **__: object) -> object:  # type: ignore[override]
             raise KeyboardInterrupt
 
+    writer = Writer(runner=Interrupting())
+    writer.inline = False
+    commits = queue_before(writer)
+    own = new()
+
     with pytest.raises(KeyboardInterrupt):
-        drive(commits.run(own, Interrupting()))
-    commits.run_now(new())
+        drive(commits.run(own))
+    (last,) = waiting(commits, 1)
+    lead(commits, last)
 
     assert own.withdrawn
-    assert all(own not in batch for batch in writer.commits)
+    assert writer.commits == [texts([last])]
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool, known: bool) -> None:
     """At whatever moment the caller is interrupted, its append is written by then, or never."""
 
-    def hand_in(commits: GroupCommit, append: Append) -> object:
-        return drive(commits.run(append, Inline())) if asynchronous else commits.run_now(append)
-
-    def commits_and_writer() -> tuple[GroupCommit, Writer]:
+    def begun() -> tuple[Appends, Writer, list[str]]:
         writer = Writer()
-        return GroupCommit(allocate_lock(), writer), writer
+        writer.inline = not asynchronous
+        commits = queue_before(writer)
+        if known:
+            drive(commits.run(new()))
+        return commits, writer, stored(writer)
 
-    first = commits_and_writer()[0]
-    for at in range(interrupts.points(lambda: hand_in(first, new()))):
-        commits, writer = commits_and_writer()
+    first = begun()[0]
+    for at in range(interrupts.points(lambda: drive(first.run(new())))):
+        commits, writer, before = begun()
         own, other = new(), new()
 
-        interrupts.interrupted(partial(hand_in, commits, own), at)
+        interrupts.interrupted(partial(lambda commits, own: drive(commits.run(own)), commits, own), at)
 
-        then = [*writer.commits]
-        hand_in(commits, other)
-        assert writer.commits == [*then, [other]], f"interrupted at {at}"
-        assert then in ([], [[own]])
-        assert not commits._waiting
+        then = stored(writer)
+        drive(commits.run(other))
+        assert stored(writer) == [*then, text_of(other)], f"interrupted at {at}"
+        assert then in (before, [*before, text_of(own)])
+        assert not commits._queue.waiting
 
 
 def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
     """However many interrupted callers have left an append behind, the next one is written, and theirs are not."""
     writer = Writer(*[interrupted] * (GROUP + 5))
-    commits = GroupCommit(allocate_lock(), writer)
+    commits = queue_before(writer)
     for _ in range(GROUP + 5):
         with pytest.raises(KeyboardInterrupt):
-            commits.run_now(new())
+            drive(commits.run(new()))
     own = new()
 
-    commits.run_now(own)
+    drive(commits.run(own))
 
-    assert writer.commits == [[own]]
-    assert not commits._waiting
+    assert writer.commits == [texts([own])]
+    assert not commits._queue.waiting
 
 
-def test_who_is_cancelled_while_a_commit_is_under_way_hears_its_outcome() -> None:
+def test_who_is_cancelled_while_a_write_is_under_way_hears_its_outcome() -> None:
     """A cancelled task returns when it is decided whether its append was written, and it was or never will be."""
 
     async def main() -> None:
         runner, loop = Threaded(), asyncio.get_running_loop()
         gate, begun = allocate_lock(), asyncio.Event()
 
-        def stop(_: Sequence[Append]) -> None:
+        def stop(_: Sequence[str]) -> None:
             loop.call_soon_threadsafe(begun.set)
             gate.acquire()
 
-        writer = Writer(stop)
-        commits = GroupCommit(allocate_lock(), writer)
+        writer = Writer(stop, runner=runner)
+        commits = queue_before(writer)
         gate.acquire()
         both = new(), new()
-        tasks = [asyncio.create_task(commits.run(append, runner)) for append in both]
+        tasks = [asyncio.create_task(commits.run(append)) for append in both]
         await begun.wait()
 
         for task in tasks:
@@ -226,7 +298,7 @@ def test_who_is_cancelled_while_a_commit_is_under_way_hears_its_outcome() -> Non
         await runner.close()
 
         assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-        assert all(bool(append.settled) != append.withdrawn for append in both)
-        assert [append for batch in writer.commits for append in batch] == [one for one in both if one.settled]
+        assert all(append.done != append.withdrawn for append in both)
+        assert [text for batch in writer.commits for text in batch] == texts([one for one in both if one.done])
 
     asyncio.run(main())
