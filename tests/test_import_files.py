@@ -99,8 +99,8 @@ def test_our_own_store_can_be_named_by_mistake(tmp_path: Path) -> None:
             memory.import_file(path)
 
         with closing(sqlite3.connect(path)) as db:
-            assert db.execute("SELECT count(*) FROM session").fetchone() == (1,)
-        reader = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT 1 FROM session').fetchall()"
+            assert db.execute("SELECT count(*) FROM place WHERE space = 'session'").fetchone() == (1,)
+        reader = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT 1 FROM place').fetchall()"
         subprocess.run([sys.executable, "-c", reader, path], check=True)
 
         assert path.with_name("log.db-wal").exists()  # which whoever is the last to leave takes along
