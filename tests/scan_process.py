@@ -12,8 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from palimpsest.stores.common import disk_options
 from palimpsest.stores.file.store import FileStore
 from palimpsest.stores.rewriting import Rewrite
 from palimpsest.stores.sqlite.store import SQLiteStore
+from sqlitestore import connection
 
 EVERYTHING: Mapping[str, Any] = {**POLICY, "non_persistable_message_types": ["health"]}
 
@@ -75,41 +75,51 @@ class Dying:
 
 
 def mortal(kind: str, steps: Steps) -> None:
-    """Register a store `mortal:` with steps before and after whatever it changes."""
+    """Register a store `mortal:` with steps before and after whatever it changes, and inside it."""
     base: Any = {"sqlite": SQLiteStore, "file": FileStore}[kind]
 
     class Mortal(base):  # type: ignore[misc]
-        def _commit(self, *arguments: Any) -> Head:
+        async def commit(self, *arguments: Any, **options: Any) -> Head:
             steps.step()
-            head: Head = super()._commit(*arguments)
+            head: Head = await super().commit(*arguments, **options)
             steps.step()
             return head
 
-        def _rewrite(self, key: SessionKey, how: Rewrite, *rest: Any) -> tuple[int, int | None]:
+        async def rewrite(self, key: SessionKey, how: Rewrite, **options: Any) -> tuple[int, int | None]:
             steps.step()
-            done: tuple[int, int | None] = super()._rewrite(key, Dying(how, steps), *rest)
-            steps.step()
-            return done
-
-        def _scrub(self, whole: bool) -> tuple[str, ...]:
-            steps.step()
-            done: tuple[str, ...] = super()._scrub(whole)
+            done: tuple[int, int | None] = await super().rewrite(key, Dying(how, steps), **options)
             steps.step()
             return done
 
-    class MortalFiles(Mortal):
-        @contextmanager
-        def _rewriting(self, *arguments: Any) -> Iterator[Any]:
-            with super()._rewriting(*arguments) as file:
-                yield file
+        async def scrub(self, **options: Any) -> tuple[str, ...]:
             steps.step()
-
-    made = MortalFiles if kind == "file" else Mortal
+            done: tuple[str, ...] = await super().scrub(**options)
+            steps.step()
+            return done
 
     def opened(url: str, runner: Runner, **options: Any) -> Any:
-        return made(url, url.removeprefix("mortal:"), runner, disk_options(options))
+        store = Mortal(url, url.removeprefix("mortal:"), runner, disk_options(options))
+        if kind == "sqlite":
+            connection(store).set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
+        else:
+            os.replace, os.pwrite = before(os.replace, steps), before(os.pwrite, steps)
+        return store
 
     STORES.register("mortal", opened)
+
+
+INSIDE = ("INSERT OR REPLACE INTO entry", "INSERT OR REPLACE INTO record", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")
+"""How statements of SQLite begin at which something happens."""
+
+
+def before(done: Any, steps: Steps) -> Any:
+    """The function with a step before it."""
+
+    def stepped(*arguments: Any) -> Any:
+        steps.step()
+        return done(*arguments)
+
+    return stepped
 
 
 def die(kind: str, pristine: str, name: str, every: int) -> None:

@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from palimpsest import AsyncMemory, Memory
+from palimpsest.stores import Store
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.store import SQLiteStore
 from palimpsest.stores.sqlite.tables import Tables
 
 
-def database(memory: Memory | AsyncMemory) -> Database[Tables]:
-    """Its file."""
-    store = memory.store
+def database(memory: Memory | AsyncMemory | Store) -> Database[Tables]:
+    """The file of a memory, or of a store."""
+    store = memory if isinstance(memory, Store) else memory.store
     assert isinstance(store, SQLiteStore)
     assert isinstance(store.backend, SQLiteBackend)
     return store.backend._database
 
 
-def connection(memory: Memory | AsyncMemory) -> sqlite3.Connection:
+def connection(memory: Memory | AsyncMemory | Store) -> sqlite3.Connection:
     """The connection that writes."""
     return database(memory)._writer.use().connection
 
