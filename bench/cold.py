@@ -32,9 +32,9 @@ RAW = """
 import sys, sqlite3, msgspec
 path, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 db = sqlite3.connect(path)
-rows = db.execute("SELECT pos, id, body FROM entry WHERE pos BETWEEN ? AND ? ORDER BY pos", (first, last)).fetchall()
+rows = db.execute("SELECT pos, value FROM entry WHERE pos BETWEEN ? AND ? ORDER BY pos", (first, last)).fetchall()
 decode = msgspec.json.Decoder().decode
-print(len([decode(body) for _, _, body in rows]))
+print(len([decode(value[:-8]) for _, value in rows]))
 db.close()
 """
 SYNC = f"""
@@ -89,7 +89,7 @@ def prepare(path: Path, size: int) -> tuple[int, int]:
         session.add([message for turn in LAST for message in turn])
         session.count()
         shown = session.context().report
-    number = 1 << 32  # the first session of a file
+    number = 1 << 32  # the first log of a file
     return number | shown.first_seq, number | shown.last_seq
 
 

@@ -32,8 +32,8 @@ from measure import (
 from raw import RawLog
 from workload import history, some
 
-import palimpsest.stores.sqlite.rows as backend
 from palimpsest import AsyncMemory, Memory
+from palimpsest.stores.engine import reading
 from palimpsest.tokens.counter import Encoding
 
 BUDGET = 8_000
@@ -58,12 +58,12 @@ class Counts:
     @contextmanager
     def watching(self) -> Iterator[Counts]:
         """Count entries decoded from rows, their bytes, and calls of a tokenizer."""
-        unpack, encode, measure = backend.unpack, Encoding.encode, Encoding.measure
+        read, encode, measure = reading.entry_of, Encoding.encode, Encoding.measure
 
-        def unpacking(body: bytes, *rest: Any) -> Any:
+        def decoding(body: bytes, *rest: Any) -> Any:
             self.entries += 1
             self.bytes += len(body)
-            return unpack(body, *rest)
+            return read(body, *rest)
 
         def counting(original: Any) -> Any:
             def called(encoding: Encoding, text: str) -> Any:
@@ -72,11 +72,11 @@ class Counts:
 
             return called
 
-        backend.unpack, Encoding.encode, Encoding.measure = unpacking, counting(encode), counting(measure)
+        reading.entry_of, Encoding.encode, Encoding.measure = decoding, counting(encode), counting(measure)
         try:
             yield self
         finally:
-            backend.unpack, Encoding.encode, Encoding.measure = unpack, encode, measure
+            reading.entry_of, Encoding.encode, Encoding.measure = read, encode, measure
 
 
 def fitting() -> int:
