@@ -329,6 +329,23 @@ def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
         memory.session(SESSION).entries()
 
 
+def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> None:
+    """Where the key of SQLite's own index was changed, nobody takes a session for one that is not there, or makes it."""
+    path = tmp_path / "log.db"
+    filled(path, sessions=("one", "two"))
+    page = path.read_bytes()
+    assert page.count(b"defaultsessiononeone") == 1
+
+    path.write_bytes(page.replace(b"defaultsessiononeone", b"defaultsessiononeond"))
+
+    with Memory.open(path) as memory:
+        session = memory.session("one")
+        for verb in (session.entries, session.context, lambda: session.add_user_message("new"), session.fork):
+            with pytest.raises(StoreCorrupt, match="session/one is not found by its address"):
+                verb()
+        assert len(memory.session("two").entries()) == 18
+
+
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -> None:
     """A bit flipped anywhere in the file is named by an error of ours, or what is read is what was written."""
@@ -355,12 +372,10 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -
 
 
 def seen(memory: Memory) -> list:
-    """All that can be read of two sessions."""
+    """All that can be read of two sessions. A listing comes last: it cannot know what else there should be."""
     sessions = [memory.session(name) for name in ("one", "two")]
-    return [
-        (info.session, info.entries, session.entries(), session.context(dry_run=True).messages, session.history())
-        for info, session in zip(memory.sessions(), sessions, strict=True)
-    ]
+    found = [(one.entries(), one.context(dry_run=True).messages, one.history()) for one in sessions]
+    return [(info.session, info.entries, *one) for info, one in zip(memory.sessions(), found, strict=True)]
 
 
 def is_as_written(read: tuple[Any, ...], written: tuple[Any, ...]) -> bool:

@@ -85,11 +85,11 @@ class Reading:
         return [row for rows in seen.rows for row in rows]
 
     def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
-        """Raise StoreCorrupt unless there are as many rows as a log without gaps has, and none behind its head."""
+        """Raise StoreCorrupt unless there are just as many rows as a log without gaps has, and none behind its head."""
         told = f"entries of session {known.key.session!r}"
         if len(rows) < expected:
             raise StoreCorrupt(self._url, f"{told} are missing: it is damaged")
-        if rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq:
+        if len(rows) > expected or (rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq):
             raise StoreCorrupt(self._url, f"{told} are there that its head, which is of an earlier time, does not know")
 
     async def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
@@ -309,4 +309,5 @@ def _expected(head: Head, after: int, before: int | None, limit: int | None) -> 
     """How many entries there must be between the two, by what the head says."""
     first = max(after + 1, head.first_seq)
     end = head.next_seq if before is None else min(before, head.next_seq)
-    return end - first if limit is None else min(end - first, limit)
+    there = max(end - first, 0)
+    return there if limit is None else min(there, limit)

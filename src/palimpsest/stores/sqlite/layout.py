@@ -2,7 +2,9 @@
 
 `PRAGMA user_version` is the number of the last one applied, `PRAGMA application_id` says that the file is ours.
 
-    place    one row a place: its number, its address, the hot value of its head, when that expires, when it was written
+    place    one row a place: its number, its address and a checksum of that, the hot value of its head, when that
+             expires, when it was written. One that is not found by its address is looked for by the checksum, too: an
+             index that was damaged is not taken for a place that is not there
     cold     the cold value of a head, by the number of its place
     part     4,294,967,296 keys of a table of a place, by their upper half: the number that they have in tables of rows
     entry, record, tokens, share, held, large, other
@@ -40,8 +42,9 @@ FIRST = 3
 MIGRATIONS: tuple[Migration, ...] = (
     (
         "CREATE TABLE place(number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, home TEXT NOT NULL, "
-        "space TEXT NOT NULL, name TEXT NOT NULL, hot BLOB, expires INTEGER, mark INTEGER NOT NULL DEFAULT 0, "
-        "UNIQUE(tenant, space, name, home))",
+        "space TEXT NOT NULL, name TEXT NOT NULL, sum INTEGER NOT NULL, hot BLOB, expires INTEGER, "
+        "mark INTEGER NOT NULL DEFAULT 0, UNIQUE(tenant, space, name, home))",
+        "CREATE INDEX place_sum ON place(sum)",
         "CREATE INDEX place_expires ON place(expires) WHERE expires IS NOT NULL",
         "CREATE INDEX place_mark ON place(mark)",
         "CREATE TABLE cold(place INTEGER PRIMARY KEY, body BLOB NOT NULL)",

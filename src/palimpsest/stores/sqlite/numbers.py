@@ -8,8 +8,10 @@ is another.
 from __future__ import annotations
 
 import sqlite3
+from zlib import crc32
 
 from palimpsest.stores.backend import Place
+from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 
 KNOWN = 65_536
@@ -38,6 +40,7 @@ class Numbers:
             sql = "SELECT number FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
             found = db.execute(sql, (place.tenant, place.space, place.name, place.home)).fetchone()
             if found is None:
+                refuse_lost(db, place)
                 return None
             number = self._know_place(place, found[0])
         return number
@@ -46,8 +49,8 @@ class Numbers:
         """The number of a place, which is made where it is missing."""
         number = self.place(db, place)
         if number is None:
-            sql = "INSERT INTO place(tenant, home, space, name) VALUES(?, ?, ?, ?)"
-            made = db.execute(sql, place).lastrowid
+            sql = "INSERT INTO place(tenant, home, space, name, sum) VALUES(?, ?, ?, ?, ?)"
+            made = db.execute(sql, (*place, _sum(place))).lastrowid
             assert made is not None, "an inserted row has a number"
             number = self._know_place(place, made)
         return number
@@ -104,6 +107,21 @@ class Numbers:
             )
             for part, number in found
         ]
+
+
+def refuse_lost(db: sqlite3.Connection, place: Place, *, head: bool = False) -> None:
+    """Raise where a place, or one with a `head`, that its address does not lead to is there all the same."""
+    sql = (
+        "SELECT hot IS NOT NULL FROM place INDEXED BY place_sum "
+        "WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
+    )
+    found = db.execute(sql, (_sum(place), *place)).fetchone()
+    if found is not None and (found[0] or not head):
+        raise Damaged(f"the place {place.space}/{place.name} is not found by its address")
+
+
+def _sum(place: Place) -> int:
+    return crc32("\0".join(place).encode())
 
 
 def table_of(name: str) -> str:

@@ -24,7 +24,7 @@ from palimpsest.stores.backend import (
 )
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
-from palimpsest.stores.sqlite.numbers import KNOWN, LOW, Numbers, table_of
+from palimpsest.stores.sqlite.numbers import KNOWN, LOW, Numbers, refuse_lost, table_of
 from palimpsest.stores.sqlite.scrubbing import note
 
 HEAD = (
@@ -99,7 +99,10 @@ class Tables:
 
     def _head(self, place: Place) -> PlaceHead | None:
         row = self._db.execute(HEAD, (place.tenant, place.space, place.name, place.home)).fetchone()
-        return None if row is None else PlaceHead(row[0], row[1] or b"")
+        if row is None:
+            refuse_lost(self._db, place, head=True)
+            return None
+        return PlaceHead(row[0], row[1] or b"")
 
     def _rows(self, place: Place, ask: Range | Named) -> list[Cells]:
         if isinstance(ask, Named):
