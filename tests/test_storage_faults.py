@@ -330,7 +330,7 @@ def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
 
 
 def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> None:
-    """Where the key of SQLite's own index was changed, nobody takes a session for one that is not there, or makes it."""
+    """Where the key of SQLite's own index was changed, a session is not taken for one that is not there."""
     path = tmp_path / "log.db"
     filled(path, sessions=("one", "two"))
     page = path.read_bytes()
