@@ -6,13 +6,14 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from palimpsest.errors import StoreCorrupt, StoreTooNew
+from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Due, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
@@ -107,12 +108,22 @@ def opened(path: Path) -> SQLiteBackend:
 
 
 def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(tmp_path: Path) -> None:
-    """Migrations are done in order, each with its number, and what was there stays; again nothing is done."""
+    """Migrations are done in order, each whole with its number or not, and what was there stays; again nothing is done.
+
+    Who may only read is told to open it writable.
+    """
     path, place = tmp_path / "a.db", Place("t", "h", "s", "one")
     backend = opened(path)
     assert drive(backend.write([[Step(place, None, b"hot", b"cold", put=[("t", [Row(1, b"row")])])]], 0)) == [None]
     drive(backend.close())
     later = (*MIGRATIONS, ("CREATE TABLE later(x)", "INSERT INTO later VALUES(1)"), ("UPDATE later SET x = x + 1",))
+    failing = (*later[:2], ("UPDATE later SET x = 7", "no statement"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with pytest.raises(StoreUnavailable, match=f"version {FIRST} needs migration to {FIRST + 2}: open it writable"):
+            migrate(db, "a", writable=False, migrations=later)
+        with pytest.raises(sqlite3.OperationalError):
+            migrate(db, "a", writable=True, migrations=failing)
+        assert (version_of(path), db.execute("SELECT x FROM later").fetchall()) == (FIRST + 1, [(1,)])
 
     for _ in range(2):
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -147,3 +158,43 @@ def test_a_file_that_an_older_program_wrote_is_refused_and_not_touched(tmp_path:
             opened(path)
 
         assert path.read_bytes() == before
+
+
+# --- what has expired
+
+
+def test_a_page_of_what_has_expired_costs_the_same_however_much_has(tmp_path: Path) -> None:
+    """Rows and heads that are due are read as far as the page goes, and behind those before it; what is not, not."""
+    costs: dict[int, list[int]] = {}
+    for size in (200, 4_000):
+        backend = opened(tmp_path / f"{size}.db")
+        places = [Place("t", "h", "s", f"{number}") for number in range(size // 10)]
+        put = [("entry", [Row(number, b"", "", 1_000 + number) for number in range(size)])]
+        rows = Step(Place("t", "h", "log", ""), rows_only=True, put=put)
+        drive(backend.write([[rows, *(Step(one, None, b"", expires=2_000 + i) for i, one in enumerate(places))]], 0))
+        found, costs[size] = list[Due](), []
+        for _ in range(3):
+            with counted_steps(backend) as steps:
+                found += drive(backend.expired("t", 10_000, after=found[-1] if found else None, limit=10))
+            costs[size].append(steps[0])
+        assert [due.key for due in found] == list(range(30))
+        with counted_steps(backend) as steps:
+            assert drive(backend.expired("t", 999)) == []
+        costs[size].append(steps[0])
+        drive(backend.close())
+
+    assert all(more <= 1.2 * less for more, less in zip(costs[4_000], costs[200], strict=True))
+
+
+@contextlib.contextmanager
+def counted_steps(backend: SQLiteBackend) -> Iterator[list[int]]:
+    """How many tens of steps SQLite does inside."""
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+
+    connection = backend._database._writer.use().connection
+    connection.set_progress_handler(step, 10)
+    yield steps
+    connection.set_progress_handler(None, 10)

@@ -56,7 +56,12 @@ ANYWHERE = (
 DUE = (
     "SELECT r.expires, r.pos, part.high, part.name, p.tenant, p.home, p.space, p.name FROM ROWS r "
     "JOIN part ON part.number = r.pos >> 32 JOIN place p ON p.number = part.place "
-    "WHERE r.expires BETWEEN ? AND ? AND p.tenant = ?"
+    "WHERE (r.expires, r.pos) > (?, ?) AND r.expires <= ? AND p.tenant = ? ORDER BY r.expires, r.pos LIMIT ?"
+)
+HEADS_DUE = (
+    "SELECT expires, number, 0, '', tenant, home, space, name FROM place INDEXED BY place_expires "
+    "WHERE (expires, number) > (?, ?) AND expires <= ? AND tenant = ? AND hot IS NOT NULL "
+    "ORDER BY expires, number LIMIT ?"
 )
 ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
 PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
@@ -166,16 +171,22 @@ class Tables:
         return _listed(self._db.execute(sql + "ORDER BY p.mark, p.space, p.name, p.home LIMIT ?", (*values, limit)))
 
     def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
-        since = after.at if after is not None else 0
-        sql = (
-            "SELECT expires, tenant, home, space, name FROM place "
-            "WHERE expires BETWEEN ? AND ? AND tenant = ? AND hot IS NOT NULL"
-        )
-        found = [Due(at, Place(*place)) for at, *place in self._db.execute(sql, (since, now, tenant)).fetchall()]
-        for table in TABLES:
-            rows = self._db.execute(_sql(DUE, table), (since, now, tenant)).fetchall()
-            found += [Due(at, Place(*place), name, high << 32 | pos & LOW) for at, pos, high, name, *place in rows]
-        return [due for due in sorted(found) if after is None or due > after][:limit]
+        """A page in the order of when it was due, of tables, and of where it is in these: a range of each index."""
+        self.begin()
+        since, last, behind = (0, -1, -1) if after is None else (after.at, *self._whereabouts(after))
+        found: list[tuple[int, int, int, Due]] = []
+        for i, sql in enumerate((HEADS_DUE, *(_sql(DUE, table) for table in TABLES))):
+            pos = behind if i == last else LAST_KEY if i < last else -1
+            for at, pos, high, name, *place in self._db.execute(sql, (since, pos, now, tenant, limit)).fetchall():
+                found.append((at, i, pos, Due(at, Place(*place), name, high << 32 | pos & LOW if name else 0)))
+        return [due for *_, due in sorted(found)[:limit]]
+
+    def _whereabouts(self, due: Due) -> tuple[int, int]:
+        """The table of what was due, and where it was there: before all others, if nobody knows that any more."""
+        if not due.table:
+            return 0, self.numbers.place(self._db, due.place) or -1
+        part = self.numbers.part(self._db, due.place, due.table, due.key >> 32)
+        return TABLES.index(table_of(due.table)) + 1, -1 if part is None else part << 32 | due.key & LOW
 
     def tenants(self, after: str | None, limit: int) -> list[str]:
         sql = (
