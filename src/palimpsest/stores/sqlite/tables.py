@@ -176,8 +176,8 @@ class Tables:
         since, last, behind = (0, -1, -1) if after is None else (after.at, *self._whereabouts(after))
         found: list[tuple[int, int, int, Due]] = []
         for i, sql in enumerate((HEADS_DUE, *(_sql(DUE, table) for table in TABLES))):
-            pos = behind if i == last else LAST_KEY if i < last else -1
-            for at, pos, high, name, *place in self._db.execute(sql, (since, pos, now, tenant, limit)).fetchall():
+            bound = behind if i == last else LAST_KEY if i < last else -1
+            for at, pos, high, name, *place in self._db.execute(sql, (since, bound, now, tenant, limit)).fetchall():
                 found.append((at, i, pos, Due(at, Place(*place), name, high << 32 | pos & LOW if name else 0)))
         return [due for *_, due in sorted(found)[:limit]]
 
