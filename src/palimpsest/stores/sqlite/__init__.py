@@ -1,19 +1,9 @@
 """`sqlite:///file.db`: the default store, one file shared by threads and processes.
 
-    session  one row a session: its number, tenant, id and head (JSON)
-    entry    one row an entry; `pos` is session number * 2^32 + seq, so that a session is one range of the
-             table's own tree and needs no index of its own; `id` in 16 bytes where it is a UUID. Ids made
-             here name their own seq; only others (`given`) are indexed
-    share    which entries of other sessions' logs a branch reads
-    large    content of more than `large_bytes`, once, and in `large_use` which entries refer to it
-    tokens   counts by counter and pos
-    record   cuts, erasures and other changes, by session number and revision
-    item, lease, meta
+It is the engine over tables of rows, which `palimpsest.stores.sqlite.layout` describes. Appends that arrive while others
+are written are written together, in one transaction: the engine gathers them, since this backend says that it gains by it.
 
-Entries, heads and records carry a checksum (`sum`), so that what was not written so is never read.
-
-Write-ahead log; `synchronous=FULL` unless asked otherwise. Appends that arrive while another commits are
-gathered and committed together: whoever has the lock commits for all that wait.
+Write-ahead log; `synchronous=FULL` unless asked otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The SQLite backend: each verb one transaction of a file, whose tables `palimpsest.stores.sqlite.layout` describes.
 
-It keeps the contract of backends, and the engine over it that of stores. `sqlite:///` opens the older
-`palimpsest.stores.sqlite.store` until an append over this one costs no more than there.
+It keeps the contract of backends, and the engine over it that of stores.
 """
 
 from __future__ import annotations
