@@ -1,7 +1,7 @@
 """`sqlite:///file.db`: the default store, one file shared by threads and processes.
 
-It is the engine over tables of rows, which `palimpsest.stores.sqlite.layout` describes. Appends that arrive while others
-are written are written together, in one transaction: the engine gathers them, since this backend says that it gains by it.
+It is the engine over tables of rows, which `palimpsest.stores.sqlite.layout` describes. Each call of the engine is one
+transaction. Appends that arrive while others are written are gathered by the engine, and written in one.
 
 Write-ahead log; `synchronous=FULL` unless asked otherwise.
 """
