@@ -23,10 +23,8 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import STORES
-from palimpsest.stores.common import disk_options
-from palimpsest.stores.file.store import FileStore
+from palimpsest.stores.opening import open_store
 from palimpsest.stores.rewriting import Rewrite
-from palimpsest.stores.sqlite.store import SQLiteStore
 from sqlitestore import connection
 
 EVERYTHING: Mapping[str, Any] = {**POLICY, "non_persistable_message_types": ["health"]}
@@ -76,36 +74,31 @@ class Dying:
 
 def mortal(kind: str, steps: Steps) -> None:
     """Register a store `mortal:` with steps before and after whatever it changes, and inside it."""
-    base: Any = {"sqlite": SQLiteStore, "file": FileStore}[kind]
-
-    class Mortal(base):  # type: ignore[misc]
-        async def commit(self, *arguments: Any, **options: Any) -> Head:
-            steps.step()
-            head: Head = await super().commit(*arguments, **options)
-            steps.step()
-            return head
-
-        async def rewrite(self, key: SessionKey, how: Rewrite, **options: Any) -> tuple[int, int | None]:
-            steps.step()
-            done: tuple[int, int | None] = await super().rewrite(key, Dying(how, steps), **options)
-            steps.step()
-            return done
-
-        async def scrub(self, **options: Any) -> tuple[str, ...]:
-            steps.step()
-            done: tuple[str, ...] = await super().scrub(**options)
-            steps.step()
-            return done
 
     def opened(url: str, runner: Runner, **options: Any) -> Any:
-        store = Mortal(url, url.removeprefix("mortal:"), runner, disk_options(options))
+        store: Any = open_store({"sqlite": "sqlite:///", "file": "file://"}[kind] + url, runner, **options)
+        rewrite = store.rewrite
+        store.rewrite = around(lambda key, how, **options: rewrite(key, Dying(how, steps), **options), steps)
+        store.commit, store.scrub = around(store.commit, steps), around(store.scrub, steps)
         if kind == "sqlite":
             connection(store).set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
         else:
             os.replace, os.pwrite = before(os.replace, steps), before(os.pwrite, steps)
         return store
 
-    STORES.register("mortal", opened)
+    STORES.register("mortal", lambda url, runner, **options: opened(url.removeprefix("mortal:"), runner, **options))
+
+
+def around(verb: Any, steps: Steps) -> Any:
+    """The verb with a step before it and one after it."""
+
+    async def stepped(*arguments: Any, **options: Any) -> Any:
+        steps.step()
+        done = await verb(*arguments, **options)
+        steps.step()
+        return done
+
+    return stepped
 
 
 INSIDE = ("INSERT OR REPLACE INTO entry", "INSERT OR REPLACE INTO record", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")

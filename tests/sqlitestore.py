@@ -9,16 +9,15 @@ from itertools import pairwise
 
 from palimpsest import AsyncMemory, Memory
 from palimpsest.stores import Store
+from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.db import Database
-from palimpsest.stores.sqlite.store import SQLiteStore
-from palimpsest.stores.sqlite.tables import Tables
 
 
-def database(memory: Memory | AsyncMemory | Store) -> Database[Tables]:
+def database(memory: Memory | AsyncMemory | Store) -> Database:
     """The file of a memory, or of a store."""
     store = memory if isinstance(memory, Store) else memory.store
-    assert isinstance(store, SQLiteStore)
+    assert isinstance(store, Engine)
     assert isinstance(store.backend, SQLiteBackend)
     return store.backend._database
 

@@ -20,7 +20,6 @@ from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store
-from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
 
 T = TypeVar("T")
@@ -56,15 +55,6 @@ class TestEngineWithLargeContent(StoreConformance, RewritingConformance):
     @pytest.fixture
     def store(self) -> StoreFactory:
         return lambda clock: Engine(MemoryBackend(Inline()), clock, large_bytes=64)
-
-
-class TestEngineOverSQLite(StoreConformance, RewritingConformance):
-    """The engine keeps it over a file."""
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> StoreFactory:
-        path = str(tmp_path / "a.db")
-        return lambda clock: Engine(SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions()), clock, LARGE)
 
 
 class TestEngineOverFiles(StoreConformance, RewritingConformance):

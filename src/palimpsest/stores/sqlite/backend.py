@@ -16,7 +16,7 @@ from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.layout import migrate
 from palimpsest.stores.sqlite.scrubbing import PATIENCE, scrub
-from palimpsest.stores.sqlite.tables import Known, Tables
+from palimpsest.stores.sqlite.tables import Tables
 
 FLEETING = 0.05
 """Seconds that writing what may be lost waits for other processes, which hold up who reads."""
@@ -29,19 +29,9 @@ class SQLiteBackend(BlockingBackend):
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
         self._closed = False
-        known = Known()
-        self._database: Database[Tables] = Database(
-            url,
-            path,
-            writable=self.writable,
-            busy_seconds=options.busy_seconds,
-            durable=options.synchronous == "FULL",
-            bind=lambda connection: Tables(connection, known),
-            check=self._check,
-            undone=known.forget,
-        )
+        self._database = Database(url, path, options, self._check)
         try:
-            self._database.prepare(lambda tables: migrate(tables.connection, url, self.writable))
+            self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:
                 self._scrub(whole=False)  # what a process that was killed has left
         except BaseException:
@@ -93,7 +83,7 @@ class SQLiteBackend(BlockingBackend):
     def _scrub(self, whole: bool) -> tuple[str, ...]:
         if not self.writable:
             return ()
-        return self._database.alone(lambda tables: scrub(self.url, tables.connection, whole=whole), self._patience)
+        return self._database.alone(lambda connection: scrub(self.url, connection, whole=whole), self._patience)
 
     @property
     def _patience(self) -> float:
@@ -101,10 +91,10 @@ class SQLiteBackend(BlockingBackend):
         return min(self._database.busy_seconds, PATIENCE)
 
     async def close(self) -> None:
-        def finish(tables: Tables) -> None:
+        def finish(connection: sqlite3.Connection) -> None:
             with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
                 if self.writable:
-                    scrub(self.url, tables.connection, whole=False)
+                    scrub(self.url, connection, whole=False)
 
         self._closed = True
         self._database.close(finish, self._patience)

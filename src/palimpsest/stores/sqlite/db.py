@@ -6,8 +6,8 @@ another process. What is done in a transaction is written elsewhere: `bind` make
 
 Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
 transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
-function of ours in between; what is held is left by no `return`; and a commit is told in the same call that made it.
-Rows are fetched in one call: a cursor that an exception's frames keep alive would hold on to a past state of the file.
+function of ours in between; and what is held is left by no `return`. Rows are fetched in one call: a cursor that an
+exception's frames keep alive would hold on to a past state of the file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from palimpsest.errors import StoreUnavailable
-from palimpsest.runtime.threads import unbroken
 from palimpsest.stores import forking
+from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
+from palimpsest.stores.sqlite.tables import Known, Tables
+
+T = TypeVar("T")
 
 PAUSE = 0.002
 """Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
@@ -32,77 +35,21 @@ LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
 
 
-class Bound(Protocol):
-    """What can be done in a transaction of one connection."""
-
-    @property
-    def connection(self) -> sqlite3.Connection: ...
-
-
-B = TypeVar("B", bound=Bound)
-T = TypeVar("T")
-
 _creating = allocate_lock()
 
 
-def connect(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
-    """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
-    with Translated(url):
-        if writable:
-            _create(path)
-            return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
-        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
-        return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
-
-
-def _create(path: str) -> None:
-    """Make the file, readable by its owner alone; SQLite gives its journal the same mode.
-
-    To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
-    """
-    with _creating:
-        if os.path.lexists(path):
-            return
-        make_folders(os.path.dirname(path))
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:  # another process was first
-            return
-
-
-def make_folders(path: str) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone."""
-    if path and not os.path.isdir(path):
-        make_folders(os.path.dirname(path))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-
-
-def _is_unchanging(path: str) -> bool:
-    """Whether nobody can be writing: the file and its folder are read-only, and there is no journal.
-
-    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
-    """
-    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK)
-    return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
-
-
-class _Link(Generic[B]):
+class _Link:
     """A connection, opened when it is first needed, and the lock of whoever uses it."""
 
     __slots__ = ("_opened", "bound", "lock", "relaxed")
 
-    def __init__(self, opened: Callable[[], B]) -> None:
+    def __init__(self, opened: Callable[[], Tables]) -> None:
         self.lock = allocate_lock()
-        self.bound: B | None = None
+        self.bound: Tables | None = None
         self.relaxed = False
         self._opened = opened
 
-    def use(self) -> B:
+    def use(self) -> Tables:
         if self.bound is None:
             self.bound = self._opened()
         return self.bound
@@ -113,66 +60,39 @@ class _Link(Generic[B]):
             bound.connection.close()
 
 
-class Database(Generic[B]):
-    """One file. `check` is called before anything is done, `undone` whenever a transaction was taken back.
+class Database:
+    """One file. `check` is called before anything is done. `turn` is the lock of whoever writes, or waits to write."""
 
-    `turn` is the lock of whoever writes or waits to write: one thread of the process at a time.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        *,
-        writable: bool,
-        busy_seconds: float,
-        durable: bool,
-        bind: Callable[[sqlite3.Connection], B],
-        check: Callable[[], None],
-        undone: Callable[[], None],
-    ) -> None:
-        self.path, self.writable, self.busy_seconds = os.path.abspath(path), writable, busy_seconds
+    def __init__(self, url: str, path: str, options: DiskOptions, check: Callable[[], None]) -> None:
+        self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
         self.turn = allocate_lock()
-        self._url, self._durable, self._bind, self._check, self._undone = url, durable, bind, check, undone
-        self._translated = Translated(url)
+        self._url, self._durable, self._check = url, options.synchronous == "FULL", check
+        self._known, self._translated = Known(), Translated(url)
         self._identity: tuple[int, int] | None = None
         self._looked = 0.0
         self._writer, self._reader = _Link(self._open), _Link(self._open)
         forking.watch(self)
 
-    def _open(self) -> B:
+    def _open(self) -> Tables:
         forking.refuse(self.path)
-        connection = connect(self._url, self.path, writable=self.writable)
+        connection = _connected(self._url, self.path, writable=self.writable)
         try:
             self._be_the_same()
             if self.writable:
                 connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
                 connection.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
-            return self._bind(connection)
+            return Tables(connection, self._known)
         except BaseException:
             connection.close()
             raise
 
     # --- transactions
 
-    def read(self, body: Callable[[B], T], *, single: bool = False) -> T:
-        """Return what `body` returns, which sees one state of the file: a `single` statement does by itself."""
-        until = 0.0
-        while True:
-            try:
-                return self._glance(body) if single else self._read(body)
-            except FAULTS as fault:
-                until = until or self.until()
-                self._wait(fault, until)
+    def read(self, body: Callable[[Tables], T]) -> T:
+        """Return what `body` returns, which sees one state of the file."""
+        return self._tried(partial(self._read, body), self.busy_seconds)
 
-    def _glance(self, body: Callable[[B], T]) -> T:
-        link = self._reader if self._writer.lock.locked() else self._writer
-        with link.lock:
-            self._check()
-            result = body(link.bound or link.use())
-        return result
-
-    def _read(self, body: Callable[[B], T]) -> T:
+    def _read(self, body: Callable[[Tables], T]) -> T:
         link = self._reader if self._writer.lock.locked() else self._writer
         with link.lock:
             self._check()
@@ -182,36 +102,21 @@ class Database(Generic[B]):
                 result = body(bound)
         return result
 
-    def write(self, body: Callable[[B], T], *, settle: Callable[[], object] = int) -> T:
-        """Return what `body` returns when that is committed; whatever is raised takes all of it back.
+    def write(self, body: Callable[[Tables], T]) -> T:
+        """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
 
-        `settle` is called if and only if the commit was made, before anything else can happen. It has to be a function
-        of C, during which no signal's handler runs. Another process may be in the way: `body` may be called again.
+        Another process may be in the way: `body` may be called again.
         """
-        until = self.until()
+        since = time.monotonic()
         with self.turn:
-            result = self.transact(body, until, settle)
+            result = self._tried(partial(self._written, body), self.busy_seconds, since)
         return result
 
-    def transact(self, body: Callable[[B], T], until: float, settle: Callable[[], object] = int) -> T:
-        """As `write`, for who has the `turn` already, waiting for other processes until a moment of `until`."""
-        while True:
-            try:
-                return self._transact(body, settle)
-            except FAULTS as fault:
-                self._wait(fault, until)
-
-    def relaxed(self, body: Callable[[B], object], patience: float) -> None:
+    def relaxed(self, body: Callable[[Tables], object], patience: float) -> None:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
-        until = time.monotonic() + patience
-        while True:
-            try:
-                self._transact(body, int, relaxed=True)
-                return
-            except FAULTS as fault:
-                self._wait(fault, until)
+        self._tried(partial(self._written, body, relaxed=True), patience)
 
-    def _transact(self, body: Callable[[B], T], settle: Callable[[], object], *, relaxed: bool = False) -> T:
+    def _written(self, body: Callable[[Tables], T], *, relaxed: bool = False) -> T:
         writer = self._writer
         with writer.lock:
             self._check()
@@ -227,50 +132,41 @@ class Database(Generic[B]):
                     result = body(bound)
                     if time.monotonic() > self._looked + LOOK:
                         self._be_the_same()
-                    unbroken(partial(connection.execute, "COMMIT"), settle)  # prepared once, which `commit` is not
+                    connection.execute("COMMIT")  # prepared once, which `commit` is not
                 except BaseException:
-                    self._undone()
+                    self._known.forget()
                     raise
         return result
 
-    def prepare(self, body: Callable[[B], object]) -> None:
+    def prepare(self, body: Callable[[sqlite3.Connection], object]) -> None:
         """Call `body`, which begins transactions of its own and may be called again, until nobody is in its way."""
-        until = self.until()
+        self._tried(partial(self._prepared, body), self.busy_seconds)
+
+    def _prepared(self, body: Callable[[sqlite3.Connection], object]) -> None:
+        with self._writer.lock:
+            body(self._writer.use().connection)
+
+    def _tried(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
+        """Return what `act` returns, which others may be in the way of: for so many seconds, since a moment or now.
+
+        Nothing is held while waiting. What else is in the way is raised as what it means.
+        """
+        until = (time.monotonic() if since is None else since) + patience
         while True:
             try:
-                with self._writer.lock:
-                    body(self._writer.use())
-                return
+                return act()
             except FAULTS as fault:
-                self._wait(fault, until)
+                if not is_busy(fault) or time.monotonic() >= until:
+                    with self._translated:
+                        raise
+            time.sleep(PAUSE)
 
-    def alone(self, body: Callable[[B], T], patience: float = 0) -> T:
+    def alone(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
         """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
         with self._translated, self._writer.lock:
             self._check()
-            result = self._alone(self._writer.use(), body, patience)
+            result = _patient(self._writer.use().connection, body, patience)
         return result
-
-    def _alone(self, bound: B, body: Callable[[B], T], patience: float) -> T:
-        try:
-            bound.connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
-            return body(bound)
-        finally:
-            bound.connection.execute("PRAGMA busy_timeout=0")
-
-    def until(self) -> float:
-        """The moment until which who begins now waits for others."""
-        return time.monotonic() + self.busy_seconds
-
-    def _wait(self, fault: Exception, until: float) -> None:
-        """Wait a moment where others are in the way, and there is time left; else raise what the fault means.
-
-        Nothing is held meanwhile.
-        """
-        if not is_busy(fault) or time.monotonic() >= until:
-            with self._translated:
-                raise fault
-        time.sleep(PAUSE)
 
     def _be_the_same(self) -> None:
         """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
@@ -287,7 +183,7 @@ class Database(Generic[B]):
 
     # --- the end, and forks
 
-    def close(self, last: Callable[[B], object], patience: float) -> None:
+    def close(self, last: Callable[[sqlite3.Connection], object], patience: float) -> None:
         """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
         with self._translated:
             with self._reader.lock:
@@ -295,7 +191,7 @@ class Database(Generic[B]):
             with self._writer.lock:
                 try:
                     if self._writer.bound is not None:
-                        self._alone(self._writer.bound, last, patience)
+                        _patient(self._writer.bound.connection, last, patience)
                 finally:
                     self._writer.close()
 
@@ -314,6 +210,61 @@ class Database(Generic[B]):
         given = self._reader.bound, self._writer.bound
         self._reader.bound = self._writer.bound = None
         return given
+
+
+def _connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
+    """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
+    with Translated(url):
+        if writable:
+            _create(path)
+            return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
+        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
+        return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _create(path: str) -> None:
+    """Make the file, readable by its owner alone; SQLite gives its journal the same mode.
+
+    To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
+    """
+    with _creating:
+        if os.path.lexists(path):
+            return
+        _make_folders(os.path.dirname(path))
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:  # another process was first
+            return
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone."""
+    if path and not os.path.isdir(path):
+        _make_folders(os.path.dirname(path))
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+
+def _is_unchanging(path: str) -> bool:
+    """Whether nobody can be writing: the file and its folder are read-only, and there is no journal.
+
+    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
+    """
+    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK)
+    return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
+
+
+def _patient(connection: sqlite3.Connection, body: Callable[[sqlite3.Connection], T], patience: float) -> T:
+    """Call `body`, whose statements wait so many seconds for others."""
+    try:
+        connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
+        return body(connection)
+    finally:
+        connection.execute("PRAGMA busy_timeout=0")
 
 
 _MOVED = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
