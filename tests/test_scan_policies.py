@@ -208,7 +208,7 @@ def test_a_damaged_entry_is_reported_and_the_rest_redacted(tmp_path: Path) -> No
             session.add_user_message(f"zq{number + 100}secret")
     db = sqlite3.connect(tmp_path / "a.db")
     with db:
-        db.execute("UPDATE entry SET body = '{' WHERE pos & 4294967295 = 3")
+        db.execute("UPDATE entry SET value = '{' WHERE pos & 4294967295 = 3")
     db.close()
     with opened("sqlite", tmp_path) as memory:
         done = memory.scan(POLICY, apply=True)
