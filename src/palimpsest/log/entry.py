@@ -280,18 +280,12 @@ def new_ids(count: int, now_ms: int) -> list[str]:
 def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
     """Return new ids for the entries at `seqs`: UUIDs of version 7 (RFC 9562) whose last 32 bits are the seq.
 
-    So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance keep the ids
-    of different sessions apart.
+    So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance, which entries that
+    come together share, keep the ids of different sessions apart.
     """
-    stamp = f"{now_ms & 0xFFFFFFFFFFFF:012x}"
-    prefix = f"{stamp[:8]}-{stamp[8:]}-7"
-    seqs = list(seqs)
-    noise = os.urandom(6 * len(seqs)).hex()
-    ids = []
-    for i, seq in enumerate(seqs):
-        n = noise[12 * i : 12 * i + 12]
-        ids.append(f"{prefix}{n[:3]}-{_VARIANT[n[3]]}{n[4:7]}-{n[7:11]}{seq & 0xFFFFFFFF:08x}")
-    return ids
+    stamp, n = f"{now_ms & 0xFFFFFFFFFFFF:012x}", os.urandom(6).hex()
+    prefix = f"{stamp[:8]}-{stamp[8:]}-7{n[:3]}-{_VARIANT[n[3]]}{n[4:7]}-{n[7:11]}"
+    return [f"{prefix}{seq & 0xFFFFFFFF:08x}" for seq in seqs]
 
 
 def placed_at(id: str) -> int:

@@ -42,12 +42,11 @@ def link(
     part of what was one (`bounded` is False).
     """
     seqs = range(head.next_seq, head.next_seq + len(batch))
-    given = [entry.id for entry in batch if entry.id]
-    ids = given if len(given) == len(batch) else new_ids(seqs, at // 1000)
+    ids = [entry.id for entry in batch]
+    if not all(ids):
+        ids = [id or new for id, new in zip(ids, new_ids(seqs, at // 1000), strict=True)]
     linker = _Linker(head)
-    linked = [
-        linker.add(entry, seq, entry.id or id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)
-    ]
+    linked = [linker.add(entry, seq, id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)]
     after = linker.head_after(seqs.stop, at)
     if bounded and after.calls:
         _refuse_more(after)
@@ -82,7 +81,12 @@ class _Linker:
         """Link one entry."""
         kind, name, call_id = entry.kind, entry.name, entry.call_id
         turn, group, answers, late = self.turn, seq, 0, False
-        if kind == "tool_call":
+        if kind == "message":
+            if entry.role == "user":
+                turn = seq
+            elif entry.role == "assistant" and self.joins(entry):
+                group = self.tail
+        elif kind == "tool_call":
             if self.group or entry.continues or self.reasoning or self.pauses:
                 group = self.group or self.tail
             if entry.seq:
@@ -93,10 +97,6 @@ class _Linker:
             if call is not None:
                 answers, late = call.seq, not self.group or call.group != self.group
                 name, call_id = name or call.name, call_id or call.call_id
-        elif entry.is_human:
-            turn = seq
-        elif kind == "message" and entry.role == "assistant" and self.joins(entry):
-            group = self.tail
         linked = msgspec.structs.replace(
             entry,
             id=id,
@@ -119,25 +119,26 @@ class _Linker:
 
     def follow(self, entry: Entry) -> None:
         """Move on over an entry that has its links. What was erased opens and pins nothing."""
-        kind, seq = entry.kind, entry.seq
-        self.turn, self.tail = entry.turn, entry.group
+        kind, role, seq, group = entry.kind, entry.role, entry.seq, entry.group
+        message = kind == "message"
+        self.turn, self.tail = entry.turn, group
         if kind == "tool_call":
-            self.group = entry.group
+            self.group = group
             if not entry.erased:
-                self.calls.append(OpenCall(seq, entry.call_id, entry.name, entry.group))
+                self.calls.append(OpenCall(seq, entry.call_id, entry.name, group))
         elif kind == "tool_result":
             self.close(entry.answers)
         else:
-            if entry.group == seq:  # it overtakes open calls, whose group closes
+            if group == seq:  # it overtakes open calls, whose group closes
                 self.group = 0
             if entry.turn == seq:
                 self.turns += 1
             elif kind == "context" and entry.name:
                 self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
-        self.reasoning = kind == "message" and entry.role == "assistant" and entry.is_reasoning
-        if kind != "tool_result" or entry.group == seq:  # results come before the model goes on
+        self.reasoning = message and role == "assistant" and type(entry.content) is tuple and entry.is_reasoning
+        if kind != "tool_result" or group == seq:  # results come before the model goes on
             self.pauses = entry.pauses and not entry.erased
-        if (entry.pinned or (entry.role == "system" and kind == "message")) and not entry.erased:
+        if (entry.pinned or (role == "system" and message)) and not entry.erased:
             self.pinned = (*self.pinned, seq)
 
     def answered(self, result: Entry) -> OpenCall | None:

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     name: str
 
 
-class PlaceHead(NamedTuple):
+class PlaceHead(msgspec.Struct, frozen=True, gc=False):
     """A place's head: what every write moves (`hot`, small, and compared), and what rarely changes (`cold`)."""
 
     hot: bytes
@@ -89,7 +89,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     head: bool = True
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """What there is of a place: its head (None: none, or not asked for), and the rows of each range or list of ids."""
 
     head: PlaceHead | None

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 GROUP = 128
 """Appends written together at most, so that nobody waits long for others."""
 
+CALM = 16
+"""After so many appends that were alone nobody is expected to wait, and the queue is gone past: where many write, one
+that goes past it would take the turn from those who have been waiting to go together."""
+
 QUEUES = 4096
 """Queues of sessions that are kept; one that is dropped too early costs a comparison of heads, and nothing else."""
 
@@ -42,23 +48,23 @@ REFUSED = (Conflict, InvalidEntry, StoreCorrupt)
 ByIds = Callable[[Known, Sequence[str]], Awaitable[list[Entry]]]
 
 
-class Append:
+class Append(msgspec.Struct, eq=False):
     """One append that waits to be written, and what became of it.
 
     `linked` are its entries as somebody has begun to write them, over the session that is `over`.
     """
 
-    __slots__ = (
-        "check_ids", "claimed", "done", "entries", "error", "expect", "key", "linked", "over", "result", "withdrawn",
-    )  # fmt: skip
-
-    def __init__(self, key: SessionKey, entries: Sequence[Entry], check_ids: bool, expect: int | None) -> None:
-        self.key, self.entries, self.check_ids, self.expect = key, entries, check_ids, expect
-        self.result: Appended | None = None
-        self.error: BaseException | None = None
-        self.done = self.claimed = self.withdrawn = False
-        self.linked: list[Entry] = []
-        self.over: Known | None = None
+    key: SessionKey
+    entries: Sequence[Entry]
+    check_ids: bool
+    expect: int | None
+    result: Appended | None = None
+    error: BaseException | None = None
+    done: bool = False
+    claimed: bool = False
+    withdrawn: bool = False
+    linked: Sequence[Entry] = ()
+    over: Known | None = None
 
 
 class Queue:
@@ -78,14 +84,25 @@ class Appends:
         self._sessions, self._large, self._clock, self._by_ids = sessions, large, clock, by_ids
         self._backend = sessions.backend
         self._inline = getattr(self._backend, "inline", False)
+        self._alone = 0
         self._queue = Queue()
         self._queues: dict[SessionKey, Queue] = {}
 
     async def run(self, append: Append) -> Appended:
         """Have the append written; a caller that is cancelled or interrupted before that began takes it back."""
-        if not self._backend.blocking:
+        backend = self._backend
+        if not backend.blocking:
             return await self._awaited(append)
-        queue = self._queue if self._backend.gathers else self._own(append.key)
+        queue = self._queue if backend.gathers else self._own(append.key)
+        if self._alone >= CALM and not (queue.waiting or queue.turn.locked()):
+            try:
+                with queue.turn:
+                    await self._quickly(append)
+            except StoreUnavailable as fault:
+                if fault.written is not None:
+                    raise
+            if append.result is not None:
+                return append.result
         try:
             with queue.lock:
                 queue.waiting.append(append)
@@ -145,6 +162,7 @@ class Appends:
                 claimed = [append for append in first if not append.done and not append.withdrawn]
                 for append in claimed:
                     append.claimed = True
+            self._alone = self._alone + 1 if self._inline and len(claimed) == 1 else 0
             try:
                 await self._write(claimed)
             except PalimpsestError as fault:
@@ -171,8 +189,10 @@ class Appends:
 
     async def _write(self, claimed: Sequence[Append]) -> None:
         """Write these appends, one batch a session, until each is settled."""
-        if len(claimed) == 1 and await self._quickly(claimed[0]):
-            return
+        if len(claimed) == 1:
+            await self._quickly(claimed[0])
+            if claimed[0].done:
+                return
         left: dict[SessionKey, list[Append]] = {}
         for append in claimed:
             if append.over is None or not await self._was_written(append):
@@ -196,31 +216,29 @@ class Appends:
                     left[key] = []
             left = {key: appends for key, appends in left.items() if appends}
 
-    async def _quickly(self, append: Append) -> bool:
-        """Write an append as most are, alone and to a known session; whether it is settled. Else nothing was done."""
+    async def _quickly(self, append: Append) -> None:
+        """Write an append as most are, alone and to a known session, if it is one."""
         known = self._sessions.remembered(append.key)
         if known is None or append.check_ids or append.expect is not None or append.over is not None:
-            return False
-        at, log, entries = self._clock(), known.log, append.entries
+            return
+        at, log = self._clock(), known.log
         try:
-            head, linked = link(known.head, entries, at)
+            head, linked = link(known.head, append.entries, at)
         except InvalidEntry:
-            return False
+            return
         rows = [entry_row(log, entry) for entry in linked]
         if not rows or self._large.meant(rows):
-            return False
-        head = self._sessions.witness.head(append.key, known.head, head)
-        append.linked, append.over, append.result = linked, known, Appended(head, tuple(linked), len(linked))
-        now, step = known.step(head, appended=True)
+            return
+        append.linked, append.over = linked, known
+        after, step = known.grown(head)
         put = (("entry", rows),)
         (refusal,) = await self._backend.write(((step, Step(known.logs, rows_only=True, put=put)),), at)
-        if refusal is None:
-            self._sessions.remember(now)
-            append.done = True
-            return True
-        append.over = None
-        self._sessions.moved(known, refusal[0])
-        return False
+        if refusal is not None:
+            append.over = None
+            self._sessions.moved(known, refusal[0])
+            return
+        self._sessions.remember(after)
+        append.result, append.done = Appended(head, tuple(linked), len(linked)), True
 
     async def _batch(
         self, key: SessionKey, appends: list[Append], known: Known | None, at: int
@@ -259,7 +277,7 @@ class Appends:
         appends[:] = [append for append in appends if not append.done]
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
-        now, step = known.step(head, appended=True)
+        now, step = known.grown(head)
         put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
         return known, now, steps if known.there is not None else steps + self._sessions.created(known)

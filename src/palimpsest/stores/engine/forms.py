@@ -15,7 +15,7 @@ import msgspec
 
 from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
-from palimpsest.log.entry import Entry, microseconds_of, placed_at
+from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Row
 from palimpsest.stores.records import HELD
@@ -91,6 +91,7 @@ class Cold(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _HOT = tuple(name for name in Hot.__struct_fields__ if name not in {"log", "stirred"})
 _AT_REST: dict[str, Any] = {name: getattr(Head(), name) for name in _HOT}
+_hot_values = attrgetter(*_HOT)
 _cold_values = attrgetter(*(name for name in Head.__struct_fields__ if name not in _HOT))
 
 
@@ -101,24 +102,7 @@ def same_cold(one: Head, other: Head) -> bool:
 
 def hot_of(log: int, stirred: int, head: Head) -> bytes:
     """The hot value of a head."""
-    value = Hot(
-        log,
-        stirred,
-        head.revision,
-        head.next_seq,
-        head.turn,
-        head.group,
-        head.tail,
-        head.reasoning,
-        head.pauses,
-        head.calls,
-        head.turns,
-        head.updated,
-        head.usage,
-        head.prompt,
-        head.mac,
-    )
-    return stamped(encoded(value))
+    return stamped(encoded((log, stirred, *_hot_values(head))))
 
 
 def cold_of(head: Head, shares: tuple[Share, ...]) -> bytes:
@@ -170,7 +154,7 @@ def entry_row(log: int, entry: Entry) -> Cells:
         body = escaped(_replace(entry, lone=True))
     if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
         expires = microseconds_of(entry.expires_at)
-    found_by = "" if placed_at(id) == seq else id
+    found_by = "" if len(id) == 36 and id.endswith(f"{seq:08x}") else id  # as `placed_at` reads them
     return log << 32 | seq, b"%b%08x" % (body, adler32(body, seq)), found_by, expires
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -17,6 +18,8 @@ from palimpsest.stores.witness import NOBODY, Witness
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
+
+_replace = msgspec.structs.replace
 
 Asks = Callable[["Known"], Sequence[Ask]]
 
@@ -40,13 +43,12 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     @property
     def logs(self) -> Place:
         """Where its entries and records are."""
-        tenant, home, _, _ = self.place
-        return Place(tenant, home, "log", "")
+        return _beside(self.place, "log")
 
     @property
     def tree(self) -> Place:
         """Where it stands who reads which log of its home."""
-        return Place(self.place.tenant, self.place.home, "tree", "")
+        return _beside(self.place, "tree")
 
     def pieces(self, after: int = 0, before: int | None = None) -> list[tuple[int, int, int]]:
         """Where its entries with `after` < seq < `before` are, in order: log, first seq, last seq.
@@ -90,36 +92,37 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             and self.place == other.place
         )
 
+    def grown(self, after: Head) -> tuple[Known, Step]:
+        """As `step`, of what was appended to: few things are cold that can be others then."""
+        before, head = self.there, self.head
+        if (
+            before is None
+            or after.pinned is not head.pinned
+            or after.contexts is not head.contexts
+            or after.seal is not head.seal
+            or after.created != head.created
+        ):
+            return self.step(after)
+        hot = hot_of(self.log, self.stirred, after)
+        return _replace(self, head=after, there=PlaceHead(hot, before.cold)), Step(self.place, before.hot, hot)
+
     def step(
-        self, after: Head, shares: tuple[Share, ...] | None = None, *, appended: bool = False, stir: bool = False
+        self, after: Head, shares: tuple[Share, ...] | None = None, *, stir: bool = False
     ) -> tuple[Known, Step]:
         """The session with another head, and shares, and the step that makes it so.
 
-        Of what was only `appended` to few things are cold that can be others. With `stir` the head is another in any
-        case, so that who read something of the session before does not write by it.
+        With `stir` the head is another in any case, so that who read something of the session before does not write
+        by it.
         """
-        before, head = self.there, self.head
-        kept, stirred = self.shares if shares is None else shares, self.stirred
-        if before is not None and kept is self.shares and not stir:
-            if appended:
-                same = (
-                    after.contexts is head.contexts
-                    and after.pinned is head.pinned
-                    and after.seal is head.seal
-                    and after.created == head.created
-                )
-            else:
-                same = same_cold(after, head)
-            if same:
-                hot = hot_of(self.log, stirred, after)
-                there = PlaceHead(hot, before.cold)
-                known = Known(self.key, self.place, self.log, after, there, kept, stirred, self.pointer)
-                return known, Step(self.place, before.hot, hot)
-        cold = cold_of(after, kept)
-        if before is None or stir or cold != before.cold:
-            stirred += 1
+        before, stirred, cold = self.there, self.stirred, None
+        kept = self.shares if shares is None else shares
+        if before is None or stir or kept is not self.shares or not same_cold(after, self.head):
+            cold = cold_of(after, kept)
+            if before is None or stir or cold != before.cold:
+                stirred += 1
         hot = hot_of(self.log, stirred, after)
-        known = Known(self.key, self.place, self.log, after, PlaceHead(hot, cold), kept, stirred, self.pointer)
+        there = PlaceHead(hot, cold if cold is not None else before.cold if before is not None else b"")
+        known = _replace(self, head=after, there=there, shares=kept, stirred=stirred)
         return known, Step(self.place, before.hot if before is not None else None, hot, cold)
 
 
@@ -197,7 +200,7 @@ class Sessions:
             return self.read(key, place, own.head)
         place = place._replace(home=self._told(key, other.head.hot))
         (there,) = await self.backend.look([Ask(place)])
-        return msgspec.structs.replace(self.read(key, place, there.head), pointer=other.head.hot)
+        return _replace(self.read(key, place, there.head), pointer=other.head.hot)
 
     def _told(self, key: SessionKey, pointer: bytes) -> str:
         try:
@@ -288,6 +291,12 @@ def _newest(known: Known) -> Ask:
 def root(key: SessionKey) -> Place:
     """Where a session is that is in its own home."""
     return Place(key.tenant, key.session, "session", key.session)
+
+
+@lru_cache(KNOWN)
+def _beside(place: Place, space: str) -> Place:
+    """A place of the same home that a home has one of."""
+    return Place(place.tenant, place.home, space, "")
 
 
 def where_of(key: SessionKey) -> Place:

@@ -76,8 +76,8 @@ class Engine(Store, Rewritable):
         return await self.backend.together(start)
 
     def _may_write(self) -> None:
-        self.check()
-        if not self.writable:
+        if self._closed or not self.writable or os.getpid() != self._pid:
+            self.check()
             raise StoreUnavailable(self.url, "it was opened read-only, and nothing was written")
 
     # --- logs

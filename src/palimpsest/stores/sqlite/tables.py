@@ -63,8 +63,8 @@ HEADS_DUE = (
     "WHERE (expires, number) > (?, ?) AND expires <= ? AND tenant = ? AND hot IS NOT NULL "
     "ORDER BY expires, number LIMIT ?"
 )
-ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
-PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, ?, ?)"
+ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
+PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
 DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
 ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
 """Statements over a table of rows, by `_sql`."""
@@ -209,21 +209,22 @@ class Tables:
 
         Whether that was done: else nothing was.
         """
-        first, *others = batch
-        hot, expect, numbers = first.hot, first.expect, self._known.numbers
+        if len(batch) != 2 or not batch[1].rows_only:
+            return False
+        first, rows = batch
+        known = self._known
+        numbers = known.numbers
         number = numbers.places.get(first.place)
-        if hot is None or expect is None or first.expires is not None or number is None:
+        if number is None or known.marked.get(number) != at // MARKED or first.hot is None or first.expires is not None:
             return False
-        if self._known.marked.get(number) != at // MARKED or not all([one.rows_only for one in others]):  # noqa: C419
-            return False
-        if self._db.execute(MOVE, (hot, number, expect, numbers.generation)).rowcount != 1:
+        if self._db.execute(MOVE, (first.hot, number, first.expect, numbers.generation)).rowcount != 1:
             return False
         self.numbers = numbers
         if first.cold is not None:
             self._put_cold(number, first.cold)
-        for one in batch:
-            if one.put or one.drop:
-                self._change_rows(one)
+        if first.put or first.drop:
+            self._change_rows(first)
+        self._change_rows(rows)
         return True
 
     def _done(self, batch: Batch, at: int) -> Refusal | None:
@@ -263,13 +264,14 @@ class Tables:
             note(self._db)
         for name, low, high in step.drop:
             self._drop(step.place, name, low, high)
+        place, numbers = step.place, self.numbers
         for name, rows in step.put:
-            high, base, values = -1, 0, []
+            high, shift, values = -1, 0, []
             for key, value, id, expires in rows:
                 if key >> 32 != high:  # as a rule they are all of one part
                     high = key >> 32
-                    base = self.numbers.make_part(self._db, step.place, name, high) << 32
-                values.append((base | key & LOW, value, id or None, expires))
+                    shift = numbers.make_part(self._db, place, name, high) - high << 32
+                values.append((key + shift, value, id, expires))
             try:
                 self._db.executemany(_sql(ADD, name), values)  # a third cheaper, and nearly always enough
             except sqlite3.IntegrityError:
