@@ -199,10 +199,14 @@ class Tables:
 
     def write(self, batches: Sequence[Batch], at: int) -> list[Refusal | None]:
         """Do these batches, as `Backend.write` says."""
-        if len(batches) == 1 and self._moved(batches[0], at):
-            return [None]
-        self.begin()
-        return [self._done(batch, at) for batch in batches]
+        done: list[Refusal | None] = []
+        for batch in batches:
+            if self._moved(batch, at):
+                done.append(None)
+            else:
+                self.begin()
+                done.append(self._done(batch, at))
+        return done
 
     def _moved(self, batch: Batch, at: int) -> bool:
         """Do a batch that moves one head on, and puts rows beside it, in as few statements as there can be.
