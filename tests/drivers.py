@@ -11,7 +11,7 @@ from typing import Any
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Inline
-from palimpsest.stores.backend import Backend, Batch, Refusal
+from palimpsest.stores.backend import Again, Backend, Batch, Refusal
 from palimpsest.stores.memory import MemoryBackend
 
 
@@ -41,7 +41,9 @@ class DrivenBackend(Backend):
         self.calls: list[str] = []
         self._dice, self._failing = dice, failing
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         self.calls.append("write")
         for _ in range(self._dice.randrange(4) if self._dice is not None else 1):
             await asyncio.sleep(0)

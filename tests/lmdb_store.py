@@ -103,7 +103,9 @@ class LMDBBackend(BlockingBackend):
                     found.append(_row(key, value))
         return found[: ask.limit] if isinstance(ask, Range) else found
 
-    async def write(self, batches: Sequence[Sequence[Step]], at: int, *, lasting: bool = True) -> list[Any]:
+    async def write(
+        self, batches: Sequence[Sequence[Step]], at: int, *, lasting: bool = True, again: Any = None
+    ) -> list[Any]:
         with self._begun(write=True) as txn:
             return [self._batch(txn, batch) for batch in batches]
 

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores.backend import LAST_KEY, Ask, Due, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
@@ -198,3 +201,23 @@ def counted_steps(backend: SQLiteBackend) -> Iterator[list[int]]:
     connection.set_progress_handler(step, 10)
     yield steps
     connection.set_progress_handler(None, 10)
+
+
+def test_a_batch_that_would_be_refused_is_made_again_while_nobody_else_can_write(tmp_path: Path) -> None:
+    """Two writers of one session, each of whom the other has always overtaken, need one transaction an append."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    options = DiskOptions(synchronous="NORMAL")
+    backends = [SQLiteBackend(url, str(tmp_path / "a.db"), Inline(), options) for _ in range(2)]
+    one, other = stores = [Engine(backend) for backend in backends]
+    key = SessionKey("tenant", "one")
+    for store in stores:
+        drive(store.append(key, [Entry(content="first")]))
+    statements: list[str] = []
+    for backend in backends:
+        backend._database._writer.use().connection.set_trace_callback(statements.append)
+
+    for number in range(20):
+        drive((one, other)[number % 2].append(key, [Entry(content=str(number))]))
+
+    assert statements.count("BEGIN IMMEDIATE") == statements.count("COMMIT") == 20
+    assert [entry.text for entry in drive(one.read(key))] == ["first", "first", *map(str, range(20))]

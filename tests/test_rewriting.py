@@ -190,7 +190,7 @@ class Interrupted(MemoryBackend):
         super().__init__(Inline())
         self.meanwhile: list = []
 
-    async def write(self, batches, at, *, lasting=True):
+    async def write(self, batches, at, *, lasting=True, again=None):
         if self.meanwhile and any(step.destroys for batch in batches for step in batch):
             await self.meanwhile.pop()()
         return await super().write(batches, at, lasting=lasting)

@@ -13,7 +13,7 @@ from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Item, Store
-from palimpsest.stores.backend import Ask, Backend, Batch, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted.engine import sealed_engine
 from palimpsest.stores.engine.store import Engine
@@ -64,7 +64,9 @@ class Counting(MemoryBackend):
         self.calls.append("look")
         return await super().look(asks)
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         self.calls.append("write")
         return await super().write(batches, at, lasting=lasting)
 

@@ -127,6 +127,10 @@ Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
 
 
+Again = Callable[[int, Refusal], Batch | None]
+"""What is to be done in the place of the batch of this number, as these heads are there; None: nothing."""
+
+
 class Listed(NamedTuple):
     """A place with its head, in a listing. `mark` says when its head was written last, where that was asked for."""
 
@@ -187,12 +191,18 @@ class Backend(ABC):
         """Return what there is of each place that is asked for, all as it is at one moment."""
 
     @abstractmethod
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         """Do each of these batches whose heads are all as expected, one after the other; return what came of each.
 
         That is None for one that was done, or the heads that are there for one that was not. A store may make one
         transaction of all that it does, or one of each. `at` is the time, in microseconds. What is not `lasting` may
         be lost when the machine is, and is given up rather than waited for.
+
+        A store whose writers wait for each other anyhow may ask `again` what to do in the place of a batch that it
+        would refuse, while nobody else can write: so a writer need not come back, who may find another in his way
+        again. It is called at once, does not wait, and must not call the store.
         """
 
     @abstractmethod

@@ -18,6 +18,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import (
+    Again,
     Ask,
     Batch,
     BlockingBackend,
@@ -194,7 +195,9 @@ class MemoryBackend(BlockingBackend):
 
     # --- writing
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         with self._lock:
             return [self._write(batch) for batch in batches]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from palimpsest.stores import MARK
-from palimpsest.stores.backend import Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen, Step
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen, Step
 from palimpsest.stores.encrypted.anew import Anew
 from palimpsest.stores.encrypted.batches import Layout, Sealing
 from palimpsest.stores.encrypted.heads import Heads
@@ -80,7 +80,9 @@ class SealedBackend(Backend):
 
     # --- writing
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         done: list[Refusal | None] = [None] * len(batches)
         left = list(range(len(batches)))
         while left:

@@ -106,9 +106,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         hot = hot_of(self.log, self.stirred, after)
         return _replace(self, head=after, there=PlaceHead(hot, before.cold)), Step(self.place, before.hot, hot)
 
-    def step(
-        self, after: Head, shares: tuple[Share, ...] | None = None, *, stir: bool = False
-    ) -> tuple[Known, Step]:
+    def step(self, after: Head, shares: tuple[Share, ...] | None = None, *, stir: bool = False) -> tuple[Known, Step]:
         """The session with another head, and shares, and the step that makes it so.
 
         With `stir` the head is another in any case, so that who read something of the session before does not write

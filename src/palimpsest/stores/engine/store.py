@@ -19,6 +19,7 @@ from palimpsest.stores.engine.expiry import Expiry
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.rewriting import Rewriting
 from palimpsest.stores.rewriting import Rewritable, Rewrite
@@ -37,7 +38,7 @@ class Engine(Store, Rewritable):
         self._sessions = sessions = Sessions(backend)
         large = Large(backend, large_bytes)
         self._reading = Reading(sessions, large, clock)
-        self._appends = Appends(sessions, large, clock, self._reading.by_ids)
+        self._appends = Queues(backend, Appends(sessions, large, clock, self._reading.by_ids))
         self._changing = Changing(sessions, self._reading, large, clock)
         self._branching = Branching(sessions, large, clock)
         self._items = Items(backend, clock)

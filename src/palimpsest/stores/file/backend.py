@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.disk import NEW, Disk, names, remove
 from palimpsest.stores.file.folder import LOG, StoreFolder, log_of, tenant_folder
@@ -57,7 +57,9 @@ class FileBackend(BlockingBackend):
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         return shielded(self._look, asks)
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         if lasting:
             return shielded(self._write, batches, at, None)
         if self.writable:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.layout import migrate
@@ -46,9 +46,11 @@ class SQLiteBackend(BlockingBackend):
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         return self._database.read(lambda tables: tables.look(asks))
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         if lasting:
-            return self._database.write(lambda tables: tables.write(batches, at))
+            return self._database.write(lambda tables: tables.write(batches, at, again))
         done: list[Refusal | None] = [None] * len(batches)
 
         def write(tables: Tables) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from palimpsest.stores.backend import (
     LAST_KEY,
+    Again,
     Ask,
     Batch,
     Cells,
@@ -197,15 +198,17 @@ class Tables:
 
     # --- writing
 
-    def write(self, batches: Sequence[Batch], at: int) -> list[Refusal | None]:
+    def write(self, batches: Sequence[Batch], at: int, again: Again | None = None) -> list[Refusal | None]:
         """Do these batches, as `Backend.write` says."""
         done: list[Refusal | None] = []
-        for batch in batches:
+        for number, batch in enumerate(batches):
             if self._moved(batch, at):
                 done.append(None)
-            else:
-                self.begin()
-                done.append(self._done(batch, at))
+                continue
+            self.begin()
+            refusal = self._done(batch, at)
+            other = again(number, refusal) if refusal is not None and again is not None else None
+            done.append(refusal if other is None else self._done(other, at))
         return done
 
     def _moved(self, batch: Batch, at: int) -> bool:
