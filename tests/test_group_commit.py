@@ -17,8 +17,9 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores.backend import Batch, Refusal
-from palimpsest.stores.engine.appends import GROUP, Append, Appends
+from palimpsest.stores.backend import Again, Batch, Refusal
+from palimpsest.stores.engine.appends import Append
+from palimpsest.stores.engine.queues import GROUP, Queues
 from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 
@@ -38,7 +39,9 @@ class Writer(MemoryBackend):
         self.commits: list[list[str]] = []
         self._before, self._after = list(before), list(after)
 
-    async def write(self, batches: Sequence[Batch], at: int, *, lasting: bool = True) -> list[Refusal | None]:
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
         fault = self._before.pop(0)(written(batches)) if self._before else None
         if fault is not None:
             raise fault
@@ -72,7 +75,7 @@ def texts(appends: Sequence[Append]) -> list[str]:
     return [text_of(append) for append in appends]
 
 
-def queue_before(writer: Writer) -> Appends:
+def queue_before(writer: Writer) -> Queues:
     return Engine(writer)._appends
 
 
@@ -81,14 +84,14 @@ def stored(writer: Writer, key: SessionKey = KEY) -> list[str]:
     return [entry.text for entry in drive(Engine(writer).read(key))]
 
 
-def waiting(commits: Appends, count: int, key: SessionKey = KEY) -> list[Append]:
-    """Appends that have been handed in and not been written yet."""
+def waiting(commits: Queues, count: int, key: SessionKey = KEY) -> list[Append]:
+    """Queues that have been handed in and not been written yet."""
     appends = [new(key) for _ in range(count)]
     commits._queue.waiting.extend(appends)
     return appends
 
 
-def lead(commits: Appends, append: Append) -> object:
+def lead(commits: Queues, append: Append) -> object:
     """Have one that waits take its turn."""
     return drive(commits._written(commits._queue, append))
 
@@ -236,7 +239,7 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
 def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool, known: bool) -> None:
     """At whatever moment the caller is interrupted, its append is written by then, or never."""
 
-    def begun() -> tuple[Appends, Writer, list[str]]:
+    def begun() -> tuple[Queues, Writer, list[str]]:
         writer = Writer()
         writer.inline = not asynchronous
         commits = queue_before(writer)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import astuple, replace
+
 from palimpsest import Memory
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.stores import MARK, STORES
@@ -115,8 +117,12 @@ STORES.register("vault", open_vault)
 def key_ids_below(backend: Backend) -> set[str]:
     """The ids of the keys under which anything is in a backend."""
     found = _contents(backend).values()
-    values = [one for content in found for one in content if isinstance(one, bytes)]
+    values = [one for content in found for one in _values(content) if isinstance(one, bytes)]
     return {id for value in values if (id := key_of(value))}
+
+
+def _values(content: Content) -> tuple[object, ...]:
+    return astuple(content) if isinstance(content, PlaceHead) else tuple(content)
 
 
 def _contents(backend: Backend) -> dict[Slot, Content]:
@@ -149,7 +155,7 @@ def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
         else:
             (seen,) = drive(backend.look([Ask(slot.place)]))
             expect = seen.head.hot if seen.head is not None else None
-            hot, cold = content if isinstance(content, PlaceHead) else (None, None)
+            hot, cold = (content.hot, content.cold) if isinstance(content, PlaceHead) else (None, None)
             step = Step(slot.place, expect, hot, cold)
         assert drive(backend.write([[step]], 0)) == [None]
 
@@ -157,8 +163,8 @@ def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
 def spoilt(content: Content) -> Iterator[Content]:
     """What is another than this: each of its values changed in many places, cut short, emptied, doubled."""
     if isinstance(content, PlaceHead):
-        yield from (content._replace(hot=one) for one in _others(content.hot))
-        yield from (content._replace(cold=one) for one in _others(content.cold))
+        yield from (replace(content, hot=one) for one in _others(content.hot))
+        yield from (replace(content, cold=one) for one in _others(content.cold))
     else:
         yield from (content._replace(value=one) for one in _others(content.value))
         yield content._replace(id=content.id + "x")
