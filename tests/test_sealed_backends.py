@@ -22,7 +22,7 @@ from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import BackendConformance
 from palimpsest.testing.backends import BackendFactory
 from sealed import BOTH, KEY
-from vaults import Vault
+from vaults import Vault, values_of
 
 
 def sealed(below: Backend) -> Backend:
@@ -132,7 +132,7 @@ def test_nothing_but_addresses_is_in_clear() -> None:
         assert session.entry("given-by-somebody").text == "text"
     there = vault.contents()
     clear = {name for slot in there for name in (*slot.place, slot.table)}
-    fields = [field for content in there.values() for field in content]
+    fields = [field for content in there.values() for field in values_of(content)]
     stored = b"".join(one if isinstance(one, bytes) else str(one).encode() for one in fields)
 
     names = {"default", "one", "session", "log", "", "entry", "record", "notes", "item/notes"}

@@ -117,11 +117,11 @@ STORES.register("vault", open_vault)
 def key_ids_below(backend: Backend) -> set[str]:
     """The ids of the keys under which anything is in a backend."""
     found = _contents(backend).values()
-    values = [one for content in found for one in _values(content) if isinstance(one, bytes)]
+    values = [one for content in found for one in values_of(content) if isinstance(one, bytes)]
     return {id for value in values if (id := key_of(value))}
 
 
-def _values(content: Content) -> tuple[object, ...]:
+def values_of(content: Content) -> tuple[object, ...]:
     return astuple(content) if isinstance(content, PlaceHead) else tuple(content)
 
 
