@@ -1,19 +1,16 @@
-"""Sessions as wholes: branches, imports, deletion, listings."""
+"""Sessions as wholes: branches, deletion, listings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.log.withdrawal import tombstone
-from palimpsest.stores import Dump, SessionInfo
+from palimpsest.stores import SessionInfo
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
-from palimpsest.stores.common import branching, expected, info, loading
+from palimpsest.stores.common import branching, expected, info
 from palimpsest.stores.engine.changing import dropping, spans_of
-from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_row, key_of, read_cold, read_hot, record_row, whole
+from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot, whole
 from palimpsest.stores.engine.heads import Known, Sessions, new_log, pointer_to, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
@@ -21,8 +18,6 @@ from palimpsest.stores.engine.trees import Tree, of_tree
 
 FAR = chr(0x10FFFF)
 """Sorts behind every home."""
-
-_replace = msgspec.structs.replace
 
 
 class Branching:
@@ -89,49 +84,22 @@ class Branching:
             return False
         return not await self._sessions.astray(after, at)
 
-    # --- whole sessions
-
-    async def load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
-        while True:
-            known, seen = await self._sessions.look(key, _of_removal)
-            head = loading(key, known.head if known.there is not None else None, dump.head, replace)
-            new = _replace(known, log=new_log(), head=Head())
-            after, step = new.step(self._sessions.witness.head(key, None, head), ())
-            rows = [entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries]
-            drop: list[tuple[str, int, int]] = []
-            gone: list[tuple[int, int]] = []
-            steps = [step]
-            if seen:
-                tree, pieces, _ = self._removed(known, seen)
-                if tree.hot is not None:
-                    tree.join(new, (), head.first_seq)
-                    steps.append(tree.step())
-                drop, gone = _dropped(known, pieces), spans_of(pieces)
-            put, more = await self._large.taken(known, rows, gone)
-            if dump.records:
-                put.append(("record", [record_row(new.log, record) for record in dump.records]))
-            steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
-            at = self._clock()
-            refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
-            if refusal is None and (known.there is not None or not await self._sessions.astray(after, at)):
-                return
-
     # --- deletion
 
     async def delete(self, key: SessionKey, expect: int | None) -> bool:
         while True:
-            known, seen = await self._sessions.look(key, _of_removal)
+            known, seen = await self._sessions.look(key, of_removal)
             expected(key, known.head, expect)
             if known.there is None:
                 return False
-            tree, pieces, last = self._removed(known, seen)
+            tree, pieces, last = removed(self._url, known, seen)
             steps = [Step(known.place, known.there.hot, destroys=True)]
             if last:
                 steps += await self._large.wiped(known)
                 pieces = [(known.log, 0, LAST), *pieces]
             else:
                 steps += (await self._large.taken(known, [], spans_of(pieces)))[1]
-            drop = _dropped(known, pieces)
+            drop = dropped(known, pieces)
             if last and tree.hot is not None:
                 steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
             else:
@@ -141,15 +109,6 @@ class Branching:
                 self._sessions.forget(key)
                 await self._unpointed(known)
                 return True
-
-    def _removed(self, known: Known, seen: list[Seen]) -> tuple[Tree, list[tuple[int, int, int]], bool]:
-        """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
-        tree = Tree(self._url, known, seen[0])
-        if tree.hot is None:
-            return tree, [(known.log, 0, LAST)], True
-        alone = tree.is_alone(known)
-        tree.leave(known)
-        return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
 
     async def _unpointed(self, known: Known) -> None:
         """Let nothing say any more where a session was."""
@@ -196,12 +155,22 @@ def _own(key: SessionKey) -> Place:
     return Place(key.tenant, key.session, "session", key.session)
 
 
-def _of_removal(known: Known) -> list[Ask]:
+def of_removal(known: Known) -> list[Ask]:
     """What asks who reads what, and whether anybody else is in the home."""
     tree, more = of_tree(known), len(known.shares) + 2
     return [Ask(tree.place, [*tree.rows, Range("share", [(0, LAST_KEY)], more)])]
 
 
-def _dropped(known: Known, pieces: list[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
+def removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, list[tuple[int, int, int]], bool]:
+    """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
+    tree = Tree(url, known, seen[0])
+    if tree.hot is None:
+        return tree, [(known.log, 0, LAST)], True
+    alone = tree.is_alone(known)
+    tree.leave(known)
+    return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
+
+
+def dropped(known: Known, pieces: list[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
     """What drops a session's records, and these stretches of logs."""
     return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]

@@ -11,6 +11,7 @@ from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions, root
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
+from palimpsest.stores.engine.loading import LAID, Loading
 from palimpsest.stores.engine.trees import Tree
 
 PAGE = 1000
@@ -22,8 +23,11 @@ Readers = dict[SessionKey, tuple[int, ...]]
 class Expiry:
     """Finds what has expired, and erases it."""
 
-    def __init__(self, sessions: Sessions, changing: Changing, items: Items, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, sessions: Sessions, changing: Changing, items: Items, loading: Loading, clock: Callable[[], int]
+    ) -> None:
         self._sessions, self._changing, self._items, self._clock = sessions, changing, items, clock
+        self._loading = loading
         self._backend = sessions.backend
 
     async def _tenants(self, tenant: str | None) -> AsyncIterator[str]:
@@ -62,6 +66,8 @@ class Expiry:
                 for due in page:
                     if not due.table and (due.place.space.startswith(ITEMS) or due.place.space == LEASES):
                         swept += await self._items.swept(due.place, now)
+                    if not due.table and due.place.space == LAID:
+                        await self._loading.taken_away(due.place)
                 for (place, log), seqs in _by_log(page).items():
                     swept += await self._erased(place, log, seqs)
         return swept

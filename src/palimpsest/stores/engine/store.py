@@ -19,6 +19,7 @@ from palimpsest.stores.engine.expiry import Expiry
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.rewriting import Rewriting
@@ -41,8 +42,9 @@ class Engine(Store, Rewritable):
         self._appends = Queues(backend, Appends(sessions, large, clock, self._reading.by_ids))
         self._changing = Changing(sessions, self._reading, large, clock)
         self._branching = Branching(sessions, large, clock)
+        self._loading = Loading(sessions, large, clock)
         self._items = Items(backend, clock)
-        self._expiry = Expiry(sessions, self._changing, self._items, clock)
+        self._expiry = Expiry(sessions, self._changing, self._items, self._loading, clock)
         self._rewriting = Rewriting(sessions, self._reading, large, clock)
 
     def ask(self, witness: Witness) -> None:
@@ -138,7 +140,7 @@ class Engine(Store, Rewritable):
         return await self._look(lambda: self._branching.branches(key))
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
-        await self._run(lambda: self._branching.load(key, dump, replace))
+        await self._run(lambda: self._loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         return await self._run(lambda: self._branching.delete(key, expect))
@@ -170,8 +172,10 @@ class Engine(Store, Rewritable):
         return await self._look(lambda: self._items.listed(tenant, namespace))
 
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
-        where = self._look if dry_run else self._run
-        return await where(lambda: self._items.clear(tenant, dry_run))
+        if dry_run:
+            return await self._look(lambda: self._items.clear(tenant, dry_run))
+        await self._run(lambda: self._loading.clear(tenant))
+        return await self._run(lambda: self._items.clear(tenant, dry_run))
 
     async def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
         """Hold these items, in this order, in a namespace that nobody has written to."""

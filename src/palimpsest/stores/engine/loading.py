@@ -1,0 +1,151 @@
+"""Whole sessions that come in: imports, and what takes the place of a log.
+
+The entries are a log of a number that nobody reads yet. More of them than go into one step are put piece by piece, so
+that no store has to take all of them at once, and other writers go on in between. Then one step makes the session.
+Until then a place says that the log is being laid: who dies meanwhile leaves it, and it goes when it has expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from palimpsest.errors import Conflict
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.withdrawal import tombstone
+from palimpsest.stores import Dump
+from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Step
+from palimpsest.stores.common import loading
+from palimpsest.stores.engine.branching import dropped, of_removal, removed
+from palimpsest.stores.engine.changing import dropping, spans_of
+from palimpsest.stores.engine.forms import LAST, entry_row, record_row
+from palimpsest.stores.engine.heads import Known, Sessions, new_log
+from palimpsest.stores.engine.large import Large
+
+PIECE, BYTES = 1000, 2**22
+"""Entries, and bytes of entries, that are put in one step."""
+
+LAID = "laid"
+"""The space of places that say which logs are being laid, by their numbers."""
+
+PATIENCE = 3_600_000_000
+"""Microseconds after which a log that nobody has laid any more of is taken away."""
+
+
+class Loading:
+    """Makes sessions of what comes from elsewhere."""
+
+    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
+        self._sessions, self._large, self._clock = sessions, large, clock
+        self._backend, self._url = sessions.backend, sessions.url
+
+    async def load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
+        known = await self._sessions.find(key)
+        _head(known, dump, replace)
+        new = msgspec.structs.replace(known, log=new_log(), head=Head())
+        rows = [entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries]
+        *first, last = _pieces(rows)
+        try:
+            for number, piece in enumerate(first):
+                await self._lay(new, number, piece)
+            while not await self._made(new, dump, replace, last, len(first)):
+                pass
+        except BaseException:
+            if first:
+                await self._backend.surely(lambda: self.taken_away(laid_at(new)))
+            raise
+
+    async def _lay(self, new: Known, number: int, piece: Sequence[Cells]) -> None:
+        """Put the next piece of a log that nobody reads yet."""
+        while True:
+            put, more = await self._large.taken(new, piece)
+            at = self._clock()
+            laid = Step(laid_at(new), _count(number), _count(number + 1), expires=at + PATIENCE)
+            (refusal,) = await self._backend.write([[laid, Step(new.logs, rows_only=True, put=put), *more]], at)
+            if refusal is None:
+                return
+            _still_laid(new.key, refusal[0], number)
+
+    async def _made(self, new: Known, dump: Dump, replace: bool, last: Sequence[Cells], laid: int) -> bool:
+        """Make the session in one step, of what was laid and the last piece; whether nobody was in the way."""
+        known, seen = await self._sessions.look(new.key, of_removal)
+        if known.place != new.place:
+            raise Conflict(
+                f"session {new.key.session!r}", "was made anew as a branch of another meanwhile: load it again"
+            )
+        head, at = self._sessions.witness.head(new.key, None, _head(known, dump, replace)), self._clock()
+        new = msgspec.structs.replace(known, log=new.log, head=Head())
+        after, step = new.step(head, ())
+        steps, drop, gone = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()
+        if laid:
+            steps.append(Step(laid_at(new), _count(laid)))
+        if seen:
+            tree, unread, _ = removed(self._url, known, seen)
+            if tree.hot is not None:
+                tree.join(new, (), head.first_seq)
+                steps.append(tree.step())
+            drop, gone = dropped(known, unread), spans_of(unread)
+        put, more = await self._large.taken(known, last, gone)
+        if dump.records:
+            put.append(("record", [record_row(new.log, record) for record in dump.records]))
+        steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
+        refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
+        if refusal is not None and laid:
+            _still_laid(new.key, refusal[1], laid)
+        return refusal is None and (known.there is not None or not await self._sessions.astray(after, at))
+
+    # --- what nobody has finished
+
+    async def taken_away(self, place: Place) -> None:
+        """Take away a log that was being laid, unless it has become a session's."""
+        owner = Place(place.tenant, place.home, "session", place.home)
+        new = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
+        unread = [(new.log, 0, LAST)]
+        while True:
+            (seen,) = await self._backend.look([Ask(place)])
+            if seen.head is None:
+                return
+            more = (await self._large.taken(new, [], spans_of(unread)))[1]
+            gone = Step(new.logs, rows_only=True, drop=dropping(unread), destroys=True)
+            (refusal,) = await self._backend.write([[Step(place, seen.head.hot), gone, *more]], self._clock())
+            if refusal is None:
+                return
+
+    async def clear(self, tenant: str) -> None:
+        """Take away all logs of a tenant that are being laid: who lays them is told."""
+        while page := await self._backend.places(tenant, LAID):
+            for one in page:
+                await self.taken_away(one.place)
+
+
+def laid_at(new: Known) -> Place:
+    """Where it says that a log is being laid."""
+    return new.place._replace(space=LAID, name=str(new.log))
+
+
+def _count(pieces: int) -> bytes | None:
+    return b"%d" % pieces if pieces else None
+
+
+def _still_laid(key: SessionKey, there: PlaceHead | None, laid: int) -> None:
+    """Raise Conflict unless so many pieces are laid."""
+    if (there.hot if there is not None else None) != _count(laid):
+        told = "took so long to come that what was there of it was taken away: load it again"
+        raise Conflict(f"session {key.session!r}", told)
+
+
+def _head(known: Known, dump: Dump, replace: bool) -> Head:
+    return loading(known.key, known.head if known.there is not None else None, dump.head, replace)
+
+
+def _pieces(rows: Sequence[Cells]) -> list[Sequence[Cells]]:
+    """Rows in pieces that go into one step each; at least one, which may be empty."""
+    found, size = [list[Cells]()], 0
+    for row in rows:
+        if found[-1] and (len(found[-1]) >= PIECE or size + len(row[1]) > BYTES):
+            found.append([])
+            size = 0
+        found[-1].append(row)
+        size += len(row[1])
+    return list(found)

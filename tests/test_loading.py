@@ -1,0 +1,173 @@
+"""Whole sessions that come in piece by piece: nobody sees a part, nothing of a part is left, and writers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from palimpsest.errors import Conflict, StoreUnavailable
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Dump
+from palimpsest.stores.backend import Again, Batch, Refusal
+from palimpsest.stores.engine import loading
+from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.memory import MemoryBackend
+from palimpsest.testing import FakeClock
+
+KEY, OTHER = SessionKey("t", "one"), SessionKey("t", "other")
+COUNT = 10
+LONG = "x" * 100
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "PIECE", 3)
+
+
+class Watched(MemoryBackend):
+    """Counts writes, lets something happen after one, whose own writes do not count, and goes away from a write on."""
+
+    def __init__(self, away: int | None = None) -> None:
+        super().__init__(Inline())
+        self.writes, self.away, self._acts = 0, away, False
+        self.after: dict[int, Callable[[], object]] = {}
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        if self.away is not None and self.writes >= self.away:
+            raise StoreUnavailable(self.url, "it is away")
+        done = await super().write(batches, at, lasting=lasting)
+        if not self._acts:
+            self.writes += 1
+            act = self.after.pop(self.writes, None)
+            self._acts = True
+            try:
+                if act is not None:
+                    act()
+            finally:
+                self._acts = False
+        return done
+
+    def rows(self) -> int:
+        return sum(table.end for there in self._there.values() for table in there.tables.values())
+
+
+def dump() -> Dump:
+    """Ten entries as another store had them, two of which have the same large content."""
+    other = Engine(MemoryBackend(Inline()), FakeClock())
+    entries = [Entry(content=LONG if number in (4, 8) else str(number)) for number in range(COUNT)]
+    drive(other.append(OTHER, entries))
+    head = drive(other.head(OTHER))
+    assert head is not None
+    return Dump(head=head, entries=tuple(drive(other.read(OTHER))), records=())
+
+
+def opened(backend: MemoryBackend, clock: FakeClock | None = None) -> Engine:
+    return Engine(backend, clock or FakeClock(), large_bytes=50)
+
+
+def texts(store: Engine, key: SessionKey = KEY) -> list[str]:
+    return [entry.text for entry in drive(store.read(key))]
+
+
+def test_nobody_sees_a_part_and_others_write_in_between() -> None:
+    """A session that comes in four steps is there after the last; until then it is not, and others write."""
+    backend = Watched()
+    store = opened(backend)
+    seen: list[tuple[Head | None, list[str]]] = []
+
+    def look() -> None:
+        seen.append((drive(store.head(KEY)), texts(store)))
+        drive(store.append(OTHER, [Entry(content="in between")]))
+
+    backend.after = dict.fromkeys((1, 2, 3), look)
+
+    drive(store.load(KEY, dump()))
+
+    assert seen == [(None, [])] * 3
+    assert texts(store) == [LONG if number in (4, 8) else str(number) for number in range(COUNT)]
+    assert set(texts(store, OTHER)) == {"in between"}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces or at once, alone or in the place of another, the same rows are there."""
+    came = []
+    for piece in (3, 1000):
+        monkeypatch.setattr(loading, "PIECE", piece)
+        backend = Watched()
+        store = opened(backend)
+        if replace:
+            drive(store.append(KEY, [Entry(content=LONG), Entry(content="before")]))
+
+        drive(store.load(KEY, dump(), replace=replace))
+
+        came.append((texts(store), drive(store.head(KEY)), backend.rows()))
+
+    assert came[0] == came[1]
+
+
+@pytest.mark.parametrize("away", range(4))
+def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int) -> None:
+    """Whatever was laid when the store went away is no session's, and a sweep takes all of it."""
+    backend, clock = Watched(away), FakeClock()
+    store = opened(backend, clock)
+    with pytest.raises(StoreUnavailable):
+        drive(store.load(KEY, dump()))
+    left, backend.away = backend.rows(), None
+
+    drive(store.sweep(clock()))
+    unswept = backend.rows()
+    clock.advance(3601)
+    drive(store.sweep(clock()))
+
+    assert (left > 0) == (away > 0)
+    assert unswept == left  # it may still be under way
+    assert backend.rows() == 0
+    assert drive(store.head(KEY)) is None
+
+
+def test_who_is_interrupted_leaves_nothing() -> None:
+    """An exception between two pieces takes away what was laid."""
+    backend = Watched()
+    store = opened(backend)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    backend.after = {2: interrupt}
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(store.load(KEY, dump()))
+
+    assert backend.rows() == 0
+
+
+def test_what_was_taken_away_meanwhile_is_told() -> None:
+    """Who lays a log so slowly that it is swept, or whose tenant is cleared, hears of it and has stored nothing."""
+    backend = Watched()
+    store = opened(backend)
+    backend.after = {2: lambda: drive(store.clear_items("t"))}
+
+    with pytest.raises(Conflict, match="load it again"):
+        drive(store.load(KEY, dump()))
+
+    assert backend.rows() == 0
+    assert drive(store.head(KEY)) is None
+
+
+def test_a_session_that_comes_up_meanwhile_is_not_replaced() -> None:
+    """Somebody who makes the session while it is laid keeps it."""
+    backend = Watched()
+    store = opened(backend)
+    backend.after = {2: lambda: drive(store.append(KEY, [Entry(content="first")]))}
+
+    with pytest.raises(Conflict, match="is there already"):
+        drive(store.load(KEY, dump()))
+
+    assert texts(store) == ["first"]
+    assert backend.rows() == 1
