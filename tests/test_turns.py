@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
@@ -61,7 +62,9 @@ class Cancelled:
             if number == self._step or (self.reached and self._how == "again and again"):
                 self.reached = True
                 if self._how == "when it is done":
-                    self._memory.runner._writer.submit(int).result()
+                    done = threading.Event()
+                    self._memory.runner._writer.put(done.set)
+                    done.wait()
                 task.cancel()
             sent = thrown = None
             try:

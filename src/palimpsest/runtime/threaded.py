@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import CancelledError
 from threading import local
 from typing import Any, TypeVar
 
-from palimpsest.errors import Closed, PalimpsestError
+from palimpsest.errors import Closed
 from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
-from palimpsest.runtime.threads import apart, outcome
+from palimpsest.runtime.threads import apart, outcome, promised
+from palimpsest.runtime.workers import Call, Workers
 
 T = TypeVar("T")
 
@@ -38,8 +38,7 @@ class Threaded:
         self.redact: Redact | None = None
         self.patience = PATIENCE
         self._here = local()
-        self._writer = ThreadPoolExecutor(1, "palimpsest")
-        self._readers = ThreadPoolExecutor(READERS, "palimpsest-reading")
+        self._writer, self._readers = Workers(1), Workers(READERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -49,16 +48,18 @@ class Threaded:
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._run(self._readers, function, *arguments)
 
-    async def _run(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
+    async def _run(self, threads: Workers, function: Callable[..., T], *arguments: Any) -> T:
         if getattr(self._here, "inside", False):
             return function(*arguments)
-        job = threads.submit(copy_context().run, function, *arguments)  # errors quote there as they do here
+        job = Call(function, arguments)
+        threads.put(job)
         try:
-            return await asyncio.wrap_future(job)
+            result: T = await job.future
         except asyncio.CancelledError:
-            if not job.cancel():  # it has begun: cancelled or not, it is waited for
-                await _settled(asyncio.wrap_future(job))
+            if not job.withdraw():  # it has begun: cancelled or not, it is waited for
+                await _settled(job.over())
             raise
+        return result
 
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await self._run(self._readers if reads else self._writer, self._driven, start)
@@ -71,9 +72,11 @@ class Threaded:
             self._here.inside = before
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
-        future = asyncio.wrap_future(self._writer.submit(copy_context().run, function, *arguments))
-        await _settled(future)
-        return future.result()
+        job = Call(function, arguments)
+        self._writer.put(job)
+        await _settled(job.future)
+        result: T = job.future.result()
+        return result
 
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         task = asyncio.ensure_future(start())
@@ -88,12 +91,10 @@ class Threaded:
     def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
         if caller is not None:
             return self._on_loop(start(), caller)
-        try:
-            return self._writer.submit(self._driven, start).result()
-        except RuntimeError as fault:
-            if self._closed and not isinstance(fault, PalimpsestError):
-                raise Closed("the memory") from None
-            raise
+        future, work = promised(self._driven, start)
+        self._writer.put(work)
+        result: T = outcome(future)
+        return result
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T], caller: object) -> T:
         assert isinstance(caller, asyncio.Task), "who takes something under an event loop is a task"
@@ -151,8 +152,8 @@ class Threaded:
             if last is not None:
                 await self._done(last, patience)
         finally:
-            self._writer.shutdown(wait=False)
-            self._readers.shutdown(wait=False)
+            self._writer.close()
+            self._readers.close()
 
     async def _done(self, last: Last, patience: float) -> None:
         doing = asyncio.ensure_future(last())

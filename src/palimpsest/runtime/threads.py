@@ -37,6 +37,13 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
     The thread is begun by one call of C: `Thread.start` waits for it in steps of Python, and where a handler raises
     there, that is lost, and the function may never run.
     """
+    future, work = promised(function, *arguments)
+    start_new_thread(work, ())
+    return future
+
+
+def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Callable[[], None]]:
+    """A future, and what calls a function with the caller's context variables and says there what came of it."""
     from concurrent.futures import Future  # loads logging and threading
 
     future: Future[T] = Future()
@@ -53,8 +60,7 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
         else:
             future.set_result(result)
 
-    start_new_thread(work, ())
-    return future
+    return future, work
 
 
 def outcome(future: Future[T], timeout: float | None = None) -> T:

@@ -1,0 +1,179 @@
+"""Worker threads: what they run, who waits for it, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+
+import pytest
+
+from palimpsest.errors import Closed
+from palimpsest.runtime.workers import Call, Workers
+
+WHO: ContextVar[str] = ContextVar("who")
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so that nobody tells."""
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def alive(before: set[int]) -> set[int]:
+    """The threads that have come since."""
+    return set(_threads()) - before
+
+
+def _threads() -> set[int]:
+    return set(sys._current_frames())
+
+
+async def called(workers: Workers, function: Callable[..., object], *arguments: object) -> object:
+    call = Call(function, arguments)
+    workers.put(call)
+    return await call.future
+
+
+def test_a_function_runs_in_a_thread_with_its_callers_context() -> None:
+    """Its result comes back, and it sees the context variables of the task that asked."""
+
+    def function(one: int) -> tuple[int, str, bool]:
+        return one, WHO.get(), threading.get_ident() == main
+
+    async def ask(workers: Workers, number: int) -> object:
+        WHO.set(str(number))
+        return await called(workers, function, number)
+
+    async def asked() -> list[object]:
+        workers = Workers(3)
+        found = await asyncio.gather(*(ask(workers, number) for number in range(20)))
+        workers.close()
+        return list(found)
+
+    main = threading.get_ident()
+
+    assert asyncio.run(asked()) == [(number, str(number), False) for number in range(20)]
+
+
+@pytest.mark.parametrize("fault", [ValueError("no"), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_what_a_function_raises_is_raised_where_it_is_waited_for(fault: BaseException) -> None:
+    """Whatever it is, and the thread goes on."""
+
+    def function() -> None:
+        raise fault
+
+    async def asked() -> tuple[BaseException | None, object]:
+        workers, seen = Workers(1), None
+        try:
+            await called(workers, function)
+        except BaseException as error:  # noqa: BLE001 (what comes of the test)
+            seen = error
+        after = await called(workers, int)
+        workers.close()
+        return seen, after
+
+    seen, after = asyncio.run(asked())
+
+    assert type(seen) is type(fault)
+    assert after == 0
+
+
+def test_a_stop_iteration_is_an_error_like_others() -> None:
+    """No future holds one, so it comes as another."""
+
+    async def asked() -> None:
+        workers = Workers(1)
+        try:
+            await called(workers, next, iter(()))
+        finally:
+            workers.close()
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(asked())
+
+
+def test_what_was_withdrawn_before_it_began_never_runs() -> None:
+    """And what has begun cannot be withdrawn: its end can be waited for, although nobody waits for its result."""
+    ran: list[str] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        goes_on.wait(30)
+        ran.append("first")
+
+    async def asked() -> tuple[bool, bool]:
+        workers = Workers(1)
+        one, other = Call(first, ()), Call(ran.append, ("other",))
+        workers.put(one)
+        workers.put(other)
+        begun.wait(30)
+        withdrawn = one.withdraw(), other.withdraw()
+        one.future.cancel()
+        over = one.over()
+        goes_on.set()
+        await over
+        await called(workers, int)  # behind both
+        workers.close()
+        return withdrawn
+
+    assert asyncio.run(asked()) == (False, True)
+    assert ran == ["first"]
+
+
+def test_as_many_run_at_once_as_there_may_be() -> None:
+    """Work that waits for other work meets it, as far as there are threads, and there are never more."""
+    meeting = threading.Barrier(3)
+
+    async def asked() -> int:
+        workers, before = Workers(3), _threads()
+        await asyncio.gather(*(called(workers, meeting.wait, 30) for _ in range(3)))
+        await asyncio.gather(*(called(workers, int) for _ in range(50)))
+        there = len(alive(before))
+        workers.close()
+        return there
+
+    assert asyncio.run(asked()) == 3
+
+
+@pytest.mark.parametrize("how", ["closed", "gone"])
+def test_threads_end_with_their_workers(how: str) -> None:
+    """When these are closed, or nobody has them any more; what was put before is done."""
+    ran: list[int] = []
+    before = _threads()
+    workers = Workers(2)
+    for number in range(10):
+        workers.put(lambda number=number: ran.append(number))
+
+    if how == "closed":
+        workers.close()
+        with pytest.raises(Closed):
+            workers.put(int)
+    del workers
+    gc.collect()
+
+    until(lambda: not alive(before))
+    assert sorted(ran) == list(range(10))
+
+
+def test_a_loop_that_is_closed_meanwhile_is_nobodys_fault() -> None:
+    """Work whose loop has ended has nobody to tell, and the thread goes on."""
+    goes_on, over = threading.Event(), threading.Event()
+    workers = Workers(1)
+
+    async def begin() -> None:
+        workers.put(Call(goes_on.wait, (30,)))
+
+    asyncio.run(begin())
+    goes_on.set()
+    workers.put(over.set)
+
+    assert over.wait(30)
+    workers.close()
