@@ -19,6 +19,7 @@ from writer import quarters
 ON_DISK = {"busy_seconds": 60, "synchronous": "NORMAL", "large_bytes": 64}
 KEYS = {"keys": {"a": "01" * 32, "b": "02" * 32}}
 STORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sqlite": ("sqlite:///{}/a.db", ON_DISK),
     "file": ("file://{}/logs", ON_DISK),
     "encrypted file": ("file://{}/logs", ON_DISK | KEYS),
     "sealed engine": ("vault://{}/a.db", ON_DISK | KEYS),
