@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -344,6 +345,33 @@ def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> 
             with pytest.raises(StoreCorrupt, match="session/one is not found by its address"):
                 verb()
         assert len(memory.session("two").entries()) == 18
+
+
+def test_records_that_an_index_does_not_lead_to_are_damaged(tmp_path: Path) -> None:
+    """The same is true of a table of a session: what was done in it is not taken for nothing."""
+    path = tmp_path / "log.db"
+    filled(path)
+    with Memory.open(path) as memory:
+        memory.session(SESSION).pin(1)
+        done = memory.session(SESSION).history()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        (high,) = db.execute("SELECT high FROM part WHERE name = 'record'").fetchone()
+    page = path.read_bytes()
+    key = b"record" + high.to_bytes(4)  # as it stands in the table and in its index, which has it first
+    assert page.count(key) == 2
+    refused: list[str] = []
+
+    for found in re.finditer(re.escape(key), page):
+        changed = bytearray(page)
+        changed[found.start()] ^= 1
+        path.write_bytes(changed)
+
+        with Memory.open(path) as memory:
+            try:
+                assert memory.session(SESSION).history() == done
+            except StoreCorrupt as fault:
+                refused.append(fault.reason)
+    assert ["rows of record are not found by their address" in reason for reason in refused] == [True]
 
 
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])

@@ -3,14 +3,17 @@
 `PRAGMA user_version` is the number of the last one applied, `PRAGMA application_id` says that the file is ours.
 
     place    one row a place: its number, its address and a checksum of that, the hot value of its head, when that
-             expires, when it was written. One that is not found by its address is looked for by the checksum, too: an
-             index that was damaged is not taken for a place that is not there
+             expires, when it was written
     cold     the cold value of a head, by the number of its place
-    part     4,294,967,296 keys of a table of a place, by their upper half: the number that they have in tables of rows
+    part     4,294,967,296 keys of a table of a place, by their upper half: the number that they have in tables of rows,
+             and a checksum of that address
     entry, record, tokens, share, held, large, other
              rows: `pos` is the number of the part * 2^32 + the lower half of the key, so that neighbours are one range
              of the table's own tree and need no index
     meta     `generation` tells who remembers numbers that some are gone; `scrub` that the file is to be scrubbed
+
+A place or part that is not found by its address is looked for by its checksum, too: an index that was damaged is not
+taken for something that is not there.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX place_mark ON place(mark)",
         "CREATE TABLE cold(place INTEGER PRIMARY KEY, body BLOB NOT NULL)",
         "CREATE TABLE part(number INTEGER PRIMARY KEY AUTOINCREMENT, place INTEGER NOT NULL, name TEXT NOT NULL, "
-        "high INTEGER NOT NULL, UNIQUE(place, name, high))",
+        "high INTEGER NOT NULL, sum INTEGER NOT NULL, UNIQUE(place, name, high))",
+        "CREATE INDEX part_sum ON part(sum)",
         *(statement.replace("ROWS", table) for table in TABLES for statement in ROWS),
         "CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID",
         "INSERT INTO meta VALUES('generation', 0)",

@@ -20,6 +20,9 @@ KNOWN = 65_536
 LOW = 0xFFFFFFFF
 """The lower half of a key."""
 
+COUNTS = "tokens/"
+"""Tables that are often not there, and of which nothing is lost that cannot be made again."""
+
 _TABLES = frozenset(TABLES)
 
 
@@ -37,11 +40,13 @@ class Numbers:
         """The number of a place; None where there is none."""
         number = self.places.get(place)
         if number is None:
-            sql = "SELECT number FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
+            sql = "SELECT number, sum FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
             found = db.execute(sql, (place.tenant, place.space, place.name, place.home)).fetchone()
             if found is None:
                 refuse_lost(db, place)
                 return None
+            if found[1] != _sum(*place):
+                raise Damaged(f"the address of the place {place.space}/{place.name} leads to another")
             number = self._know_place(place, found[0])
         return number
 
@@ -50,7 +55,7 @@ class Numbers:
         number = self.place(db, place)
         if number is None:
             sql = "INSERT INTO place(tenant, home, space, name, sum) VALUES(?, ?, ?, ?, ?)"
-            made = db.execute(sql, (*place, _sum(place))).lastrowid
+            made = db.execute(sql, (*place, _sum(*place))).lastrowid
             assert made is not None, "an inserted row has a number"
             number = self._know_place(place, made)
         return number
@@ -66,10 +71,14 @@ class Numbers:
         number = self.parts.get((place, table, high))
         if number is None:
             owner = self.place(db, place)
-            sql = "SELECT number FROM part WHERE place = ? AND name = ? AND high = ?"
+            sql = "SELECT number, sum FROM part WHERE place = ? AND name = ? AND high = ?"
             found = db.execute(sql, (owner, table, high)).fetchone() if owner is not None else None
             if found is None:
+                if owner is not None and not table.startswith(COUNTS):
+                    _refuse_lost_part(db, owner, table, high)
                 return None
+            if found[1] != _sum(owner or 0, table, high):
+                raise Damaged(f"the address of rows of {table} leads to others")
             number = self._know_part((place, table, high), found[0])
         return number
 
@@ -78,12 +87,15 @@ class Numbers:
         number = self.parts.get((place, table, high)) or self.part(db, place, table, high)
         if number is None:
             owner = self.make_place(db, place)
-            made = db.execute("INSERT INTO part(place, name, high) VALUES(?, ?, ?)", (owner, table, high)).lastrowid
+            sql = "INSERT INTO part(place, name, high, sum) VALUES(?, ?, ?, ?)"
+            made = db.execute(sql, (owner, table, high, _sum(owner, table, high))).lastrowid
             assert made is not None, "an inserted row has a number"
             number = self._know_part((place, table, high), made)
         return number
 
     def _know_part(self, part: tuple[Place, str, int], number: int) -> int:
+        if number >> 31:
+            raise Damaged(f"rows of {part[1]} have a number that nothing has")
         if len(self.parts) >= KNOWN:
             self.parts.clear()
         self.parts[part] = number
@@ -99,6 +111,10 @@ class Numbers:
         owner = self.place(db, place)
         sql = "SELECT high, number FROM part WHERE place = ? AND name = ? AND high BETWEEN ? AND ? ORDER BY high"
         found = db.execute(sql, (owner, table, low >> 32, high >> 32)).fetchall() if owner is not None else []
+        if not found:
+            self.part(db, place, table, low >> 32)  # raises where an index has lost the first
+        if not all(isinstance(part, int) and not number >> 31 for part, number in found):
+            raise Damaged(f"rows of {table} have a number that nothing has")
         return [
             (
                 part,
@@ -115,13 +131,19 @@ def refuse_lost(db: sqlite3.Connection, place: Place, *, head: bool = False) -> 
         "SELECT hot IS NOT NULL FROM place INDEXED BY place_sum "
         "WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
     )
-    found = db.execute(sql, (_sum(place), *place)).fetchone()
+    found = db.execute(sql, (_sum(*place), *place)).fetchone()
     if found is not None and (found[0] or not head):
         raise Damaged(f"the place {place.space}/{place.name} is not found by its address")
 
 
-def _sum(place: Place) -> int:
-    return crc32("\0".join(place).encode())
+def _refuse_lost_part(db: sqlite3.Connection, owner: int, table: str, high: int) -> None:
+    sql = "SELECT 1 FROM part INDEXED BY part_sum WHERE sum = ? AND +place = ? AND +name = ? AND +high = ?"
+    if db.execute(sql, (_sum(owner, table, high), owner, table, high)).fetchone() is not None:
+        raise Damaged(f"rows of {table} are not found by their address")
+
+
+def _sum(*address: str | int) -> int:
+    return crc32("\0".join(map(str, address)).encode())
 
 
 def table_of(name: str) -> str:
