@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import palimpsest.stores.sqlite.rows as backend
 from measure import (
     SESSION,
     Figure,

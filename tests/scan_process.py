@@ -22,9 +22,9 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores import STORES
-from palimpsest.stores.opening import open_store
-from palimpsest.stores.rewriting import Rewrite
+from palimpsest.stores import STORES, Store
+from palimpsest.stores.backend import Backend
+from palimpsest.stores.engine.rewriting import Rewrite
 from sqlitestore import connection
 
 EVERYTHING: Mapping[str, Any] = {**POLICY, "non_persistable_message_types": ["health"]}
@@ -75,17 +75,24 @@ class Dying:
 def mortal(kind: str, steps: Steps) -> None:
     """Register a store `mortal:` with steps before and after whatever it changes, and inside it."""
 
-    def opened(url: str, runner: Runner, **options: Any) -> Any:
-        store: Any = open_store({"sqlite": "sqlite:///", "file": "file://"}[kind] + url, runner, **options)
-        rewrite = store.rewrite
-        store.rewrite = around(lambda key, how, **options: rewrite(key, Dying(how, steps), **options), steps)
-        store.commit, store.scrub = around(store.commit, steps), around(store.scrub, steps)
+    rewrite = Store.rewrite
+
+    def dying(store: Store, key: SessionKey, how: Rewrite, **options: Any) -> Any:
+        return rewrite(store, key, Dying(how, steps), **options)
+
+    def opened(url: str, runner: Runner, **options: Any) -> Backend:
+        backend: Any = STORES.find(kind)({"sqlite": "sqlite:///", "file": "file://"}[kind] + url, runner, **options)
         if kind == "sqlite":
-            connection(store).set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
+            traced = connection(Store(backend))
+            traced.set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
         else:
             os.replace, os.pwrite = before(os.replace, steps), before(os.pwrite, steps)
-        return store
+        backend.scrub = around(backend.scrub, steps)
+        made: Backend = backend
+        return made
 
+    patched: Any = Store
+    patched.rewrite, patched.commit = around(dying, steps), around(Store.commit, steps)
     STORES.register("mortal", lambda url, runner, **options: opened(url.removeprefix("mortal:"), runner, **options))
 
 

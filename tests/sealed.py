@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
 
 import vaults
 from palimpsest import Entry, Image, Keys, Memory, Session, Text
@@ -18,10 +18,8 @@ from palimpsest.stores import Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.engine import SealedEngine
-from palimpsest.stores.encrypted.store import EncryptedStore
 from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.opening import open_store, unlocked
-from palimpsest.stores.rewriting import Rewritable
 from talks import as_it_is
 from writer import quarters
 
@@ -65,12 +63,10 @@ def everything(memory: Memory) -> dict[str, Any]:
 
 def stored(store: Store, session: str = KEY.session) -> list[bytes]:
     """What is stored of the session's entries."""
-    if isinstance(store, SealedEngine):
-        place = Place(KEY.tenant, session, "log", "")
-        (seen,) = drive(store.sealed.below.look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
-        return [row[1] for row in seen.rows[0]]
-    assert isinstance(store, EncryptedStore)
-    return [entry.text.encode() for entry in drive(store.below.read(KEY._replace(session=session)))]
+    assert isinstance(store, SealedEngine)
+    place = Place(KEY.tenant, session, "log", "")
+    (seen,) = drive(store.sealed.below.look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
+    return [row[1] for row in seen.rows[0]]
 
 
 def key_of_text(stored: bytes) -> str | None:
@@ -81,21 +77,10 @@ def key_of_text(stored: bytes) -> str | None:
 def key_ids(where: str, keys: Encryption) -> set[str]:
     """The ids of the keys under which anything is stored: heads, entries, records, items, of all tenants."""
     store = opened(where, keys)
-    if isinstance(store, SealedEngine):
-        ids = vaults.key_ids_below(store.sealed.below)
-        drive(store.close())
-        return ids
-    assert isinstance(store, EncryptedStore)
-    below = store.below
-    assert isinstance(below, Rewritable)
-    found: list[object] = []
-    for tenant in drive(below.tenants()):
-        for one in drive(below.sessions(tenant)):
-            key = SessionKey(tenant, one.session)
-            found += [drive(below.head(key)), drive(below.read(key)), drive(below.records(key))]
-        found.append(drive(below.list_items(tenant, "notes")))
+    assert isinstance(store, SealedEngine)
+    ids = vaults.key_ids_below(store.sealed.below)
     drive(store.close())
-    return set(re.findall(r"sealed:1:([^:]+):", repr(found)))
+    return ids
 
 
 def markers() -> Iterator[str]:

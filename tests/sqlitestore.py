@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from palimpsest import AsyncMemory, Memory
 from palimpsest.stores import Store
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.db import Database
 
@@ -17,7 +16,6 @@ from palimpsest.stores.sqlite.db import Database
 def database(memory: Memory | AsyncMemory | Store) -> Database:
     """The file of a memory, or of a store."""
     store = memory if isinstance(memory, Store) else memory.store
-    assert isinstance(store, Engine)
     assert isinstance(store.backend, SQLiteBackend)
     return store.backend._database
 

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
 from types import FunctionType
@@ -24,10 +24,9 @@ from palimpsest.runtime.loop_thread import LoopThread
 from palimpsest.runtime.runner import Inline, within
 from palimpsest.runtime.threads import Suspended, outcome
 from palimpsest.stores import STORES, Store
-from palimpsest.stores.bridged import RewritableBridge
-from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.rewriting import Rewritable
-from palimpsest.stores.witness import Witness
+from palimpsest.stores.backend import Backend, Range
+from palimpsest.stores.bridged import BridgedBackend
+from palimpsest.stores.memory import MemoryBackend
 
 PATIENCE = 30.0
 """Seconds after which a verb that hangs is a failure."""
@@ -67,28 +66,37 @@ class Hold:
         assert await asyncio.to_thread(self.arrived.wait, PATIENCE)
 
 
-def _suspended(verb: Callable[..., Any]) -> Any:
-    @wraps(verb, updated=())
-    async def suspended(self: SuspendingStore, *given: Any, **named: Any) -> Any:
-        return await self.called(verb.__name__, *given, **named)
+def _suspended(name: str) -> Any:
+    @wraps(getattr(Backend, name), updated=())
+    async def suspended(self: SuspendingBackend, *given: Any, **named: Any) -> Any:
+        return await self.called(name, *given, **named)
 
     return suspended
 
 
-def _coroutines(kind: type) -> dict[str, Any]:
-    """The verbs of a seam, each of which suspends."""
-    own = {"together", "apart"}
-    found = inspect.getmembers(kind, inspect.iscoroutinefunction)
-    return {name: _suspended(verb) for name, verb in found if name[0] != "_" and name not in own}
+def kind_of(verb: str, given: tuple[Any, ...]) -> str:
+    """What of a session a verb is for: "lease", "append", "commit", "read"; else its own name."""
+    if verb == "write":
+        steps = [step for batch in given[0] for step in batch]
+        tables = {table for step in steps for table, _ in step.put}
+        if any(step.place.space == "lease" for step in steps):
+            return "lease"
+        return "append" if "entry" in tables else "commit" if "record" in tables else verb
+    if verb == "look" and any(isinstance(one, Range) and one.table == "entry" for ask in given[0] for one in ask.rows):
+        return "read"
+    return verb
 
 
-class SuspendingStore(Store, Rewritable):
-    """A store in memory behind a driver that suspends."""
+VERBS = ("look", "write", "places", "recent", "expired", "tenants", "scrub", "close")
+
+
+class SuspendingBackend(Backend):
+    """Dictionaries behind a driver that suspends."""
 
     url = "suspending://"
 
-    def __init__(self, **options: Any) -> None:
-        self._below = MemoryStore(Inline(), **options)
+    def __init__(self) -> None:
+        self._below = MemoryBackend(Inline())
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holds: list[Hold] = []
@@ -101,17 +109,9 @@ class SuspendingStore(Store, Rewritable):
         self._holds.append(hold)
         return hold
 
-    @property
-    def left_open(self) -> bool:
-        return self._below.left_open
-
     def refuse(self, verb: str) -> None:
         """Have the driver cancel the next call of this verb by itself."""
         self._refused.append(verb)
-
-    def ask(self, witness: Witness) -> None:
-        super().ask(witness)
-        self._below.ask(witness)
 
     async def called(self, verb: str, *given: Any, **named: Any) -> Any:
         """Do what a driver does: send the verb, wait, and return what came back."""
@@ -120,17 +120,18 @@ class SuspendingStore(Store, Rewritable):
         self._loop = self._loop or asyncio.get_running_loop()
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the driver is bound to a different event loop")
-        self.calls.append(verb)
+        kind = kind_of(verb, given)
+        self.calls.append(kind)
         await asyncio.wait_for(asyncio.sleep(0), PATIENCE)
         for _ in range(TURNS if len(self.calls) % SLOW_EVERY == 0 else 0):
             await asyncio.sleep(0)
-        if verb in self._refused:
-            self._refused.remove(verb)
+        if kind in self._refused:
+            self._refused.remove(kind)
             raise asyncio.CancelledError
-        await self._pass(verb, "before")
+        await self._pass(kind, "before")
         result = await getattr(self._below, verb)(*given, **named)  # one atomic step
         await asyncio.sleep(0)
-        await self._pass(verb, "after")
+        await self._pass(kind, "after")
         return result
 
     async def _pass(self, verb: str, moment: Moment) -> None:
@@ -140,13 +141,13 @@ class SuspendingStore(Store, Rewritable):
                 await hold.pass_by()
                 return
 
-    vars().update(_coroutines(Store) | _coroutines(Rewritable))
+    vars().update({name: _suspended(name) for name in VERBS})
 
 
-def open_suspending(url: str, runner: object, **options: Any) -> SuspendingStore:
-    """Open an empty store."""
-    kind: Any = SuspendingStore  # which has its verbs from the seam, where no type checker sees them
-    made: SuspendingStore = kind(**options)
+def open_suspending(url: str, runner: object) -> SuspendingBackend:
+    """Open an empty one."""
+    kind: Any = SuspendingBackend  # which has its verbs from the seam, where no type checker sees them
+    made: SuspendingBackend = kind()
     return made
 
 
@@ -191,7 +192,7 @@ class _Awaited(Memory):
 
     def __init__(self, core: AsyncMemory, loop: Any) -> None:
         super().__init__(core)
-        self._store = RewritableBridge(core.store, loop)
+        self._store = Store(BridgedBackend(core.store.backend, loop), core._scope.clock)
 
     @property
     def store(self) -> Store:

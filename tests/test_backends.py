@@ -15,18 +15,17 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Due, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.layout import FIRST, MIGRATIONS, migrate
-from palimpsest.testing import BackendConformance
-from palimpsest.testing.backends import BackendFactory
+from palimpsest.testing import BackendFactory, StoreConformance
 
 
-class TestMemoryBackend(BackendConformance):
+class TestMemoryBackend(StoreConformance):
     """Dictionaries keep the contract."""
 
     @pytest.fixture
@@ -34,7 +33,7 @@ class TestMemoryBackend(BackendConformance):
         return lambda: MemoryBackend(Inline())
 
 
-class TestSQLiteBackend(BackendConformance):
+class TestSQLiteBackend(StoreConformance):
     """A file keeps the contract."""
 
     lasts = True
@@ -45,7 +44,7 @@ class TestSQLiteBackend(BackendConformance):
         return lambda: SQLiteBackend(f"sqlite:///{path}", path, Inline(), DiskOptions(synchronous="NORMAL"))
 
 
-class TestFileBackend(BackendConformance):
+class TestFileBackend(StoreConformance):
     """A folder of logs keeps the contract."""
 
     lasts = True
@@ -208,7 +207,7 @@ def test_a_batch_that_would_be_refused_is_made_again_while_nobody_else_can_write
     url = f"sqlite:///{tmp_path / 'a.db'}"
     options = DiskOptions(synchronous="NORMAL")
     backends = [SQLiteBackend(url, str(tmp_path / "a.db"), Inline(), options) for _ in range(2)]
-    one, other = stores = [Engine(backend) for backend in backends]
+    one, other = stores = [Store(backend) for backend in backends]
     key = SessionKey("tenant", "one")
     for store in stores:
         drive(store.append(key, [Entry(content="first")]))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from log_rules.compactions import compact, covering, sound, state_of, summaries
 from palimpsest import ImportFailed, Memory, Session, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.entry import moment
@@ -24,7 +25,6 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.engine import reading
 from palimpsest.testing import FakeClock
-from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
 from processes import remains
 from writer import quarters, turn
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from lmdb_store import LMDBBackend
+from log_rules import LogConformance, StoreFactory
 from palimpsest.runtime.runner import Inline
-from palimpsest.stores.engine.store import Engine
-from palimpsest.testing import BackendConformance, RewritingConformance, StoreConformance, StoreFactory
-from palimpsest.testing.backends import BackendFactory
+from palimpsest.stores import Store
+from palimpsest.testing import BackendFactory, StoreConformance
 
 PAGE = Path(__file__).parents[1] / "docs" / "stores.md"
 
@@ -44,7 +44,7 @@ def test_a_store_of_ones_own_is_short() -> None:
     assert len([line for line in shown().splitlines() if line]) < 100
 
 
-class TestShownBackend(BackendConformance):
+class TestShownBackend(StoreConformance):
     """The backend on the page keeps the contract of backends."""
 
     lasts = True
@@ -54,15 +54,15 @@ class TestShownBackend(BackendConformance):
         return lambda: page(tmp_path / "a.store", Inline())  # type: ignore[no-any-return]
 
 
-class TestShownStore(StoreConformance, RewritingConformance):
+class TestShownStore(LogConformance):
     """With the engine over it, it keeps the contract of stores."""
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
-        return lambda clock: Engine(page(tmp_path / "a.store", Inline()), clock)
+        return lambda clock: Store(page(tmp_path / "a.store", Inline()), clock)
 
 
-class TestLMDBBackend(BackendConformance):
+class TestLMDBBackend(StoreConformance):
     """LMDB, by what the page says, keeps the contract of backends."""
 
     lasts = True
@@ -72,9 +72,9 @@ class TestLMDBBackend(BackendConformance):
         return lambda: LMDBBackend(str(tmp_path / "store"), Inline())
 
 
-class TestLMDBStore(StoreConformance, RewritingConformance):
+class TestLMDBStore(LogConformance):
     """And so does the engine over it that of stores."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
-        return lambda clock: Engine(LMDBBackend(str(tmp_path / "store"), Inline()), clock)
+        return lambda clock: Store(LMDBBackend(str(tmp_path / "store"), Inline()), clock)

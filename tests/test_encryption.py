@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, Conflict, Entry, Memory, StoreCorrupt
 from palimpsest.log.change import Change, Record
 from palimpsest.log.head import Head
@@ -22,7 +23,7 @@ from palimpsest.log.summary import Summary
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from palimpsest.stores.encrypted.forms import CLEAR
-from palimpsest.testing import FakeClock, RewritingConformance, StoreConformance, StoreFactory
+from palimpsest.testing import FakeClock
 from processes import whole_turns
 from sealed import (
     BOTH,
@@ -42,7 +43,7 @@ from sealed import (
 from writer import ENTRIES_A_TURN, turn
 
 
-class TestEncryptedMemoryStore(StoreConformance, RewritingConformance):
+class TestEncryptedMemoryStore(LogConformance):
     """The contract holds over `memory://`."""
 
     @pytest.fixture
@@ -50,7 +51,7 @@ class TestEncryptedMemoryStore(StoreConformance, RewritingConformance):
         return lambda clock: opened("memory://", BOTH, clock)
 
 
-class TestEncryptedSQLiteStore(StoreConformance, RewritingConformance):
+class TestEncryptedSQLiteStore(LogConformance):
     """The contract holds over SQLite."""
 
     @pytest.fixture
@@ -58,7 +59,7 @@ class TestEncryptedSQLiteStore(StoreConformance, RewritingConformance):
         return lambda clock: opened(address("sqlite", tmp_path), BOTH, clock)
 
 
-class TestSealedEngine(StoreConformance, RewritingConformance):
+class TestSealedEngine(LogConformance):
     """The contract holds over the engine and a database whose backend is sealed."""
 
     @pytest.fixture
@@ -66,7 +67,7 @@ class TestSealedEngine(StoreConformance, RewritingConformance):
         return lambda clock: opened(address("engine", tmp_path), BOTH, clock)
 
 
-class TestEncryptedFileStore(StoreConformance, RewritingConformance):
+class TestEncryptedFileStore(LogConformance):
     """The contract holds over a folder of files."""
 
     @pytest.fixture

@@ -11,16 +11,15 @@ from typing import Any, TypeVar
 import pytest
 
 from drivers import driven
+from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, Memory
 from palimpsest.errors import StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
-from palimpsest.stores import STORES
-from palimpsest.stores.engine.store import Engine
-from palimpsest.testing import BackendConformance, FakeClock, RewritingConformance, StoreConformance, StoreFactory
-from palimpsest.testing.backends import BackendFactory
+from palimpsest.stores import STORES, Store
+from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
 from sealed import FIRST
 from writer import quarters, turn
 
@@ -28,7 +27,7 @@ T = TypeVar("T")
 KEY = SessionKey("tenant", "one")
 
 
-class TestDrivenBackend(BackendConformance):
+class TestDrivenBackend(StoreConformance):
     """A driver that suspends keeps the contract of backends."""
 
     @pytest.fixture
@@ -45,12 +44,12 @@ class TestDrivenBackend(BackendConformance):
         asyncio.run(together())
 
 
-class TestEngineOverADriver(StoreConformance, RewritingConformance):
+class TestEngineOverADriver(LogConformance):
     """The engine keeps the contract of stores over a driver that suspends."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
-        return lambda clock: Engine(driven(), clock)
+        return lambda clock: Store(driven(), clock)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)
@@ -65,7 +64,7 @@ def test_tasks_that_append_at_once_are_written_together() -> None:
     backend = driven()
 
     async def work() -> None:
-        store = Engine(backend)
+        store = Store(backend)
         await store.append(KEY, said("first"))
         backend.calls.clear()
         await asyncio.gather(*(store.append(KEY, said(str(number))) for number in range(20)))
@@ -81,9 +80,9 @@ def test_what_raised_stored_nothing_or_says_so(seed: int) -> None:
     """Over a driver whose writes fail, before their work or after it, an append that returns is there once; one that
     raises is not there, and says so, unless nobody knows; and none is there twice or in pieces."""
     dice = random.Random(seed)
-    stores = [Engine(driven(dice)) for _ in range(1)]
+    stores = [Store(driven(dice)) for _ in range(1)]
     backend: Any = stores[0].backend
-    stores.append(Engine(backend))
+    stores.append(Store(backend))
     there, gone = set[str](), set[str]()
 
     async def add(writer: int) -> None:
@@ -135,7 +134,7 @@ def test_a_verb_calls_the_backend_as_often_as_it_must(verb: str) -> None:
     backend, (ask, wanted) = driven(), CALLS[verb]
 
     async def work() -> None:
-        store = Engine(backend)
+        store = Store(backend)
         await store.append(KEY, said("a"))
         backend.calls.clear()
         await ask(store)
@@ -150,7 +149,7 @@ def test_an_erasure_in_branches_is_one_write() -> None:
     backend = driven()
 
     async def work() -> None:
-        store = Engine(backend)
+        store = Store(backend)
         await store.append(KEY, said("a"))
         for number in range(5):
             head = await store.head(KEY)
@@ -169,9 +168,10 @@ def test_an_erasure_in_branches_is_one_write() -> None:
 def test_nothing_of_a_deleted_tree_is_left() -> None:
     """When the last session of a home goes, no place of it is there any more, nor what said where branches were."""
     backend = driven()
+    backend.large_bytes = 64
 
     async def work() -> None:
-        store = Engine(backend, large_bytes=64)
+        store = Store(backend)
         await store.append(KEY, said("long " * 100))
         head = await store.head(KEY)
         assert head is not None
@@ -192,7 +192,7 @@ def test_a_name_of_a_deleted_branch_is_free_again() -> None:
     """Also for who remembers where the branch was: a new session of that name is found by all, and nothing else."""
 
     async def work() -> None:
-        one, other = (Engine(backend) for backend in [driven()] * 2)
+        one, other = (Store(backend) for backend in [driven()] * 2)
         two = KEY._replace(session="two")
         await one.append(KEY, said("a"))
         head = await one.head(KEY)
@@ -210,7 +210,7 @@ def test_a_name_of_a_deleted_branch_is_free_again() -> None:
 
 # --- sessions over it
 
-STORES.register("driven", lambda _, runner, **options: Engine(driven(), options["clock"]))
+STORES.register("driven", lambda _, runner: driven())
 
 
 async def lived(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:

@@ -20,12 +20,12 @@ from filestore import BIG, KEY, OTHER, add, erase, everything, files, fork, held
 from palimpsest import Entry, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import Store
 from palimpsest.stores.backend import Ask, Place, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.file.backend import FileBackend
-from palimpsest.stores.file.lines import seal
 from palimpsest.stores.file.folder import log_of
+from palimpsest.stores.file.lines import seal
 from palimpsest.testing import FakeClock
 
 PLACE = Place("tenant", "home", "things", "one")
@@ -37,9 +37,9 @@ def backend(folder: Path, **options: object) -> FileBackend:
     return FileBackend(f"file://{folder}", str(folder), Inline(), given)
 
 
-def opened(folder: Path, large_bytes: int = 32_768, **options: object) -> Engine:
+def opened(folder: Path, **options: object) -> Store:
     """The engine over it."""
-    return Engine(backend(folder, **options), FakeClock(), large_bytes)
+    return Store(backend(folder, **options), FakeClock())
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[Engine]:
+def store(folder: Path) -> Iterator[Store]:
     """An empty store in that folder."""
     store = opened(folder)
     yield store
@@ -81,7 +81,7 @@ def values(files: FileBackend) -> list[bytes]:
 # --- what a person sees
 
 
-def test_a_log_is_lines_of_json_in_which_texts_are_as_they_were_said(store: Engine, log: Path) -> None:
+def test_a_log_is_lines_of_json_in_which_texts_are_as_they_were_said(store: Store, log: Path) -> None:
     """Each batch is one line, whatever marks its texts hold, and what has a JSON form stands in it as that."""
     add(store, "Grüße aus Köln", "a\nb\r\n\u2028\x85")
     add(store, "c\ud800\n", "\x00")
@@ -127,7 +127,7 @@ def test_what_an_earlier_version_wrote_is_refused_and_left_as_it_is(folder: Path
         assert everything(folder) == before
 
 
-def test_a_copied_log_is_refused_by_its_name(store: Engine, folder: Path, log: Path) -> None:
+def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path, log: Path) -> None:
     """A log under another home's name is StoreCorrupt that says whose it is; the home itself is unharmed."""
     add(store, "a")
     shutil.copy(log, log_of(str(folder), *OTHER))
@@ -142,7 +142,7 @@ def test_a_copied_log_is_refused_by_its_name(store: Engine, folder: Path, log: P
 # --- torn ends
 
 
-def test_a_log_cut_anywhere_holds_whole_batches(store: Engine, folder: Path, log: Path, dice: random.Random) -> None:
+def test_a_log_cut_anywhere_holds_whole_batches(store: Store, folder: Path, log: Path, dice: random.Random) -> None:
     """A log that was cut short at any byte has the batches before it, each whole, and takes new ones."""
     expected = [[]]
     for number in range(8):
@@ -160,7 +160,7 @@ def test_a_log_cut_anywhere_holds_whole_batches(store: Engine, folder: Path, log
         assert texts(store) == texts(opened(folder)) == [*found, "next"]
 
 
-def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Engine, log: Path) -> None:
+def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, log: Path) -> None:
     """Where a loss of power left zeros in the last line it was never acknowledged."""
     add(store, "a")
     keep = log.stat().st_size
@@ -215,7 +215,7 @@ def test_an_acknowledged_write_is_on_the_disk(folder: Path, monkeypatch: pytest.
 # --- damage
 
 
-def test_only_what_was_damaged_is_set_aside(store: Engine, folder: Path, log: Path) -> None:
+def test_only_what_was_damaged_is_set_aside(store: Store, folder: Path, log: Path) -> None:
     """Where a text was changed its entry alone is set aside; all others are read, and written after it."""
     for number in range(4):
         add(store, f"{number}.a", f"{number}.b")
@@ -232,7 +232,7 @@ def test_only_what_was_damaged_is_set_aside(store: Engine, folder: Path, log: Pa
 
 
 def test_a_line_that_tells_of_other_things_than_were_written_is_refused_by_name(
-    store: Engine, folder: Path, log: Path
+    store: Store, folder: Path, log: Path
 ) -> None:
     """A log in which a key or a name was changed is StoreCorrupt with file, line and byte; other homes go on."""
     for text in "abc":
@@ -305,7 +305,7 @@ def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) ->
 # --- what is not there any more
 
 
-def test_nothing_is_left_of_what_was_destroyed(store: Engine, folder: Path) -> None:
+def test_nothing_is_left_of_what_was_destroyed(store: Store, folder: Path) -> None:
     """After an erasure and `scrub` neither text, name nor large content is in any byte of the folder, in any branch."""
     add(store, "sesame", "sesame " * 20_000)
     drive(store.append(KEY, [Entry(kind="tool_call", role="assistant", name="sesame", call_id="c", content="{}")]))
@@ -320,7 +320,7 @@ def test_nothing_is_left_of_what_was_destroyed(store: Engine, folder: Path) -> N
     assert texts(store) == texts(opened(folder)) == ["", "", "", "stays"]
 
 
-def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: Engine, folder: Path, log: Path) -> None:
+def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: Store, folder: Path, log: Path) -> None:
     """What was destroyed, dropped or half written by one that does not live any more goes when another scrubs."""
     add(store, "sesame", "stays")
     drive(store.put_item("tenant", "facts", "k", b"sesame"))
@@ -336,7 +336,7 @@ def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: En
     assert files(folder, "*.new") == []
 
 
-def test_a_log_of_which_nothing_is_left_is_removed(store: Engine, folder: Path) -> None:
+def test_a_log_of_which_nothing_is_left_is_removed(store: Store, folder: Path) -> None:
     """Deleting a session removes its file; what was refused, or came to nothing, leaves none."""
     add(store, "a", BIG)
     with pytest.raises(Exception, match="revision 0, not 5"):
@@ -366,7 +366,7 @@ def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
 # --- who reads and writes when
 
 
-def test_what_was_read_is_not_read_again(store: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has read a log reads only what is new in it, whoever wrote that, and the rows that are asked for."""
     other = opened(folder)
     for _ in range(50):
@@ -382,7 +382,7 @@ def test_what_was_read_is_not_read_again(store: Engine, folder: Path, monkeypatc
     assert sum(sizes) < 20_000
 
 
-def test_who_waits_for_a_home_is_told_its_file_and_holds_up_no_other(store: Engine, folder: Path, log: Path) -> None:
+def test_who_waits_for_a_home_is_told_its_file_and_holds_up_no_other(store: Store, folder: Path, log: Path) -> None:
     """While a log is locked its writers wait for `busy_seconds`; reading and other homes go on."""
     add(store, "a")
     impatient = opened(folder, busy_seconds=0.02)
@@ -474,7 +474,7 @@ def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, folder: Path
     assert (everything(folder) if folder.exists() else None) == before
 
 
-def test_a_readonly_store_reads_and_changes_nothing(store: Engine, folder: Path) -> None:
+def test_a_readonly_store_reads_and_changes_nothing(store: Store, folder: Path) -> None:
     """With `readonly=True` all can be read, every write raises StoreUnavailable, and no byte or name changes."""
     add(store, "a")
     before = sorted(folder.rglob("*")), everything(folder)

@@ -17,10 +17,10 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores import Store
 from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.engine.appends import Append
 from palimpsest.stores.engine.queues import GROUP, Queues
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 
 KEY, OTHER = SessionKey("t", "s"), SessionKey("t", "other")
@@ -76,12 +76,12 @@ def texts(appends: Sequence[Append]) -> list[str]:
 
 
 def queue_before(writer: Writer) -> Queues:
-    return Engine(writer)._appends
+    return Store(writer)._appends
 
 
 def stored(writer: Writer, key: SessionKey = KEY) -> list[str]:
     """The texts of a session, as somebody finds them who knows nothing of who wrote them."""
-    return [entry.text for entry in drive(Engine(writer).read(key))]
+    return [entry.text for entry in drive(Store(writer).read(key))]
 
 
 def waiting(commits: Queues, count: int, key: SessionKey = KEY) -> list[Append]:

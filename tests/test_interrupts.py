@@ -22,8 +22,8 @@ from palimpsest import Keys
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threads import apart, outcome
 from palimpsest.stores import STORES
-from palimpsest.stores.memory import open_memory
-from palimpsest.stores.overlay import Overlay
+from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.overlay import OverBackend
 from processes import Process
 
 pytestmark = [
@@ -52,8 +52,8 @@ STORES_TRIED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Addresses and options, by the kind of store."""
 
-NOT_THERE = {("overlay", "scan"), ("overlay", "open")}
-"""Verbs that a store has not: an overlay is rewritten by nobody, and opened by its session alone."""
+NOT_THERE = {("overlay", "open")}
+"""Verbs that a store has not: an overlay is opened by its session alone."""
 
 BOTH = [(kind, verb) for kind in STORES_TRIED for verb in VERBS if (kind, verb) not in NOT_THERE]
 
@@ -62,8 +62,8 @@ BOTH = [(kind, verb) for kind in STORES_TRIED for verb in VERBS if (kind, verb) 
 def overlays() -> None:
     """Let an address name an overlay of an empty store."""
 
-    def opened(url: str, runner: Runner, **options: Any) -> Overlay:
-        return Overlay(open_memory("memory://", runner, **options), options["clock"])
+    def opened(url: str, runner: Runner) -> OverBackend:
+        return OverBackend(MemoryBackend(runner))
 
     STORES.register("overlay", opened)
 

@@ -10,10 +10,9 @@ from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import Dump
+from palimpsest.stores import Dump, Store
 from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.engine import loading
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import FakeClock
 
@@ -58,7 +57,7 @@ class Watched(MemoryBackend):
 
 def dump() -> Dump:
     """Ten entries as another store had them, two of which have the same large content."""
-    other = Engine(MemoryBackend(Inline()), FakeClock())
+    other = Store(MemoryBackend(Inline()), FakeClock())
     entries = [Entry(content=LONG if number in (4, 8) else str(number)) for number in range(COUNT)]
     drive(other.append(OTHER, entries))
     head = drive(other.head(OTHER))
@@ -66,11 +65,12 @@ def dump() -> Dump:
     return Dump(head=head, entries=tuple(drive(other.read(OTHER))), records=())
 
 
-def opened(backend: MemoryBackend, clock: FakeClock | None = None) -> Engine:
-    return Engine(backend, clock or FakeClock(), large_bytes=50)
+def opened(backend: MemoryBackend, clock: FakeClock | None = None) -> Store:
+    backend.large_bytes = 50
+    return Store(backend, clock or FakeClock())
 
 
-def texts(store: Engine, key: SessionKey = KEY) -> list[str]:
+def texts(store: Store, key: SessionKey = KEY) -> list[str]:
     return [entry.text for entry in drive(store.read(key))]
 
 

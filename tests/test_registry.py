@@ -17,16 +17,16 @@ from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.log.entry import Entry
 from palimpsest.runtime.registry import Registry
 from palimpsest.stores import STORES
-from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores.memory import MemoryBackend
 
 
 def test_a_registered_store_opens_by_its_scheme() -> None:
     """What a program registers under a scheme is opened for addresses of that scheme, with their options."""
     opened: list[tuple[str, dict[str, Any]]] = []
 
-    def open_mine(url: str, runner: Any, **options: Any) -> MemoryStore:
+    def open_mine(url: str, runner: Any, **options: Any) -> MemoryBackend:
         opened.append((url, options))
-        return MemoryStore(runner, clock=options["clock"])
+        return MemoryBackend(runner)
 
     STORES.register("mine", open_mine)
     with Memory.open("mine://there", colour="blue") as memory:

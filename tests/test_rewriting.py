@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from palimpsest import AsyncMemory, ConfigError, Entry, Keys, Memory, Record
+from log_rules.rewriting import Saying
+from palimpsest import AsyncMemory, Entry, Keys, Memory, Record
 from palimpsest.log.change import Change
 from palimpsest.log.entry import digest, now_us
 from palimpsest.log.head import Head, SessionKey
@@ -16,12 +17,8 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Dump, Store
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.rotation import rotate
-from palimpsest.stores.engine.store import Engine
-from palimpsest.stores.memory import MemoryBackend, MemoryStore
+from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import unlocked
-from palimpsest.stores.overlay import Overlay
-from palimpsest.stores.rewriting import Rewritable
-from palimpsest.testing.rewriting import Saying
 from processes import Process, together
 from sealed import BOTH, FIRST, KEY, KINDS, LAST, RING, address, bytes_of, key_ids, key_of_text, session_of, stored
 from vaults import key_ids_below
@@ -52,7 +49,6 @@ class Redacting(Saying):
 
 def rewritten(store: Store, key: SessionKey) -> int:
     """Rewrite the session to its end; return how many of its entries and records."""
-    assert isinstance(store, Rewritable)
     changed, after = drive(store.rewrite(key, Redacting()))
     while after is not None:
         more, after = drive(store.rewrite(key, Redacting(), after=after))
@@ -159,25 +155,9 @@ def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> N
         assert len(session_of(memory).entries()) == 2
 
 
-def test_a_store_that_cannot_rewrite_is_named() -> None:
-    """Over such a store an encrypted one says so, naming it, whatever of rewriting is asked."""
-    below = MemoryStore(Inline())
-    store = opened_over(Overlay(below))
-
-    for ask in (
-        store.tenants,
-        lambda: store.rewrite(KEY, Redacting()),
-        lambda: store.rewrite_items("t", Redacting().item),
-    ):
-        with pytest.raises(ConfigError, match="an overlay of memory://"):
-            drive(ask())
-    drive(store.append(KEY, [Entry(content="hello")]))
-    assert [entry.text for entry in drive(store.read(KEY))] == ["hello"]
-
-
-def opened_over(below: Store | Backend, keys: Keys = FIRST) -> Store:
-    """An encrypted store over this one, or over the engine over a backend."""
-    return drive(unlocked(Engine(below) if isinstance(below, Backend) else below, keys, now_us))
+def opened_over(below: Backend, keys: Keys = FIRST) -> Store:
+    """An encrypted store over this backend."""
+    return drive(unlocked(Store(below), keys, now_us))
 
 
 # --- while others go on

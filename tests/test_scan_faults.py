@@ -12,8 +12,7 @@ import pytest
 from marked import COMPACT, POLICY, Words, everything, left_in, opened, session_of
 from palimpsest import CallableSummarizer, Entry, Memory
 from palimpsest.log.head import SessionKey
-from palimpsest.stores import STORES
-from palimpsest.stores.memory import MemoryStore
+from palimpsest.stores import Store
 from processes import Process, integrity
 from scan_process import EVERYTHING
 from sealed import address, bytes_of
@@ -22,11 +21,13 @@ SCRIPT = Path(__file__).with_name("scan_process.py")
 KEY = SessionKey("default", "one")
 
 
-class Hooked(MemoryStore):
-    """A store in memory in which something happens at the beginning of a verb, and nothing while that happens."""
+class Hooked:
+    """Lets something happen at the beginning of a store's verb, and nothing while that happens."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, store: Store) -> None:
+        self._verbs: dict[str, Any] = {name: getattr(store, name) for name in ("read", "records", "rewrite")}
+        for name in self._verbs:
+            setattr(store, name, partial(self._called, name))
         self.hooks: dict[str, list[Callable[[], object]]] = {}
         self._inside = False
 
@@ -37,27 +38,17 @@ class Hooked(MemoryStore):
             waiting.pop(0)()
             self._inside = False
 
-    async def read(self, *arguments: Any, **options: Any) -> list[Entry]:
-        self._at("read")
-        return await super().read(*arguments, **options)
-
-    async def records(self, *arguments: Any, **options: Any) -> Any:
-        self._at("records")
-        return await super().records(*arguments, **options)
-
-    async def rewrite(self, *arguments: Any, **options: Any) -> Any:
-        self._at("rewrite")
-        return await super().rewrite(*arguments, **options)
-
-
-STORES.register("hooked", lambda _, runner, **options: Hooked(runner, **options))
+    async def _called(self, name: str, *arguments: Any, **options: Any) -> Any:
+        self._at(name)
+        return await self._verbs[name](*arguments, **options)
 
 
 def hooked(memory: Memory) -> Hooked:
-    """The store of a memory over `hooked:`."""
-    store = memory.store
-    assert isinstance(store, Hooked)
-    return store
+    """What happens at the verbs of the memory's store."""
+    if "hooked" not in vars(memory.store):
+        vars(memory.store)["hooked"] = Hooked(memory.store)
+    found: Hooked = vars(memory.store)["hooked"]
+    return found
 
 
 # --- beside others, step by step
@@ -65,7 +56,7 @@ def hooked(memory: Memory) -> Hooked:
 
 def test_what_is_added_meanwhile_is_found() -> None:
     """Entries that are appended while a session is looked at are looked at, too, until nothing new is there."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_user_message("zq100secret")
         hooked(memory).hooks["records"] = [lambda: session.add_user_message("zq101secret more")] * 3
@@ -78,7 +69,7 @@ def test_what_is_added_meanwhile_is_found() -> None:
 
 def test_a_session_that_comes_into_being_meanwhile_is_found() -> None:
     """Sessions and branches that others make are looked at, too."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_user_message("zq100secret")
         hooked(memory).hooks["records"] = [lambda: session.fork("a-branch")]
@@ -91,7 +82,7 @@ def test_a_session_that_comes_into_being_meanwhile_is_found() -> None:
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
     """After an erasure, or a compaction, in between everything is looked at again, and nothing of it is undone."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session = session_of(memory, summarizer=CallableSummarizer(lambda _: "It was zq103secret.", checked=False))
         for number in range(6):
             session.add_user_message(f"zq{number + 100}secret " + "words " * 60)
@@ -110,7 +101,7 @@ def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
     """Nothing comes into being in the place of a session that somebody has deleted."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session_of(memory).add_user_message("zq100secret")
         hooked(memory).hooks[verb] = [lambda: memory.delete_session("one")]
 
@@ -122,7 +113,7 @@ def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_a_session_that_is_replaced_meanwhile_is_looked_at_anew(verb: str) -> None:
     """What an import has put in the place of a session is redacted, from its first entry on."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session_of(memory, "other").add_entries([Entry(content=f"zq10{i}secret other") for i in range(3)])
         export = session_of(memory, "other").export()
         session_of(memory).add_user_message("zq100secret")
@@ -137,7 +128,7 @@ def test_a_session_that_is_replaced_meanwhile_is_looked_at_anew(verb: str) -> No
 @pytest.mark.parametrize("at", [1, 2])
 def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
     """A context that was begun before a redaction and read after it is of one epoch, and of that alone."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_entries([Entry(content=f"zq100secret {i}") for i in range(400)])  # read in two chunks
         hooks = [lambda: None] * (at - 1) + [lambda: memory.scan(POLICY, apply=True)]
@@ -152,7 +143,7 @@ def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
 
 def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
     """Where a new epoch begins at every read, a context is given, and says that it is of none."""
-    with Memory.open("hooked:") as memory:
+    with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_user_message(" ".join(f"word{number}." for number in range(8)))
         rules = [{"redact_patterns": [rf"word{number}\."]} for number in range(8)]

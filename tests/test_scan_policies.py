@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from marked import PLACES, POLICY, everything, left_in, opened, session_of
-from palimpsest import CallableSummarizer, ConfigError, ErasureFailed, Memory, Redactor, Span
-from palimpsest.log.entry import now_us
-from palimpsest.stores import STORES
-from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.overlay import Overlay
+from palimpsest import CallableSummarizer, ConfigError, ErasureFailed, Redactor, Span
 from processes import remains
 from sealed import bytes_of
 
@@ -185,17 +181,6 @@ def test_a_memory_that_only_reads_finds_and_does_not_redact(tmp_path: Path) -> N
         assert memory.scan(POLICY).entries == 1
         with pytest.raises(ConfigError, match=r"apply.*read only"):
             memory.scan(POLICY, apply=True)
-
-
-def test_a_store_that_cannot_rewrite_is_named() -> None:
-    """`apply` over a store without that ability is a ConfigError, and leaves it as it is."""
-
-    STORES.register("layered", lambda _, runner, **options: Overlay(MemoryStore(runner, **options), now_us))
-    with Memory.open("layered://") as memory:
-        session_of(memory).add_user_message("zq100secret")
-        with pytest.raises(ConfigError, match="rewrites in place"):
-            memory.scan(POLICY, apply=True)
-        assert memory.scan(POLICY).entries == 1
 
 
 def test_a_damaged_entry_is_reported_and_the_rest_redacted(tmp_path: Path) -> None:

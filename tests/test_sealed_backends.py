@@ -16,11 +16,9 @@ from palimpsest.stores import Item, Store
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted.engine import sealed_engine
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
-from palimpsest.testing import BackendConformance
-from palimpsest.testing.backends import BackendFactory
+from palimpsest.testing import BackendFactory, StoreConformance
 from sealed import BOTH, KEY
 from vaults import Vault, values_of
 
@@ -30,7 +28,7 @@ def sealed(below: Backend) -> Backend:
     return drive(sealed_engine(below, None, BOTH, now_us)).sealed
 
 
-class TestSealedMemoryBackend(BackendConformance):
+class TestSealedMemoryBackend(StoreConformance):
     """Sealed dictionaries keep the contract."""
 
     @pytest.fixture
@@ -38,7 +36,7 @@ class TestSealedMemoryBackend(BackendConformance):
         return lambda: sealed(MemoryBackend(Inline()))
 
 
-class TestSealedSQLiteBackend(BackendConformance):
+class TestSealedSQLiteBackend(StoreConformance):
     """A sealed file keeps the contract."""
 
     lasts = True
@@ -92,7 +90,7 @@ def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
     """Of what is there a look stays one look, and a write one write."""
     calls = []
     for below in (Counting(), Counting()):
-        store: Store = drive(sealed_engine(below, None, BOTH, now_us)) if calls else Engine(below)
+        store: Store = drive(sealed_engine(below, None, BOTH, now_us)) if calls else Store(below)
         drive(store.append(KEY, [Entry(content="hello"), Entry(content="to go")]))
         drive(store.put_item("default", "notes", "k", b"v"))
         drive(store.fork(KEY, "branch", drive(store.head(KEY)) or Head(), expect_epoch=0))

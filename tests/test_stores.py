@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 import suspending  # noqa: F401 (it registers the store of a driver that suspends)
+from log_rules import LogConformance, StoreFactory
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores import LARGE
-from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.engine.store import Engine
-from palimpsest.stores.file.backend import FileBackend
+from palimpsest.stores import Store
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store
-from palimpsest.testing import RewritingConformance, StoreConformance, StoreFactory
 
 T = TypeVar("T")
 
 
-class TestMemoryStore(StoreConformance, RewritingConformance):
+class TestMemoryStore(LogConformance):
     """`memory://` keeps the contract."""
 
     @pytest.fixture
@@ -33,7 +30,7 @@ class TestMemoryStore(StoreConformance, RewritingConformance):
         return lambda clock: open_store("memory://", Inline(), clock=clock)
 
 
-class TestFileStore(StoreConformance, RewritingConformance):
+class TestFileStore(LogConformance):
     """`file:` keeps the contract."""
 
     @pytest.fixture
@@ -41,7 +38,7 @@ class TestFileStore(StoreConformance, RewritingConformance):
         return lambda clock: open_store(f"file://{tmp_path / 'logs'}", Inline(), clock=clock)
 
 
-class TestSQLiteStore(StoreConformance, RewritingConformance):
+class TestSQLiteStore(LogConformance):
     """`sqlite:///` keeps the contract."""
 
     @pytest.fixture
@@ -49,24 +46,20 @@ class TestSQLiteStore(StoreConformance, RewritingConformance):
         return lambda clock: open_store(tmp_path / "a.db", Inline(), clock=clock)
 
 
-class TestEngineWithLargeContent(StoreConformance, RewritingConformance):
+class TestEngineWithLargeContent(LogConformance):
     """The engine keeps it over dictionaries, with whatever is long kept apart."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
-        return lambda clock: Engine(MemoryBackend(Inline()), clock, large_bytes=64)
+        def opened(clock: Callable[[], int]) -> Store:
+            backend = MemoryBackend(Inline())
+            backend.large_bytes = 64
+            return Store(backend, clock)
+
+        return opened
 
 
-class TestEngineOverFiles(StoreConformance, RewritingConformance):
-    """The engine keeps it over a folder of logs."""
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> StoreFactory:
-        path = str(tmp_path / "logs")
-        return lambda clock: Engine(FileBackend(f"file://{path}", path, Inline(), DiskOptions()), clock, LARGE)
-
-
-class TestSuspendingStore(StoreConformance, RewritingConformance):
+class TestSuspendingStore(LogConformance):
     """A driver that suspends keeps it on an event loop, which shows that the contract can be kept there."""
 
     @pytest.fixture
@@ -77,7 +70,7 @@ class TestSuspendingStore(StoreConformance, RewritingConformance):
         return asyncio.run(coroutine)
 
 
-class TestBridgedStore(StoreConformance, RewritingConformance):
+class TestBridgedStore(LogConformance):
     """The same driver keeps it without an event loop, as a synchronous memory uses it."""
 
     @pytest.fixture
@@ -98,7 +91,7 @@ def test_a_rule_that_is_broken_fails_its_test(tmp_path: Path) -> None:
     clockwork = TestSQLiteStore()
 
     with pytest.raises(AssertionError):
-        clockwork.test_an_item_has_a_version_that_each_put_raises(
+        clockwork.test_items_are_of_one_tenant_and_namespace(
             lambda clock: forgetful(open_store(tmp_path / "b.db", Inline(), clock=clock))
         )
 

@@ -18,14 +18,16 @@ import pytest
 
 from palimpsest import AsyncMemory, Closed, MaxTokens, Memory, StoreUnavailable, Summarize
 from palimpsest.errors import LockTimeout
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.threads import Suspended, apart, outcome
 from palimpsest.stores import Store
-from palimpsest.stores.bridged import Bridged, RewritableBridge
-from palimpsest.stores.rewriting import Rewritable
+from palimpsest.stores.backend import Backend
+from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.testing import FakeClock
 from sealed import FIRST
-from suspending import PATIENCE, TURNS, Hold, Moment, SuspendingStore
+from suspending import PATIENCE, TURNS, Hold, Moment, SuspendingBackend
 from talks import as_it_is
 from writer import quarters
 
@@ -138,17 +140,15 @@ def test_tasks_that_share_what_is_withheld_wait_for_each_other() -> None:
         async with AsyncMemory.open(WHERE, privacy=POLICY) as memory:
             session = memory.session("one", counter=quarters)
             await session.add_user_message("hidden 0", metadata={"type": "secret"})
-            added, reading = below(memory).hold("append", "after"), below(memory).hold("read", "before")
-            first = asyncio.create_task(session.add_user_message("first"))
-            await added.reached()
+            await Store(below(memory)).append(SessionKey("default", "one"), [Entry(content="first")])  # of others
+            reading = below(memory).hold("read", "before")
             second = asyncio.create_task(session.add_user_message("second"))
             await reading.reached()  # what was added before it
-            added.let_go()
             third = asyncio.create_task(session.add_user_message("hidden 1", metadata={"type": "secret"}))
             for _ in range(TURNS):
                 await asyncio.sleep(0)
             reading.let_go()
-            await asyncio.gather(first, second, third)
+            await asyncio.gather(second, third)
             text = str((await session.context()).messages)
             return [text.count(each) for each in ("hidden 0", "first", "second", "hidden 1")]
 
@@ -178,11 +178,10 @@ def test_what_goes_on_in_the_background_goes_on_over_a_driver(face: Callable[...
 
 
 def test_every_verb_of_the_seam_is_bridged() -> None:
-    """Whatever verb a store has, the bridge hands on; only what says where things run is its own."""
-    for seam, bridge in ((Store, Bridged), (Rewritable, RewritableBridge)):
-        verbs = {name for name, _ in inspect.getmembers(seam, inspect.iscoroutinefunction)}
+    """Whatever verb a backend has, the bridge hands on; only what says where things run is its own."""
+    verbs = {name for name, _ in inspect.getmembers(Backend, inspect.iscoroutinefunction)}
 
-        assert verbs <= vars(bridge).keys()
+    assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys()
 
 
 def test_threads_that_share_a_memory_share_its_loop() -> None:
@@ -247,11 +246,12 @@ def test_a_synchronous_call_of_a_handler_on_the_loop_of_the_driver_is_refused() 
 # --- interrupted, cancelled, given up
 
 
-def below(memory: Memory | AsyncMemory) -> SuspendingStore:
+def below(memory: Memory | AsyncMemory) -> SuspendingBackend:
     """The double behind a memory."""
-    store = memory.store.below if isinstance(memory.store, Bridged) else memory.store
-    assert isinstance(store, SuspendingStore)
-    return store
+    backend = memory.store.backend
+    found = backend.below if isinstance(backend, BridgedBackend) else backend
+    assert isinstance(found, SuspendingBackend)
+    return found
 
 
 @contextmanager
@@ -360,7 +360,7 @@ def test_closing_ends_the_loop_after_the_driver(caplog: pytest.LogCaptureFixture
 
     assert store.calls[-1] == "close"
     assert store.calls.count("close") == 1
-    assert not store.left_open
+    assert not memory.store.left_open
     assert threading.active_count() <= before
     assert caplog.records == []
     with pytest.raises(Closed):

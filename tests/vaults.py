@@ -16,7 +16,6 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Plac
 from palimpsest.stores.common import DiskOptions, disk_options
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.values import key_of
-from palimpsest.stores.engine.store import Engine
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 
@@ -64,11 +63,11 @@ class Vault:
         options = DiskOptions(synchronous="NORMAL")
         return cls(lambda: SQLiteBackend(f"sqlite:///{path}", str(path), Inline(), options))
 
-    def engine(self, runner: Runner) -> Engine:
-        """The engine over what is stored, as one without keys opens it."""
+    def backend(self, runner: Runner) -> Backend:
+        """What is stored, as one without keys opens it."""
         backend = self._opened()
         backend.runner = runner  # type: ignore[attr-defined]
-        return Engine(backend)
+        return backend
 
     def memory(self, keys: Encryption, **options: Any) -> Memory:
         """A memory of somebody who has keys."""
@@ -103,12 +102,11 @@ _numbers = itertools.count()
 _vaults: dict[str, Vault] = {}
 
 
-def open_vault(url: str, runner: Runner, **options: Any) -> Engine:
-    """Open a vault by its address, or the engine over a database, `vault:///PATH`."""
+def open_vault(url: str, runner: Runner, **options: Any) -> Backend:
+    """Open a vault by its address, or a database, `vault:///PATH`."""
     if url in _vaults:
-        return _vaults[url].engine(runner)
-    checked = disk_options(options)
-    return Engine(SQLiteBackend(url, url.removeprefix("vault://"), runner, checked), checked.clock, checked.large_bytes)
+        return _vaults[url].backend(runner)
+    return SQLiteBackend(url, url.removeprefix("vault://"), runner, disk_options(options))
 
 
 STORES.register("vault", open_vault)

@@ -13,7 +13,7 @@ Values are bytes, and may be empty; a store that bounds their length takes 64 Mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -167,6 +167,10 @@ class Backend(ABC):
     """Whether its verbs block, and never suspend (`BlockingBackend`). Else they are awaited on one event loop."""
     gathers: bool = True
     """Whether it costs less to write to several homes in one call than in a call each; one that blocks says so."""
+    large_bytes: int | None = None
+    """Bytes from which on a text, or the data of an image, is kept once a home; None: all is kept in its place."""
+    lacking: Collection[Place] = ()
+    """Places that were looked at of which rows have gone since, though their heads know of them: under an overlay."""
 
     # --- where its verbs run: a driver of an event loop has nothing to do here
 

@@ -11,9 +11,9 @@ import msgspec
 from palimpsest.errors import ConfigError, Conflict, nearest
 from palimpsest.log import values
 from palimpsest.log.change import Change
-from palimpsest.log.entry import Entry, now_us, same
+from palimpsest.log.entry import Entry, same
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores import LARGE, SessionInfo
+from palimpsest.stores.values import LARGE, SessionInfo
 
 
 def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None, created: int = 0) -> None:
@@ -67,7 +67,6 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     image of more than `large_bytes` is kept once, however many entries hold it.
     """
 
-    clock: Callable[[], int] = now_us
     synchronous: str = "FULL"
     busy_seconds: float = 30
     readonly: bool = False

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.entry import now_us
+from palimpsest.log.spans import Span
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import (
     Again,
@@ -35,25 +35,16 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.engine.store import Engine
 
 
-def open_memory(url: str, runner: Runner, **options: Any) -> MemoryStore:
-    """Open an empty store. Raises ConfigError for any option but `clock`, or an address with a path."""
+def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
+    """Open an empty one. Raises ConfigError for any option, or an address with a path."""
     if url not in ("memory:", "memory://"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "memory:// (it has no name: nobody else can open it)")
-    unknown = set(options) - {"clock"}
-    if unknown:
-        raise ConfigError("option", min(unknown), "clock (the only option of memory://)")
-    return MemoryStore(runner, **options)
-
-
-class MemoryStore(Engine):
-    """The engine over dictionaries."""
-
-    def __init__(self, runner: Runner, clock: Callable[[], int] = now_us) -> None:
-        super().__init__(MemoryBackend(runner), clock)
+    if options:
+        raise ConfigError("option", min(options), "none (memory:// has no options)")
+    return MemoryBackend(runner)
 
 
 class _Table(NamedTuple):
@@ -116,16 +107,17 @@ def _made(rows: list[Row]) -> _Table:
     return _Table(rows, len(rows), ids)
 
 
-class _Stored(NamedTuple):
-    """A place: its head, when that expires and was written last, and its tables."""
+class Stored(NamedTuple):
+    """A place: its head, when that expires and was written last, its tables; and what is hidden below an overlay."""
 
     head: PlaceHead | None
     expires: int | None
     mark: int
     tables: dict[str, _Table]
+    hidden: dict[str, tuple[Span, ...]]
 
 
-_NOTHING = _Stored(None, None, 0, {})
+NOTHING = Stored(None, None, 0, {}, {})
 
 
 class MemoryBackend(BlockingBackend):
@@ -136,8 +128,16 @@ class MemoryBackend(BlockingBackend):
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
         self._lock = threading.Lock()
-        self._there: dict[Place, _Stored] = {}
+        self._there: dict[Place, Stored] = {}
         self._mark = 0
+
+    def all(self) -> list[tuple[Place, Stored]]:
+        """Every place that there is, for whoever has the lock."""
+        return list(self._there.items())
+
+    def at(self, place: Place) -> Stored:
+        """A place as it is, for whoever has the lock."""
+        return self._there.get(place, NOTHING)
 
     # --- reading
 
@@ -146,13 +146,13 @@ class MemoryBackend(BlockingBackend):
             return [self._seen(ask) for ask in asks]
 
     def _seen(self, ask: Ask) -> Seen:
-        there = self._there.get(ask.place, _NOTHING)
+        there = self.at(ask.place)
         return Seen(there.head if ask.head else None, [_rows(there.tables.get(one.table), one) for one in ask.rows])
 
-    def _with_heads(self, tenant: str, space: str, beneath: bool = False) -> list[tuple[Place, _Stored]]:
+    def _with_heads(self, tenant: str, space: str, beneath: bool = False) -> list[tuple[Place, Stored]]:
         """The places of these spaces, in order."""
         with self._lock:
-            there = list(self._there.items())
+            there = self.all()
         found = [
             one
             for one in there
@@ -160,21 +160,21 @@ class MemoryBackend(BlockingBackend):
             and one[1].head is not None
             and (one[0].space.startswith(space) if beneath else one[0].space == space)
         ]
-        return sorted(found, key=lambda one: _order(one[0]))
+        return sorted(found, key=lambda one: in_order(one[0]))
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         found = self._with_heads(tenant, space, beneath)
-        behind = [one for one in found if after is None or _order(one[0]) > _order(after)]
+        behind = [one for one in found if after is None or in_order(one[0]) > in_order(after)]
         return [Listed(place, stored.head) for place, stored in behind[:limit] if stored.head is not None]
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = (since, _order(after) if after is not None else ())
+        begin = (since, in_order(after) if after is not None else ())
         found = [(stored.mark, place, stored.head) for place, stored in self._with_heads(tenant, space)]
-        behind = sorted((one for one in found if (one[0], _order(one[1])) > begin), key=lambda one: one[0])
+        behind = sorted((one for one in found if (one[0], in_order(one[1])) > begin), key=lambda one: one[0])
         return [Listed(place, head, mark) for mark, place, head in behind[:limit] if head is not None]
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
@@ -189,7 +189,7 @@ class MemoryBackend(BlockingBackend):
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         with self._lock:
-            there = list(self._there.items())
+            there = self.all()
         found = {place.tenant for place, one in there if one.head is not None}
         return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
 
@@ -202,26 +202,49 @@ class MemoryBackend(BlockingBackend):
             return [self._write(batch) for batch in batches]
 
     def _write(self, batch: Batch) -> Refusal | None:
-        there = self._there
-        befores = [there.get(step.place, _NOTHING) for step in batch]
+        befores = [self.at(step.place) for step in batch]
         for step, before in zip(batch, befores, strict=True):
             hot = before.head.hot if before.head is not None else None
             if hot != step.expect and not step.rows_only:
                 return tuple(None if one.rows_only else was.head for one, was in zip(batch, befores, strict=True))
         mark = self._mark + 1
-        new = {step.place: _after(step, was, mark) for step, was in zip(batch, befores, strict=True)}
+        new = {step.place: self.after_step(step, was, mark) for step, was in zip(batch, befores, strict=True)}
         self._mark = mark
-        there.update(new)
-        for place, one in new.items():
-            if one.head is None and not one.tables:
-                there.pop(place, None)
+        self._there.update(new)
+        for place in [place for place, one in new.items() if self.is_none(one)]:
+            self._there.pop(place, None)
         return None
+
+    def is_none(self, place: Stored) -> bool:
+        """Whether this is a place that there need not be."""
+        return place.head is None and not place.tables
+
+    def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
+        """What a place is after a step that can be done."""
+        tables = was.tables
+        if step.drop or step.put:
+            tables = dict(tables)
+            for name, low, high in step.drop:
+                meant = [one for one in tables if one.startswith(name[:-1])] if name.endswith("*") else [name]
+                for one in meant:
+                    if one in tables:
+                        tables[one] = tables[one].without(low, high)
+            for name, rows in step.put:
+                tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
+            tables = {name: table for name, table in tables.items() if table.end}
+        if step.rows_only or (step.hot == step.expect and step.cold is None):
+            return was._replace(tables=tables)
+        if step.hot is None:
+            return NOTHING._replace(tables=tables, hidden=was.hidden)
+        before = was.head.cold if was.head is not None else b""
+        head = PlaceHead(step.hot, before if step.cold is None else step.cold)
+        return Stored(head, step.expires, mark, tables, was.hidden)
 
     async def close(self) -> None:
         self._there.clear()
 
 
-def _order(place: Place) -> tuple[str, str, str]:
+def in_order(place: Place) -> tuple[str, str, str]:
     return place.space, place.name, place.home
 
 
@@ -229,24 +252,3 @@ def _rows(table: _Table | None, ask: Range | Named) -> list[Row]:
     if table is None:
         return []
     return table.read(ask) if isinstance(ask, Range) else table.named(ask.ids)
-
-
-def _after(step: Step, was: _Stored, mark: int) -> _Stored:
-    """What a place is after a step that can be done."""
-    tables = was.tables
-    if step.drop or step.put:
-        tables = dict(tables)
-        for name, low, high in step.drop:
-            meant = [one for one in tables if one.startswith(name[:-1])] if name.endswith("*") else [name]
-            for one in meant:
-                if one in tables:
-                    tables[one] = tables[one].without(low, high)
-        for name, rows in step.put:
-            tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
-        tables = {name: table for name, table in tables.items() if table.end}
-    if step.rows_only or (step.hot == step.expect and step.cold is None):
-        return was._replace(tables=tables)
-    if step.hot is None:
-        return _Stored(None, None, 0, tables)
-    before = was.head.cold if was.head is not None else b""
-    return _Stored(PlaceHead(step.hot, before if step.cold is None else step.cold), step.expires, mark, tables)

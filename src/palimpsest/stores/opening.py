@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.checks import is_path
+from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, STORES, Store
+from palimpsest.stores.backend import Backend
 from palimpsest.stores.common import discreet_address, options_in
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 class Opener(Protocol):
     """Opens a backend by its address; options are the backend's own."""
 
-    def __call__(self, url: str, runner: Runner, **options: Any) -> Store: ...
+    def __call__(self, url: str, runner: Runner, **options: Any) -> Backend: ...
 
 
-def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
+def open_store(where: str | Path, runner: Runner, clock: Callable[[], int] = now_us, **options: Any) -> Store:
     """Open the store that `where` names.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
@@ -34,12 +36,12 @@ def open_store(where: str | Path, runner: Runner, **options: Any) -> Store:
     or StoreCorrupt where it cannot be opened. One with an asynchronous driver is bridged, where the runner has no loop.
     """
     opener, url, given = read_address(where)
-    store = opener(url, runner, **{**given, **options})
-    if store.blocking or runner.suspends:
-        return store
-    from palimpsest.stores.bridged import bridged  # asyncio: only for a driver that needs it
+    backend = opener(url, runner, **{**given, **options})
+    if not (backend.blocking or runner.suspends):
+        from palimpsest.stores.bridged import BridgedBackend  # asyncio: only for a driver that needs it
 
-    return bridged(store, runner)
+        backend = BridgedBackend(backend, runner)
+    return Store(backend, clock)
 
 
 def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:

@@ -1,344 +1,251 @@
 """A store that reads through to another and keeps whatever is written to itself: nothing below it is ever changed.
 
-Of a session that is there below, an overlay takes the head when the session is first used. From then on the session is
-a branch of its own: what others append below is not seen, and what is written here is in memory, gone with the overlay.
-Entries and records from before that moment are read below whenever they are asked for. So nothing is copied but what
-changes, and what is erased, cleared or deleted below is gone here, too.
-
-An erasure here reaches its session and the branches made here, and those below that `join` was told of; other branches
-below are read as they are there. A sweep is of what was written here. Items are taken over, a namespace at a time, when
-one of them is first written; leases are the overlay's own.
+Of a place that is there below, an overlay takes the head when that is first looked at. From then on the place is a
+branch of its own: what others append below is not seen, and what is written here is in memory, gone with the overlay.
+Rows from before that moment are read below whenever they are asked for. So nothing is copied but what changes, and what
+is erased, cleared or deleted below is gone here, too. A sweep is of what was written here; leases are its own.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
-from palimpsest.log.change import Change, Record, still_meant
-from palimpsest.log.entry import Entry, now_us
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
-from palimpsest.stores.common import branching, expected, info, loading, of_branch
-from palimpsest.stores.layer import Below, Layer, Meant, counted
-from palimpsest.stores.memory import MemoryStore
-from palimpsest.stores.memory_log import shared
+from palimpsest.log.entry import now_us
+from palimpsest.log.spans import Span, union, visible, within
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores.backend import (
+    LAST_KEY,
+    Again,
+    Ask,
+    Backend,
+    Batch,
+    Cells,
+    Listed,
+    Named,
+    Place,
+    PlaceHead,
+    Range,
+    Refusal,
+    Seen,
+    Step,
+)
+from palimpsest.stores.engine.changing import OF_ENTRIES
+from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot
+from palimpsest.stores.engine.items import LEASES
+from palimpsest.stores.engine.store import Store
+from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored, in_order
 
 T = TypeVar("T")
 
+ABOVE = 1 << 62
+"""The mark of the first write here: behind every one below."""
+
+AHEAD = 1_000_000
+"""Microseconds by which items that come here are later than they are: so they stand behind those below."""
+
+Hidden = tuple[str, str, int, int]
+"""A space, a table or how several begin (`*`), and the first and last key of rows that are not seen."""
+
 
 class Overlay(Store):
-    """Writes over another store that never reach it, which may be read-only. Closing it leaves that store open."""
+    """The engine over an `OverBackend` of a store, which may be read-only. Closing it leaves that store open."""
 
     def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
-        self.url, self._below, self._clock = f"an overlay of {store.url}", store, clock
-        self.blocking = store.blocking
-        self._lock = threading.Lock()
-        self._logs: dict[SessionKey, Layer] = {}
-        self._side = MemoryStore(Inline(), clock=clock)
-        self._side.url = self.url
-        self._taken: set[tuple[str, str]] = set()
+        super().__init__(OverBackend(store.backend), clock)
+        self._below = store
+        self._items.newest = clock() + AHEAD
+
+    def check(self) -> None:
+        super().check()
+        self._below.check()
+
+
+class Taken(NamedTuple):
+    """A head as it was first looked at below, as it is there now, and what below is therefore not seen beside it."""
+
+    then: PlaceHead | None
+    now: PlaceHead | None
+    hidden: Sequence[Hidden]
+
+
+class OverBackend(MemoryBackend):
+    """Writes over another backend that never reach it."""
+
+    def __init__(self, below: Backend) -> None:
+        super().__init__(Inline())
+        self.url, self.blocking, self.gathers = f"an overlay of {below.url}", below.blocking, below.gathers
+        self.inline = getattr(below, "inline", False)
+        self.lacking: set[Place] = set()
+        self._below, self._taken, self._mark = below, dict[Place, Taken](), ABOVE
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await self._below.together(start, reads=reads)
 
+    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await self._below.surely(start)
+
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._below.apart(function, *arguments)
 
-    async def _log(self, key: SessionKey) -> Layer:
-        """The session as it is here, from its first use on."""
-        self._side.check()
-        log = self._logs.get(key)
-        if log is None:
-            head, log = await self._below.head(key), Layer()
-            if head is not None:
-                log.there, log.head, log.below = True, head, Below(key, head.next_seq, head.revision)
-            log = self._logs.setdefault(key, log)
-        return log
+    # --- what is here
 
-    def _changing(self, key: SessionKey, was: Layer) -> Layer | None:
-        """A copy of the session to be changed, as `palimpsest.stores.memory_log` says; None where there is another by
-        now, over which what was read below says nothing."""
-        log = self._logs.get(key)
-        return log.copy() if log is not None and log.below == was.below and log.family is was.family else None
+    def at(self, place: Place) -> Stored:
+        there = self._there.get(place)
+        if there is None:
+            taken = self._taken.get(place)
+            return NOTHING if taken is None else NOTHING._replace(head=taken.then, mark=ABOVE)
+        return there
 
-    # --- writing: what is below is read first, then all happens under the lock, unless the log is another by then
+    def all(self) -> list[tuple[Place, Stored]]:
+        return [(place, self.at(place)) for place in {**self._taken, **self._there}]
 
-    async def append(
-        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
-    ) -> Appended:
-        ids = [entry.id for entry in entries] if check_ids else []
+    def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
+        new, hidden = super().after_step(step, was, mark), dict(was.hidden)
+        for name, low, high in step.drop:
+            hidden[name] = union(hidden.get(name, ()), [(low, high)])
+        return new._replace(hidden=hidden)
+
+    def is_none(self, place: Stored) -> bool:
+        return False  # it says that what is below is gone
+
+    def _take(self, place: Place, now: PlaceHead | None) -> None:
+        """Note the head of a place as it is below now."""
+        with self._lock:
+            was = self._taken.setdefault(place, Taken(now, now, hidden_by(place, now, now)))
+            if was.now != now:
+                new = Taken(was.then, now, hidden_by(place, was.then, now))
+                if new.hidden != was.hidden:
+                    self.lacking.add(place)
+                self._taken[place] = new
+
+    # --- reading
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        own = [ask.place.space == LEASES for ask in asks]
         while True:
-            was = await self._log(key)
-            old = await was.below.fetch(self._below, (), ids)
-            with self._lock:
-                log = self._changing(key, was)
-                if log is None:
-                    continue
-                expected(key, log.head, expect)
-                known = {entry.id: entry for entry in old if log.by_seq(entry.seq) is None} | log.named(ids)
-                done = log.append(entries, known if check_ids else None, self._clock(), key, self.witness)
-                if done.added:
-                    log.there = True
-                    self._logs[key] = log
-                return done
+            asked = [self._asked(ask, asks) for ask, mine in zip(asks, own, strict=True) if not mine]
+            found = await self._below.look(asked) if asked else []
+            for ask, one in zip(asked, found, strict=True):
+                if ask.head:
+                    self._take(ask.place, one.head)
+            if asked == [self._asked(ask, asks) for ask, mine in zip(asks, own, strict=True) if not mine]:
+                break  # nothing was dropped meanwhile, here or below
+        here, below = await super().look(asks), iter(found)
+        return [
+            seen if mine else Seen(seen.head, [*self._merged(ask, seen, next(below), asks)])
+            for ask, seen, mine in zip(asks, here, own, strict=True)
+        ]
 
-    async def commit(
-        self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
-    ) -> Head:
+    def _asked(self, ask: Ask, asks: Sequence[Ask]) -> Ask:
+        """What is asked below: for no rows that are hidden."""
+        rows = [self._narrowed(one, self._hidden(ask.place, one.table, asks)) for one in ask.rows]
+        return Ask(ask.place, rows, ask.head)
+
+    def _narrowed(self, one: Range | Named, hidden: Sequence[Span]) -> Range | Named:
+        if not hidden or isinstance(one, Named):
+            return one
+        spans = [span for low, high in one.spans for span in visible(hidden, low - 1, high + 1)]
+        return Range(one.table, spans, one.limit, one.newest_first)
+
+    def _hidden(self, place: Place, table: str, asks: Sequence[Ask]) -> tuple[Span, ...]:
+        """The keys of rows below that are none of a place as it is here, by its head or one that is asked for too."""
+        dropped = [(name, *span) for name, spans in self.at(place).hidden.items() for span in spans]
+        heads = [self._taken.get(ask.place) for ask in asks if ask.head and ask.place[:2] == place[:2]]
+        beside = [one[1:] for head in heads if head for one in head.hidden if one[0] == place.space]
+        return union([(low, high) for name, low, high in chain(dropped, beside) if _is_meant(table, name)])
+
+    def _merged(self, ask: Ask, here: Seen, below: Seen, asks: Sequence[Ask]) -> Iterator[Sequence[Cells]]:
+        """The rows of a place, of here and of below, as they are asked for."""
+        tables = self.at(ask.place).tables
+        for one, mine, old in zip(ask.rows, here.rows, below.rows, strict=True):
+            if not mine and isinstance(one, Range):
+                yield old
+            elif isinstance(one, Range):
+                found = {row[0]: row for row in chain(old, mine)}
+                places = sorted((low, number) for number, (low, _) in enumerate(one.spans))
+                order = {key: (places[bisect_right(places, (key, LAST_KEY)) - 1][1], key) for key in found}
+                yield [found[key] for key in sorted(found, key=order.__getitem__, reverse=one.newest_first)][
+                    : one.limit
+                ]
+            else:
+                table, hidden = tables.get(one.table), self._hidden(ask.place, one.table, asks)
+                replaced = {row[0] for row in old if table is not None and table.at(row[0]) is not None}
+                kept = [row for row in old if row[0] not in replaced and not within(hidden, row[0])]
+                yield sorted([*kept, *mine], key=lambda row: row[0])
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        found = await super().places(tenant, space, beneath=beneath, after=after, limit=limit)
         while True:
-            was = await self._log(key)
-            found = dict[SessionKey, Meant]()
-            if change.kind == "erase" and (change.silence or any(seq < was.below.next_seq for seq in change.seqs)):
-                for name, other in {**self._family(was), key: was}.items():
-                    found[name] = await other.below.meant(self._below, change.seqs)
-            with self._lock:
-                log = self._changing(key, was)
-                if log is None or (found and not self._family(was).keys() <= found.keys()):
-                    continue
-                expected(key, log.head, expect_revision, expect_epoch, change.created)
-                if change.kind == "erase":
-                    old = found[key].entries if found else ()
-                    below = {entry.seq: entry.id for entry in old if entry.damaged or not entry.erased}
-                    there = {seq: id for seq, id in below.items() if log.by_seq(seq) is None} | log.ids(change.seqs)
-                    change = still_meant(log.head, change, there)
-                    meant = {seq: there[seq] for seq in change.seqs}
-                    found = {name: one.only(meant) for name, one in found.items()}
-                return self._change(key, log, change, found)
+            page = await self._below.places(tenant, space, beneath=beneath, after=after, limit=limit)
+            found += [one for one in page if not self._is_here(one.place)]
+            found.sort(key=lambda one: in_order(one.place))
+            known = [one for one in found if len(page) < limit or in_order(one.place) <= in_order(page[-1].place)]
+            if len(page) < limit or len(known) >= limit:
+                return known[:limit]
+            after = page[-1].place
 
-    def _family(self, log: Layer) -> dict[SessionKey, Layer]:
-        return {key: other for key, other in list(self._logs.items()) if other.family is log.family}
+    def _is_here(self, place: Place) -> bool:
+        return place in self._there or place in self._taken or place.space == LEASES
 
-    def _change(self, key: SessionKey, log: Layer, change: Change, below: Mapping[SessionKey, Meant]) -> Head:
-        """Apply a change to a session, of which `log` is a copy, an erasure to its branches, too.
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        found: list[Listed] = []
+        behind, page = (since, after), [Listed(Place("", "", "", ""), PlaceHead(b""))] * limit
+        while len(found) < limit and len(page) == limit:
+            page = await self._below.recent(tenant, space, since=behind[0], after=behind[1], limit=limit)
+            found += [one for one in page if not self._is_here(one.place)]
+            behind = (page[-1].mark, page[-1].place) if page else behind
+        return [*found, *await super().recent(tenant, space, since=since, after=after, limit=limit)][:limit]
 
-        `below` is what an erasure means of each, as it is there.
-        """
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        found, last = set(await super().tenants(after=after, limit=LAST)), after
+        while page := await self._below.tenants(after=last, limit=limit):
+            found.update(page)
+            last = page[-1]
+        there = [one for one in sorted(found) if await self.places(one, "", beneath=True, limit=1)]
+        return there[:limit]
 
-        def change_in(log: Layer, change: Change, name: SessionKey) -> Head:
-            old = below.get(name, Meant())
-            there = log.tombstones(old.graves) if old.graves is not None else None
-            return log.change(change, at, old.records, name, self.witness, there)
+    # --- writing
 
-        at, changed = self._clock(), {key: log}
-        if change.kind == "erase":
-            changed = {name: other.copy() for name, other in self._family(log).items()} | changed
-            for name, each in changed.items():
-                each.take(below.get(name, Meant()).entries)
-            for name, other in changed.items():
-                if seqs := shared(log, other, change.seqs):
-                    change_in(other, of_branch(change, key, seqs), name)
-        head = change_in(log, change, key)
-        self._logs.update(changed)
-        return head
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        new = {step.place for batch in batches for step in batch if not self._is_here(step.place)}
+        if new:
+            await self.look([Ask(place) for place in new])
+        return await super().write(batches, at, lasting=lasting, again=again)
 
-    async def join(self, keys: Iterable[SessionKey]) -> None:
-        """Know of sessions below, of which nothing was written here yet, that they share entries."""
-        family = object()
-        for key in keys:
-            log = (await self._log(key)).copy()
-            log.family = family
-            self._logs[key] = log
 
-    async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
-        target = SessionKey(key.tenant, into)
-        await self._log(key)
-        await self._log(target)
-        with self._lock:
-            log, there = self._logs[key], self._logs[target]
-            expected(key, log.head, None, expect_epoch, created)
-            branch = branching(key, into, there.head if there.there else None)
-            self._logs[branch] = log.branch(self.witness.head(branch, None, head))
+def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> list[Hidden]:
+    """What is not to be seen of the rows below where a head was like this, and is like that now.
 
-    async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
-        await self._log(key)
-        with self._lock:
-            before = self._logs[key]
-            head = loading(key, before.head if before.there else None, dump.head, replace)
-            log = Layer.of(dump, self.witness.head(key, None, head))
-            log.there = True
-            self._logs[key] = log
+    That is what came after the first, and what is no longer its own by the second.
+    """
+    if then is None or place.space not in ("session", "tree"):
+        return []
+    try:
+        if place.space == "tree":
+            return [("tree", "*", int(then.hot), LAST_KEY)]
+        was, cold = read_hot(then.hot), read_cold(then.cold)
+        there = now is not None and (now is then or read_hot(now.hot).log == was.log)
+        first = read_cold(now.cold).head.first_seq if now is not None and now.cold != then.cold else 0
+    except DAMAGED:  # whoever reads it says so
+        return []
+    log, logs = was.log, (was.log, *(log for _, log in cold.shares))
+    if not there:
+        return [("log", "*", key_of(log, 0), key_of(log, LAST)) for log in logs]
+    hidden = [("log", table, key_of(log, was.next_seq), key_of(log, LAST)) for table in OF_ENTRIES]
+    hidden.append(("log", "record", key_of(log, was.revision + 1), key_of(log, LAST)))
+    if first > cold.head.first_seq:
+        hidden += [("log", table, key_of(log, 0), key_of(log, first - 1)) for log in logs for table in OF_ENTRIES]
+    return hidden
 
-    async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
-        await self._log(key)
-        with self._lock:
-            expected(key, self._logs[key].head, expect)
-            there, self._logs[key] = self._logs[key].there, Layer()
-            return there
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
-        log = await self._log(key)
-        old = await log.below.fetch(self._below, counts, ())
-        with self._lock:
-            log = self._logs.get(key, log)
-            there = [*log.at(counts), *(entry for entry in old if log.by_seq(entry.seq) is None)]
-            log.count(counter, counts, there)
-
-    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        with self._lock:
-            meant = [(key, log) for key, log in self._logs.items() if tenant in (None, key.tenant)]
-            return [(key, due) for key, log in meant if (due := log.due(now))]
-
-    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
-        swept = await self._side.sweep(now, tenant=tenant)
-        with self._lock:
-            for key in [key for key in self._logs if tenant in (None, key.tenant)]:
-                if due := self._logs[key].due(now):  # unless it went with another branch
-                    self._change(key, self._logs[key].copy(), Change(kind="erase", reason="expiry", seqs=due), {})
-                    swept += len(due)
-        return swept
-
-    # --- reading: what is here, and what is below beside that
-
-    async def head(self, key: SessionKey) -> Head | None:
-        log = await self._log(key)
-        return log.head if log.there else None
-
-    async def read(
-        self,
-        key: SessionKey,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
-        counter: str | None = None,
-        uncounted: bool = False,
-    ) -> list[Entry]:
-        log = await self._log(key)
-        with self._lock:
-            below, here = log.below, log.read(after, before, limit, newest_first, counter, uncounted)
-            graves, counts = log.graves(after, before), log.counts.get(counter or "", {})
-        end = below.next_seq if before is None else min(before, below.next_seq)
-        old: list[Entry] = []
-        if here and len(here) == limit:  # of what is below, nothing beyond the last of these is wanted
-            after, end = (max(after, here[-1].seq), end) if newest_first else (after, min(end, here[-1].seq))
-        while after + 1 < end:
-            batch = await self._below.read(
-                below.key,
-                after=after,
-                before=end,
-                limit=limit,
-                newest_first=newest_first,
-                counter=counter,
-                uncounted=uncounted,
-            )
-            old += [entry for entry in batch if entry.seq not in graves and not (uncounted and entry.seq in counts)]
-            if limit is None or len(batch) < limit or len(old) >= limit:
-                break
-            after, end = (after, batch[-1].seq) if newest_first else (batch[-1].seq, end)
-        found = [*here, *counted(old, counts)]
-        return sorted(found, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
-
-    async def fetch(
-        self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
-    ) -> list[Entry]:
-        seqs, ids = tuple(seqs), tuple(ids)
-        log = await self._log(key)
-        with self._lock:
-            below, here = log.below, log.at([*seqs, *log.seqs(ids)], counter)
-            graves, counts = log.graves(0, None), log.counts.get(counter or "", {})
-        old = await below.fetch(self._below, seqs, ids, counter)
-        found = {entry.seq: entry for entry in counted([e for e in old if e.seq not in graves], counts)}
-        found |= {entry.seq: entry for entry in here}
-        return [found[seq] for seq in sorted(found)]
-
-    async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
-        log = await self._log(key)
-        with self._lock:
-            below, here = log.below, {record.revision: record for record in log.records}
-        end = below.revision + 1 if before is None else min(before, below.revision + 1)
-        old = await self._below.records(below.key, after=after, before=end) if after + 1 < end else []
-        found = {record.revision: record for record in old} | here
-        return [found[n] for n in sorted(found) if n > after and (before is None or n < before)]
-
-    async def branches(self, key: SessionKey) -> list[str]:
-        log = await self._log(key)
-        with self._lock:
-            return sorted(other.session for other, found in self._logs.items() if log.shares(found))
-
-    async def tally(
-        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
-    ) -> tuple[int, int]:
-        log = await self._log(key)
-        with self._lock:
-            below, (number, tokens) = log.below, log.tally(counter, after, before)
-            other = log.graves(after, before) | log.counts.get(counter, {}).keys()
-        end = below.next_seq if before is None else min(before, below.next_seq)
-        if after + 1 < end:
-            there = await self._below.tally(below.key, counter, after=after, before=end)
-            old = await below.fetch(self._below, [seq for seq in other if after < seq < end], (), counter)
-            twice = [entry.tokens for entry in old if entry.tokens is not None]
-            number, tokens = number + there[0] - len(twice), tokens + there[1] - sum(twice)
-        return number, tokens
-
-    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        self._side.check()
-        with self._lock:
-            here = {key.session: log for key, log in self._logs.items() if key.tenant == tenant}
-            found = [info(name, log.head) for name, log in here.items() if log.there and name > after]
-        last = after
-        while sum(one.session <= last for one in found) < limit:
-            page = await self._below.sessions(tenant, after=last, limit=limit)
-            found += [one for one in page if one.session not in here]
-            if len(page) < limit:
-                break
-            last = page[-1].session
-        return sorted(found, key=lambda one: one.session)[:limit]
-
-    # --- items and leases
-
-    async def _items(self, tenant: str, namespace: str, *, write: bool) -> Store:
-        """The store that has the items of a namespace; to be written to they are taken over."""
-        self._side.check()
-        if (tenant, namespace) in self._taken:
-            return self._side
-        if not write:
-            return self._below
-        items = await self._below.list_items(tenant, namespace)
-        with self._lock:
-            if (tenant, namespace) not in self._taken:
-                drive(self._side.take_items(tenant, namespace, items))
-                self._taken.add((tenant, namespace))
-        return self._side
-
-    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        return await (await self._items(tenant, namespace, write=False)).get_item(tenant, namespace, key)
-
-    async def put_item(
-        self,
-        tenant: str,
-        namespace: str,
-        key: str,
-        value: bytes,
-        *,
-        expires: int | None = None,
-        expect: int | None = None,
-    ) -> Item:
-        items = await self._items(tenant, namespace, write=True)
-        return await items.put_item(tenant, namespace, key, value, expires=expires, expect=expect)
-
-    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
-        return await (await self._items(tenant, namespace, write=True)).delete_item(tenant, namespace, key)
-
-    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
-        return await (await self._items(tenant, namespace, write=False)).list_items(tenant, namespace)
-
-    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
-        below = await self._below.clear_items(tenant, dry_run=True)
-        found = {name: number for name, number in below.items() if (tenant, name) not in self._taken}
-        if not dry_run:
-            for name in found:
-                await self._items(tenant, name, write=True)  # then all go in one step
-        return dict(sorted((await self._side.clear_items(tenant, dry_run=dry_run) | found).items()))
-
-    async def lease(
-        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
-    ) -> int | None:
-        return await self._side.lease(tenant, name, holder, seconds, fence=fence)
-
-    async def close(self) -> None:
-        await self._side.close()
-        self._logs.clear()
+def _is_meant(table: str, name: str) -> bool:
+    return table.startswith(name[:-1]) if name.endswith("*") else table == name

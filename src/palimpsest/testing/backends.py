@@ -23,10 +23,8 @@ from palimpsest.testing.backend_contract import (
 )
 from palimpsest.testing.backend_steps import StepConformance
 
-__all__ = ["BackendConformance", "BackendFactory"]
 
-
-class BackendConformance(StepConformance):
+class StoreConformance(StepConformance):
     """Everything that the docstrings of `palimpsest.stores.backend` promise, one rule a test.
 
     A subclass has a fixture `backend`: a function that opens it, empty for each test; one that `lasts` opens the same

@@ -255,9 +255,7 @@ class Forgetting:
         """What erases in these sessions, which share entries: in a dry run in an overlay, so that nothing stays."""
         scope = self._scope
         if self._dry_run:
-            overlay = Overlay(self._store, scope.clock)
-            await overlay.join([scope.key(name) for name in family])
-            scope = scope.over(overlay)
+            scope = scope.over(Overlay(self._store, scope.clock))
         return FamilyEraser(scope, self._reason, dry_run=self._dry_run)
 
     async def session(self, name: str) -> Erased:

@@ -35,7 +35,6 @@ from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import Store
 from palimpsest.stores.paging import sessions_of
-from palimpsest.stores.rewriting import Rewritable
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
@@ -84,7 +83,7 @@ async def scan(
         if await scope.store.head(scope.key(session)) is None:
             raise SessionNotFound(session)
     if apply:
-        await _check_rewritable(scope.store)
+        _check_writable(scope.store)
     scanner = _Scanner(scope, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
     busy: tuple[str, ...] = ()
@@ -103,12 +102,9 @@ async def scan(
     return scanner.result(len(done), busy + (await scope.store.scrub() if apply else ()))
 
 
-async def _check_rewritable(store: Store) -> None:
+def _check_writable(store: Store) -> None:
     if not store.writable:
         raise ConfigError("apply", True, f"False, since {store.url} was opened to read only")
-    if not isinstance(store, Rewritable):
-        raise ConfigError("apply", store.url, "a store that rewrites in place (palimpsest.stores.rewriting)")
-    await store.tenants()  # which an encrypted store can as far as the one below it can
 
 
 async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
@@ -270,7 +266,6 @@ class _Scanner:
 
     async def _rewritten(self, key: SessionKey, head: Head, found: Findings) -> bool:
         """Rewrite what was found; return whether the session that was looked at is still there."""
-        assert isinstance(self._store, Rewritable), "it was looked at before anything was"
         tried = -1
         while (now := await self._same(key, head)) is not None and now.epoch != tried:
             tried = now.epoch

@@ -18,7 +18,7 @@ from palimpsest.stores.encrypted.values import Values
 from palimpsest.stores.engine.forms import LAST, key_of, read_cold
 from palimpsest.stores.engine.heads import where_of
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
-from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.engine.store import Store
 
 PAGE = 1000
 
@@ -50,7 +50,7 @@ class MarkedBackend:
         return found
 
 
-class SealedEngine(Engine):
+class SealedEngine(Store):
     """The engine over a sealed backend. Large content stays in its place: nobody below can see that it is the same."""
 
     def __init__(self, backend: SealedBackend, clock: Callable[[], int] = now_us) -> None:

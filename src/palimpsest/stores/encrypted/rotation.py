@@ -24,7 +24,6 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.engine import SealedEngine
-from palimpsest.stores.encrypted.store import EncryptedStore
 from palimpsest.stores.paging import sessions_of
 
 Progress: TypeAlias = Callable[[int, int], object]
@@ -67,10 +66,8 @@ def rotate_keys(memory: HasStore, *, progress: Progress | None = None) -> Rotate
 
 async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     """Do what `rotate_keys` says, on an opened store."""
-    if not isinstance(store, EncryptedStore | SealedEngine):
+    if not isinstance(store, SealedEngine):
         raise ConfigError("rotate-keys", store.url, "an encrypted store, opened with its keys")
-    if isinstance(store, EncryptedStore):
-        store.rewritable()
     begun = await store.markings.begin()
     if not (begun or store.markings.others):
         return Rotated(key_id=store.markings.writing)
@@ -81,10 +78,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
         for key in left:
             done.add(key)
             try:
-                if isinstance(store, SealedEngine):
-                    texts += await store.seal_anew(key)
-                else:
-                    texts += await store.seal_anew(key, move=begun)
+                texts += await store.seal_anew(key)
             except StoreCorrupt as fault:
                 damaged.append(fault)
             _still(store, own)
@@ -99,14 +93,14 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     return Rotated(key_id=own, sessions=len(done), texts=texts, items=items, remains=remains)
 
 
-def _still(store: EncryptedStore | SealedEngine, own: str) -> None:
+def _still(store: SealedEngine, own: str) -> None:
     """Raise Conflict where another change has begun meanwhile, to another key: that one goes on."""
     now = store.markings.writing
     if now != own:
         raise Conflict("the change of keys", f"was overtaken by another one, to the key {now!r}: all comes under that")
 
 
-async def _sessions(store: EncryptedStore | SealedEngine) -> AsyncIterator[SessionKey]:
+async def _sessions(store: SealedEngine) -> AsyncIterator[SessionKey]:
     for tenant in await store.tenants():
         async for one in sessions_of(store, tenant):
             yield SessionKey(tenant, one.session)

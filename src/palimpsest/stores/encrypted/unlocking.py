@@ -9,10 +9,7 @@ from palimpsest.stores import Item, Store
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.engine import sealed_engine
 from palimpsest.stores.encrypted.keys import Keys
-from palimpsest.stores.encrypted.mark import Markings, read_mark
-from palimpsest.stores.encrypted.sealing import Sealer
-from palimpsest.stores.encrypted.store import EncryptedStore
-from palimpsest.stores.engine.store import Engine
+from palimpsest.stores.encrypted.mark import read_mark
 
 
 async def unlock(store: Store, mark: Item | None, encryption: Encryption | None, clock: Callable[[], int]) -> Store:
@@ -26,9 +23,4 @@ async def unlock(store: Store, mark: Item | None, encryption: Encryption | None,
         current = read_mark(store.url, mark.value).current
         advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
         raise WrongKey(store.url, current, f"{advice} for the command line")
-    keys = Keys.of(encryption)
-    if isinstance(store, Engine):
-        return await sealed_engine(store.backend, mark, keys, clock)
-    sealer = Sealer(keys)
-    markings = await Markings.opened(store, keys, sealer, mark)
-    return EncryptedStore(store, sealer, markings, clock)
+    return await sealed_engine(store.backend, mark, Keys.of(encryption), clock)

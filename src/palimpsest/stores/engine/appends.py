@@ -11,12 +11,12 @@ from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorr
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.linking import link
-from palimpsest.stores import Appended
 from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Step
 from palimpsest.stores.common import expected, unknown_only
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt)
 """What an append may be told before anything of it is written."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores import SessionInfo
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
 from palimpsest.stores.common import branching, expected, info
 from palimpsest.stores.engine.changing import dropping, spans_of
@@ -15,6 +14,7 @@ from palimpsest.stores.engine.heads import Known, Sessions, new_log, pointer_to,
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.values import SessionInfo
 
 FAR = chr(0x10FFFF)
 """Sorts behind every home."""

@@ -6,15 +6,15 @@ fence goes on, until the clock has passed that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.stores import Item
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.forms import checked, stamped
+from palimpsest.stores.values import Item
 
 ITEMS = "item/"
 LEASES = "lease"
@@ -46,7 +46,7 @@ class Items:
 
     def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
         self._backend, self._url, self._clock = backend, backend.url, clock
-        self._order = self._fence = 0
+        self.newest = self._fence = 0  # the place of the item that came last, as far as this process knows
 
     # --- items
 
@@ -94,19 +94,14 @@ class Items:
             if expect is not None and expect != version:
                 raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
             at = self._clock()
-            self._order = max(self._order + 1, at)
-            about = About(version + 1, live[0].order if live is not None else self._order, expires)
+            self.newest = max(self.newest + 1, at)
+            about = About(version + 1, live[0].order if live is not None else self.newest, expires)
             hot = head.hot if head is not None else None
             step = Step(place, hot, stamped(encoded(about)), stamped(value), expires)
             (refusal,) = await self._backend.write([[step]], at)
             if refusal is None:
                 return Item(key=key, value=value, version=about.version, expires=expires)
             head = refusal[0]
-
-    async def take(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
-        for order, item in enumerate(items):
-            place, hot = place_of(tenant, namespace, item.key), encoded(About(item.version, order, item.expires))
-            await self._backend.write([[Step(place, None, stamped(hot), stamped(item.value), item.expires)]], 0)
 
     async def delete(self, tenant: str, namespace: str, key: str) -> bool:
         place = place_of(tenant, namespace, key)

@@ -14,7 +14,6 @@ import msgspec
 from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
-from palimpsest.stores import Dump
 from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Step
 from palimpsest.stores.common import loading
 from palimpsest.stores.engine.branching import dropped, of_removal, removed
@@ -22,6 +21,7 @@ from palimpsest.stores.engine.changing import dropping, spans_of
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
 from palimpsest.stores.engine.heads import Known, Sessions, new_log
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
 """Entries, and bytes of entries, that are put in one step."""

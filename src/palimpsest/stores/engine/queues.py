@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.log.head import SessionKey
-from palimpsest.stores import Appended
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.engine.appends import Append, Appends
+from palimpsest.stores.values import Appended
 
 if TYPE_CHECKING:
     import asyncio

@@ -87,7 +87,7 @@ class Reading:
     def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
         """Raise StoreCorrupt unless there are just as many rows as a log without gaps has, and none behind its head."""
         told = f"entries of session {known.key.session!r}"
-        if len(rows) < expected:
+        if len(rows) < expected and known.place not in self._backend.lacking:
             raise StoreCorrupt(self._url, f"{told} are missing: it is damaged")
         if len(rows) > expected or (rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq):
             raise StoreCorrupt(self._url, f"{told} are there that its head, which is of an earlier time, does not know")
@@ -111,12 +111,13 @@ class Reading:
         mine = [row for key, row in rows.items() if _is_of(known, key)]
         mine.sort(key=lambda row: row[0] & LAST)
         there = {row[0] & LAST for row in mine}
-        if any(head.first_seq <= seq < head.next_seq and seq not in there for seq in meant):
+        missing = any(head.first_seq <= seq < head.next_seq and seq not in there for seq in meant)
+        if missing and known.place not in self._backend.lacking:
             raise StoreCorrupt(self._url, f"entries of session {known.key.session!r} are missing: it is damaged")
         counts = _counts(seen.rows[2]) if counter is not None else {}
-        missing = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
-        if missing:  # they were found by ids that do not tell their places
-            wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(missing)])
+        apart = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
+        if apart:  # they were found by ids that do not tell their places
+            wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(apart)])
             (more,) = await self._backend.look([Ask(known.logs, [wanted], head=False)])
             counts |= _counts(more.rows[0])
         entries = await self.entries(known, mine, counts)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
+from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
@@ -15,10 +17,37 @@ from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
 from palimpsest.stores.engine.trees import Tree, of_tree
-from palimpsest.stores.rewriting import Rewrite
 
 STRETCH = 256
 """Entries rewritten in one step, so that writers go on."""
+
+
+class Rewrite(Protocol):
+    """Says what takes the place of a stored value: the very same object where that is to stay.
+
+    Its methods are pure: a store may ask more than once, and in any order.
+    """
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether all says what it said, as after a change of keys; if not, counts of replaced entries go."""
+        ...
+
+    def head(self, head: Head) -> Head:
+        """The head in its place, with a later revision: it is a commit."""
+        ...
+
+    def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
+        """The head of another session that has these entries, too, whose texts become others in the same step."""
+        ...
+
+    def entry(self, entry: Entry) -> Entry:
+        """The entry in its place, with the same id, seq, links and expiry."""
+        ...
+
+    def record(self, record: Record) -> Record:
+        """The record in its place, of the same revision."""
+        ...
 
 
 class Rewriting:

@@ -1,4 +1,4 @@
-"""The engine as sessions call it: today's `Store` and `Rewritable`, over any backend."""
+"""The store, as sessions call it: the engine over any backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores import Appended, Dump, Item, SessionInfo, Store
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.branching import Branching
@@ -22,22 +21,31 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
-from palimpsest.stores.engine.rewriting import Rewriting
-from palimpsest.stores.rewriting import Rewritable, Rewrite
+from palimpsest.stores.engine.rewriting import Rewrite, Rewriting
+from palimpsest.stores.values import Appended, Dump, Item, SessionInfo
 from palimpsest.stores.witness import Witness
 
 T = TypeVar("T")
 
 
-class Engine(Store, Rewritable):
-    """A store over a backend. Content of more than `large_bytes` is kept once a home; None: it is kept in its place."""
+class Store:
+    """Where logs, heads and side data live, over a backend.
 
-    def __init__(self, backend: Backend, clock: Callable[[], int] = now_us, large_bytes: int | None = None) -> None:
-        self.backend = backend
-        self.url, self.writable, self.blocking = backend.url, backend.writable, backend.blocking
+    Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the
+    process (for durable stores, in the default setting, the machine). Entries go in and come out as values;
+    changing what came out changes nothing stored. A session that nobody has written to is empty, not an error.
+
+    Any call raises Closed after `close`, ForkedProcess in a child of the process that opened the store,
+    StoreUnavailable when the backend cannot be reached, is full or is locked for too long, and StoreCorrupt
+    when what is stored cannot be read. Writes raise StoreUnavailable, too, where the store is read-only.
+    """
+
+    def __init__(self, backend: Backend, clock: Callable[[], int] = now_us) -> None:
+        self.backend, self.url, self.writable = backend, backend.url, backend.writable
+        self.blocking = backend.blocking
         self._pid, self._closed = os.getpid(), False
         self._sessions = sessions = Sessions(backend)
-        large = Large(backend, large_bytes)
+        large = Large(backend, backend.large_bytes)
         self._reading = Reading(sessions, large, clock)
         self._appends = Queues(backend, Appends(sessions, large, clock, self._reading.by_ids))
         self._changing = Changing(sessions, self._reading, large, clock)
@@ -48,11 +56,12 @@ class Engine(Store, Rewritable):
         self._rewriting = Rewriting(sessions, self._reading, large, clock)
 
     def ask(self, witness: Witness) -> None:
-        super().ask(witness)
+        """From now on ask `witness` about each head, record and tombstone, in the step that commits it."""
         self._sessions.ask(witness)
 
     @property
     def left_open(self) -> bool:
+        """Whether `close` is still due in this process: what a memory that is let go of warns about."""
         return not self._closed and os.getpid() == self._pid
 
     def check(self) -> None:
@@ -65,9 +74,15 @@ class Engine(Store, Rewritable):
     # --- where it runs
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
+        """Run a coroutine that waits for nothing but this store where its verbs run: several of them in one go.
+
+        With `reads` it only reads, or writes what it may do without. One that is `blocking` runs all of it in its own
+        thread. Else it is awaited here: what it computes at length between two verbs belongs into `apart`.
+        """
         return await self.backend.together(start, reads=reads)
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
         return await self.backend.apart(function, *arguments)
 
     async def _look(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -86,12 +101,19 @@ class Engine(Store, Rewritable):
     # --- logs
 
     async def head(self, key: SessionKey) -> Head | None:
+        """Return the session's head, or None for a session that does not exist."""
         known = await self._look(lambda: self._sessions.find(key))
         return None if known.there is None else known.head
 
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
     ) -> Appended:
+        """Append entries as one batch: linked by `palimpsest.log.linking.link`, committed once.
+
+        `check_ids` says that ids were given: an id that the session has and that says the same is left out,
+        one that says something else raises Conflict, and then nothing of the batch is stored. With `expect`,
+        raises Conflict unless the session's revision is that number.
+        """
         self._may_write()
         return await self._appends.run(Append(key, entries, check_ids, expect))
 
@@ -106,18 +128,29 @@ class Engine(Store, Rewritable):
         counter: str | None = None,
         uncounted: bool = False,
     ) -> list[Entry]:
+        """Return entries with `after` < seq < `before`, in log order, or newest first.
+
+        `limit` counts entries. With `counter` each entry carries its stored count by that counter in
+        `tokens`; with `uncounted`, too, only entries that have none are returned. Tombstones are included.
+        """
         return await self._look(lambda: self._reading.read(key, after, before, limit, newest_first, counter, uncounted))
 
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
+        """Return the entries of these seqs and ids in log order; those that do not exist are left out."""
         places, names = tuple(seqs), tuple(ids)
         return await self._look(lambda: self._reading.fetch(key, places, names, counter))
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
+        """Return the records with `after` < revision < `before`, oldest first."""
         return await self._look(lambda: self._reading.records(key, after, before))
 
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+        """Store token counts by seq. Best effort in durability only: a lost count is counted again.
+
+        Counts of entries that do not exist (any longer) are left out.
+        """
         given = dict(counts)
         self.check()
         if self.writable:
@@ -126,31 +159,58 @@ class Engine(Store, Rewritable):
     async def tally(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> tuple[int, int]:
+        """Return how many entries with `after` < seq < `before` have a stored count by `counter`, and their sum."""
         return await self._look(lambda: self._reading.tally(key, counter, after, before))
 
     async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
+        """Commit one change (cut, compaction, erasure, clear, pins, usage, prompt, attempts) and return the new head.
+
+        A replacement adds its entries in the same step, linked by `palimpsest.log.resuming.committed`.
+        All but usage, prompt and attempts leave a record. Erasing replaces entries by tombstones, in every branch that
+        has them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
+        already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
+        summary, current or not, that stands for an erased entry the words go in the same step, and no record's state
+        goes on counting on it; where it was current, the erasure's record has the state without it. Clearing removes
+        entries, counts and records before it from this session alone. Raises Conflict unless revision and epoch are as
+        expected, and the session is the one that the change is meant for.
+        """
         return await self._run(lambda: self._changing.commit(key, change, expect_revision, expect_epoch))
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
+        """Make the session `into` of the same tenant: a branch of `key` with the given head.
+
+        It has the entries of `key` before `head.next_seq`, with ids, places and counts, and the records up to
+        `head.revision`. What is added to one branch afterwards is in no other; deleting, clearing or replacing
+        one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
+        expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
+        """
         await self._run(lambda: self._branching.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
+        """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
         return await self._look(lambda: self._branching.branches(key))
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
+        """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
         await self._run(lambda: self._loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
+        """Destroy the session with everything that belongs to it; return whether there was one.
+
+        With `expect`, raises Conflict unless the session's revision is that number.
+        """
         return await self._run(lambda: self._branching.delete(key, expect))
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
+        """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points)."""
         return await self._look(lambda: self._branching.sessions(tenant, after, limit))
 
     # --- items and leases
 
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        """Return the item, or None where there is none or it has expired."""
         return await self._look(lambda: self._items.get(tenant, namespace, key))
 
     async def put_item(
@@ -163,53 +223,92 @@ class Engine(Store, Rewritable):
         expires: int | None = None,
         expect: int | None = None,
     ) -> Item:
+        """Store the value under the key and return it with its new version.
+
+        With `expect`, raises Conflict unless the present version is that number (0: no such item).
+        """
         return await self._run(lambda: self._items.put(tenant, namespace, key, value, expires, expect))
 
     async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
+        """Remove the item; return whether there was one."""
         return await self._run(lambda: self._items.delete(tenant, namespace, key))
 
     async def list_items(self, tenant: str, namespace: str) -> list[Item]:
+        """Return the namespace's items that have not expired, in the order in which their keys came first."""
         return await self._look(lambda: self._items.listed(tenant, namespace))
 
     async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
+        """Remove all items of the tenant, those that have expired, too, and return how many there were by namespace.
+
+        Its leases end. With `dry_run` nothing is removed.
+        """
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, dry_run))
         await self._run(lambda: self._loading.clear(tenant))
         return await self._run(lambda: self._items.clear(tenant, dry_run))
 
-    async def take_items(self, tenant: str, namespace: str, items: Iterable[Item]) -> None:
-        """Hold these items, in this order, in a namespace that nobody has written to."""
-        await self._run(lambda: self._items.take(tenant, namespace, items))
-
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
+        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
+
+        A fence is greater than every fence of this lease that was given out before; one of another lease may be the
+        same. A lease ends by itself. `seconds` of 0 gives it back. Who takes what is his already renews it: so one who
+        never learned whether he has it may ask again, or give it back.
+        """
         return await self._run(lambda: self._items.lease(tenant, name, holder, seconds, fence))
 
     # --- expiry, rewriting, the end
 
     async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session.
+
+        With `tenant` those of its sessions alone: nothing of another tenant's is looked at.
+        """
         return await self._look(lambda: self._expiry.due(now, tenant))
 
     async def sweep(self, now: int, *, tenant: str | None = None) -> int:
+        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many.
+
+        With `tenant` what it owns alone.
+        """
         return await self._run(lambda: self._expiry.sweep(now, tenant))
 
     async def tenants(self) -> list[str]:
+        """Return every tenant that has a session or an item, in the order of their ids."""
         return await self._look(self._branching.tenants)
 
     async def rewrite(
         self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None
     ) -> tuple[int, int | None]:
+        """Rewrite a stretch of the session in one step: with `after` 0 its head and records, and entries after `after`.
+
+        `seqs` are all the entries that `how` may change: then that is one step, however many there are. What `how`
+        raises undoes the step. Returns how many records and entries were rewritten, and the seq to go on after, or None
+        when all is done. What other writers commit meanwhile is never undone.
+
+        Where texts are not kept, the entries that branches share become others there, too, with the heads of those:
+        also in a branch that somebody makes meanwhile. That is one step, or one for each branch and the session's own
+        last, so that after a kill the same again does the rest. Where texts are kept, what a branch shares may be
+        rewritten with it or not, by how the store keeps it: whoever means all branches rewrites each.
+        """
         return await self._run(lambda: self._rewriting.rewrite(key, how, after, seqs))
 
     async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
+        """Rewrite the tenant's items; `how` is given namespace and item. Returns how many were rewritten."""
         return await self._run(lambda: self._items.rewritten(tenant, how))
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+        """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
+
+        Returns, in plain sentences, what could not be done now, and how it comes about. Without `whole` what would take
+        long is left for another time. Stores that overwrite as they destroy have nothing to do.
+        """
         self.check()
         return await self.backend.together(lambda: self.backend.scrub(whole=whole))
 
     async def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
         if not self._closed:
             self._closed = True
             if os.getpid() == self._pid:

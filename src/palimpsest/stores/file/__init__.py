@@ -21,10 +21,10 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.stores.common import discreet_address, disk_options
 
 if TYPE_CHECKING:
-    from palimpsest.stores.file.store import FileStore
+    from palimpsest.stores.file.backend import FileBackend
 
 
-def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
+def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
     """Open `file:relative/folder` or `file:///absolute/folder`.
 
     Options are those of `DiskOptions`; `busy_seconds` is for another writer of the same session. Raises ConfigError
@@ -32,12 +32,12 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileStore:
     """
     path, checked = path_of(url), disk_options(options)
     try:
-        from palimpsest.stores.file.store import FileStore  # only once the address is sound
+        from palimpsest.stores.file.backend import FileBackend  # only once the address is sound
     except ModuleNotFoundError as missing:
         if missing.name != "fcntl":
             raise
         raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
-    return FileStore(url, path, runner, checked)
+    return FileBackend(url, path, runner, checked)
 
 
 def path_of(url: str) -> str:

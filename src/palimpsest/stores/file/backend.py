@@ -43,7 +43,7 @@ class FileBackend(BlockingBackend):
         self._disk = Disk(
             url, self.path, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds, check=check
         )
-        self._homes = Homes(self._disk)
+        self._homes, self.large_bytes = Homes(self._disk), options.large_bytes
         self._spoiled: set[str] = set()
         self._told: set[str] = set()
         self._root = shielded(self._rooted)

@@ -15,16 +15,15 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.stores.common import discreet_address, disk_options
 
 if TYPE_CHECKING:
-    from palimpsest.stores.engine.store import Engine
-
-
-def open_sqlite(url: str, runner: Runner, **options: Any) -> Engine:
-    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
-    path, checked = path_of(url), disk_options(options)
-    from palimpsest.stores.engine.store import Engine  # only once the address is sound
     from palimpsest.stores.sqlite.backend import SQLiteBackend
 
-    return Engine(SQLiteBackend(url, path, runner, checked), checked.clock, checked.large_bytes)
+
+def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteBackend:
+    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
+    path, checked = path_of(url), disk_options(options)
+    from palimpsest.stores.sqlite.backend import SQLiteBackend  # only once the address is sound
+
+    return SQLiteBackend(url, path, runner, checked)
 
 
 def path_of(url: str) -> str:

@@ -28,7 +28,7 @@ class SQLiteBackend(BlockingBackend):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
-        self._closed = False
+        self.large_bytes, self._closed = options.large_bytes, False
         self._database = Database(url, path, options, self._check)
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))

@@ -1,4 +1,4 @@
-"""The contract of stores that rewrite what they hold: `palimpsest.stores.rewriting.Rewritable`."""
+"""The contract of stores that rewrite what they hold: `palimpsest.stores.Store.rewrite`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Item
-from palimpsest.stores.rewriting import Rewritable
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 LARGE = "large " * 20_000
 
@@ -83,16 +82,10 @@ class Failing(Saying):
         return super().entry(entry)
 
 
-def rewritable(on: OpenedStore) -> Rewritable:
-    """The store as one that rewrites."""
-    assert isinstance(on.store, Rewritable), "a store that rewrites is Rewritable"
-    return on.store
-
-
 class RewritingConformance(Contract):
-    """Everything that the docstrings of `Rewritable` and `Rewrite` promise, one rule a test.
+    """Everything that the docstrings of `Store.rewrite` and `Rewrite` promise, one rule a test.
 
-    For stores that implement it, beside `StoreConformance`, with the same fixture.
+    For stores that implement it, beside `LogConformance`, with the same fixture.
     """
 
     @rule
@@ -103,7 +96,7 @@ class RewritingConformance(Contract):
         await on.store.append(OTHER, said("old"))
         head = await on.store.head(KEY) or Head()
 
-        assert await rewritable(on).rewrite(KEY, Saying("old", "new")) == (3, None)
+        assert await on.store.rewrite(KEY, Saying("old", "new")) == (3, None)
 
         one, two, three = done.entries
         wanted = [replace(one, content="new one"), two, replace(three, content="the new")]
@@ -121,7 +114,7 @@ class RewritingConformance(Contract):
         for counter in ("words", "letters"):
             await on.store.count(KEY, counter, {1: 1, 2: 2})
 
-        await rewritable(on).rewrite(KEY, Saying("old", "new"))
+        await on.store.rewrite(KEY, Saying("old", "new"))
 
         for counter in ("words", "letters"):
             assert [entry.tokens for entry in await on.store.read(KEY, counter=counter)] == [None, 2]
@@ -135,7 +128,7 @@ class RewritingConformance(Contract):
         await on.store.append(KEY, said("old", "keep"))
         await on.store.count(KEY, "words", {1: 1, 2: 2})
 
-        await rewritable(on).rewrite(KEY, Saying("old", "old!", keeps_texts=True))
+        await on.store.rewrite(KEY, Saying("old", "old!", keeps_texts=True))
 
         assert [entry.tokens for entry in await on.store.read(KEY, counter="words")] == [1, 2]
 
@@ -145,9 +138,9 @@ class RewritingConformance(Contract):
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
 
-        assert await rewritable(on).rewrite(KEY, Nothing()) == (0, None)
+        assert await on.store.rewrite(KEY, Nothing()) == (0, None)
         assert await on.store.head(KEY) == before
-        assert await rewritable(on).rewrite(OTHER, Saying("a", "b")) == (0, None)
+        assert await on.store.rewrite(OTHER, Saying("a", "b")) == (0, None)
         assert await on.store.head(OTHER) is None
 
     @rule
@@ -156,10 +149,10 @@ class RewritingConformance(Contract):
         await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
         how = Saying("old", "new")
 
-        changed, after = await rewritable(on).rewrite(KEY, how)
+        changed, after = await on.store.rewrite(KEY, how)
         while after is not None:
             await on.store.append(KEY, said("new, of another writer"))
-            more, after = await rewritable(on).rewrite(KEY, how, after=after)
+            more, after = await on.store.rewrite(KEY, how, after=after)
             changed += more
 
         assert changed == 600
@@ -175,7 +168,7 @@ class RewritingConformance(Contract):
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = await on.store.head(KEY) or Head()
 
-        done = await rewritable(on).rewrite(KEY, Saying("old", "new"), seqs=range(1, 601))
+        done = await on.store.rewrite(KEY, Saying("old", "new"), seqs=range(1, 601))
 
         assert done == (601, None)
         assert texts(await on.store.read(KEY)) == [f"new {number}" for number in range(600)]
@@ -190,7 +183,7 @@ class RewritingConformance(Contract):
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = await on.store.head(KEY)
 
-        assert await rewritable(on).rewrite(KEY, Saying("old", "new"), after=1) == (1, None)
+        assert await on.store.rewrite(KEY, Saying("old", "new"), after=1) == (1, None)
 
         assert texts(await on.store.read(KEY)) == ["old", "new"]
         assert [record.detail for record in await on.store.records(KEY)] == [{"why": "old"}]
@@ -203,7 +196,7 @@ class RewritingConformance(Contract):
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)]
 
-        await refused(KeyError, rewritable(on).rewrite(KEY, Failing(2)))
+        await refused(KeyError, on.store.rewrite(KEY, Failing(2)))
 
         assert [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)] == before
 
@@ -213,7 +206,7 @@ class RewritingConformance(Contract):
         await on.store.append(KEY, said(LARGE, "small"))
         await on.store.append(OTHER, said(LARGE))
         for old, new in ((LARGE, "none"), ("none", LARGE + "!"), (LARGE, "gone"), ("small", LARGE)):
-            await rewritable(on).rewrite(KEY, Saying(old, new))
+            await on.store.rewrite(KEY, Saying(old, new))
             await on.store.sweep(0)
 
         assert texts(await on.store.read(KEY)) == ["gone!", LARGE]
@@ -228,13 +221,13 @@ class RewritingConformance(Contract):
         await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)
         await on.store.append(OTHER, said("old, too", LARGE))
 
-        await rewritable(on).rewrite(KEY, Saying("old", "new"))
+        await on.store.rewrite(KEY, Saying("old", "new"))
 
         assert texts(await on.store.read(KEY)) == ["new"]
         assert texts(await on.store.read(OTHER)) == ["new", "old, too", LARGE]
         for key in (OTHER, KEY):
             assert await on.store.tally(key, "words") == (0, 0)
-        await rewritable(on).rewrite(OTHER, Saying("old", "new"))
+        await on.store.rewrite(OTHER, Saying("old", "new"))
         assert texts(await on.store.read(OTHER)) == ["new", "new, too", LARGE]
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
         assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False, False]
@@ -249,7 +242,7 @@ class RewritingConformance(Contract):
             await on.store.fork(KEY, name, point, expect_epoch=head.epoch)
             await on.store.append(KEY._replace(session=name), said("old, too"))
 
-        await rewritable(on).rewrite(KEY, Saying("old", "new"))
+        await on.store.rewrite(KEY, Saying("old", "new"))
 
         for name, first, moved in (("early", "old, too", 0), ("late", "new", 1)):
             branch = KEY._replace(session=name)
@@ -264,7 +257,7 @@ class RewritingConformance(Contract):
         head = await on.store.head(KEY) or Head()
         await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)
 
-        await refused(KeyError, rewritable(on).rewrite(KEY, Objecting()))
+        await refused(KeyError, on.store.rewrite(KEY, Objecting()))
 
         for key in (KEY, OTHER):
             assert texts(await on.store.read(key)) == ["old"]
@@ -273,14 +266,14 @@ class RewritingConformance(Contract):
     @rule
     async def test_tenants_are_those_that_have_something(self, on: OpenedStore) -> None:
         """A tenant with a session or an item is listed, by its id, as long as it has one."""
-        assert await rewritable(on).tenants() == []
+        assert await on.store.tenants() == []
         await on.store.append(FOREIGN, said("a"))
         await on.store.put_item("items only", "n", "k", b"")
 
-        assert await rewritable(on).tenants() == sorted([FOREIGN.tenant, "items only"])
+        assert await on.store.tenants() == sorted([FOREIGN.tenant, "items only"])
         await on.store.delete(FOREIGN)
         await on.store.delete_item("items only", "n", "k")
-        assert await rewritable(on).tenants() == []
+        assert await on.store.tenants() == []
 
     @rule
     async def test_items_are_rewritten(self, on: OpenedStore) -> None:
@@ -291,8 +284,8 @@ class RewritingConformance(Contract):
         await on.store.put_item(tenant, "m", "k", b"the old")
         await on.store.put_item(FOREIGN.tenant, "n", "b", b"old")
 
-        assert await rewritable(on).rewrite_items(tenant, Saying("old", "new").item) == 2
-        assert await rewritable(on).rewrite_items(tenant, Saying("old", "new").item) == 0
+        assert await on.store.rewrite_items(tenant, Saying("old", "new").item) == 2
+        assert await on.store.rewrite_items(tenant, Saying("old", "new").item) == 0
 
         b, a = await on.store.list_items(tenant, "n")
         assert (b, a) == (

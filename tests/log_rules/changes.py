@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, PromptSize, Usage
 from palimpsest.stores import Dump
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
 class ChangeConformance(Contract):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from log_rules.branches import fork
+from log_rules.compactions import compact, covering, sound, state_of, summaries
+from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import moment
 from palimpsest.log.head import Cut, Head
-from palimpsest.testing.branches import fork
-from palimpsest.testing.compactions import compact, covering, sound, state_of, summaries
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 THIRD = KEY._replace(session="a third")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Closed, Conflict
 from palimpsest.log.change import Change
 from palimpsest.stores import Item
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 TENANT = KEY.tenant
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from log_rules.compactions import AWKWARD, sound
+from log_rules.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.log.summary import Compaction
-from palimpsest.testing.compactions import AWKWARD, sound
-from palimpsest.testing.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
 class ReplacementConformance(Contract):

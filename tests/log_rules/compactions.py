@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from log_rules.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.change import Change
@@ -14,7 +15,6 @@ from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent, Summary, SummaryItem, faults
 from palimpsest.stores import Dump, Store
-from palimpsest.testing.contract import KEY, OTHER, Contract, OpenedStore, refused, rule, said
 
 BRANCH = OTHER
 AWKWARD = 'quoted "\\", ☂, \x00, half a pair \ud800'

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Native, Text
-from palimpsest.testing.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 
 
-class LogConformance(Contract):
+class AppendConformance(Contract):
     """Sessions, their entries and counts."""
 
     # --- sessions that do not exist

@@ -1,0 +1,68 @@
+"""What stores give and take beside entries, records and heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.log.change import Record
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.head import Head
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+LARGE = 32 * 1024
+"""Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What an append did: the head after it, the entries with their places, how many of them are new."""
+
+    head: Head
+    entries: tuple[Entry, ...]
+    added: int
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a listing. Times are microseconds since 1970, UTC.
+
+    `entries` counts what is neither erased nor rewound; `forked_from` is the session that it branched off, and its
+    revision then.
+    """
+
+    session: str
+    entries: int
+    revision: int
+    epoch: int
+    created: int
+    updated: int
+    forked_from: tuple[str, int] | None = None
+
+    @property
+    def created_at(self) -> datetime:
+        """When the first entry was written, UTC."""
+        return moment(self.created)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When something was written last, UTC."""
+        return moment(self.updated)
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a namespace with its version (1, 2, … per key) and expiry (microseconds since 1970, or None)."""
+
+    key: str
+    value: bytes
+    version: int
+    expires: int | None = None
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole session as stored: what an import writes in one step."""
+
+    head: Head
+    entries: tuple[Entry, ...]
+    records: tuple[Record, ...]
