@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from palimpsest.context.asks import Ask, Compacted, Done, Newest, Page, Places, Steps, advance
@@ -11,22 +12,44 @@ from palimpsest.stores import Store, compaction_of
 T = TypeVar("T")
 
 
-async def answered(store: Store, key: SessionKey, counter: str, steps: Steps[T]) -> T:
-    """Return what the steps come to. Entries have what this counter counts of them.
+async def answered(store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]]) -> T:
+    """Return what the steps come to that `begin` begins. Entries have what this counter counts of them.
 
-    All is read in one go, where the store's verbs run. What is computed in between holds up no event loop.
+    All is read in one go, where the store's verbs run. What is computed in between holds up no event loop. Steps that
+    ask for the head are told the one that was seen last: whatever is read tells the one that is there, too, and where
+    that is another they begin again.
     """
 
     async def read() -> T:
-        answer: object = None
-        while True:  # a blocking store is in its own thread here
-            ask = advance(steps, answer) if store.blocking else await store.apart(advance, steps, answer)
-            if isinstance(ask, Done):
-                found: T = ask.value
-                return found
-            answer = await _answer(store, key, counter, ask)
+        done = await _answered(store, key, counter, begin(), store.seen(key))
+        while done is None:
+            done = await _answered(store, key, counter, begin(), None)
+        return done.value
 
     return await store.together(read, reads=True)
+
+
+async def _answered(store: Store, key: SessionKey, counter: str, steps: Steps[T], told: Head | None) -> Done[T] | None:
+    """What the steps come to; None where the head was not the one that is `told`, and so they are to begin again."""
+    answer: object = None
+    asked, read, sure = False, False, told is None
+    while True:  # a blocking store is in its own thread here
+        ask = advance(steps, answer) if store.blocking else await store.apart(advance, steps, answer)
+        if isinstance(ask, Done):
+            if asked and not sure and await store.head(key) != told:
+                return None
+            return ask
+        if isinstance(ask, Newest) and not asked and told is not None:
+            asked, answer = True, told
+        elif isinstance(ask, Newest) and read:
+            answer = store.seen(key) or await store.head(key) or Head()
+        else:
+            answer = await _answer(store, key, counter, ask)
+            read = read or isinstance(ask, Page | Places)
+        if read and asked and not sure:
+            if store.seen(key) != told:
+                return None
+            sure = True
 
 
 async def _answer(store: Store, key: SessionKey, counter: str, ask: Ask) -> object:

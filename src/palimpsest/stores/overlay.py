@@ -58,6 +58,8 @@ class Overlay(Store):
         self._below = store
         self._items.newest = clock() + AHEAD
 
+    left_open = False  # it holds nothing but memory
+
     def check(self) -> None:
         super().check()
         self._below.check()

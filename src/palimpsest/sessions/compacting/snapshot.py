@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -80,7 +81,7 @@ class SnapshotReader:
         for entry in await self._store.fetch(self._options.key, passed) if passed else ():
             if not entry.is_human and entry.role != "system":
                 group = await answered(
-                    self._store, self._options.key, self._options.counter.name, whole_group(head, entry)
+                    self._store, self._options.key, self._options.counter.name, partial(whole_group, head, entry)
                 )
                 shown.update(other.seq for other in group)
         return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])

@@ -7,6 +7,8 @@ Nothing but a view's configured budget commits a cut.
 
 from __future__ import annotations
 
+from functools import partial
+
 from palimpsest.context.groups import Meter
 from palimpsest.context.result import Context
 from palimpsest.context.settle import Settled, newest
@@ -37,7 +39,7 @@ class ContextBuilder:
         """Return the context, its cut committed where it needed one."""
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
-            steps = newest(self.terms, self._now, last_try=last_try)
+            steps = partial(newest, self.terms, self._now, last_try=last_try)
             settled, context = await answered(self._store, key, counter, steps)
             notes = await self._store_counts(settled.meter)
             if context is None and settled.reason is not None:

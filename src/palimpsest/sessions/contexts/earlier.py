@@ -116,7 +116,7 @@ class EarlierContext:
         return bool(spans.common(spans.union(*covered), spans.of(erased)))
 
     async def _answered(self, steps: Steps[T]) -> T:
-        return await answered(self._store, self._options.key, self._options.counter.name, steps)
+        return await answered(self._store, self._options.key, self._options.counter.name, lambda: steps)
 
     def _unknown(self, reason: str) -> PastUnknown:
         return PastUnknown(self._options.key.session, self._at, reason)

@@ -174,7 +174,8 @@ class Eraser:
         """Return the summaries that contexts of this session, or a branch, show."""
         scope = self._scope.of(session)
         snapshots = SnapshotReader.of(scope)
-        return await snapshots.summaries(await snapshots.state(await scope.head()))
+        seen = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # who erases has just looked
+        return await snapshots.summaries(await snapshots.state(seen or await scope.head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show."""

@@ -19,6 +19,8 @@ from palimpsest.stores.values import Item
 ITEMS = "item/"
 LEASES = "lease"
 PAGE = 1000
+KEPT = 4096
+"""Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
@@ -46,6 +48,7 @@ class Items:
 
     def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
         self._backend, self._url, self._clock = backend, backend.url, clock
+        self._leases: dict[Place, PlaceHead] = {}
         self.newest = self._fence = 0  # the place of the item that came last, as far as this process knows
 
     # --- items
@@ -192,18 +195,18 @@ class Items:
 
     async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
         place = Place(tenant, name, LEASES, name)
-        head = await self._look(place)
+        head, fresh = self._leases.get(place), False
         while True:
             now = self._clock()
             before = self._held(place, head)
             held = before if before is not None and before.until > now else None
-            if fence is not None:
-                if held is None or (held.holder, held.fence) != (holder, fence):
+            theirs = held.holder != holder if held is not None else fence is not None
+            if theirs or (held is not None and fence not in (None, held.fence)):
+                if fresh:
                     return None
-                number = fence
-            elif held is not None:
-                if held.holder != holder:
-                    return None
+                head, fresh = await self._look(place), True  # what was seen last may be outdated
+                continue
+            if held is not None:
                 number = held.fence
             else:
                 self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
@@ -212,8 +215,11 @@ class Items:
             step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1))
             (refusal,) = await self._backend.write([[step]], now)
             if refusal is None:
+                if len(self._leases) >= KEPT:
+                    self._leases.clear()
+                self._leases[place] = PlaceHead(step.hot or b"")
                 return number
-            head = refusal[0]
+            head, fresh = refusal[0], True
 
     def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
         if head is None:

@@ -105,6 +105,12 @@ class Store:
         known = await self._look(lambda: self._sessions.find(key))
         return None if known.there is None else known.head
 
+    def seen(self, key: SessionKey) -> Head | None:
+        """Return the session's head as this process saw it last, in whatever it read or wrote; None: it saw none."""
+        self.check()
+        known = self._sessions.remembered(key)
+        return None if known is None else known.head
+
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
     ) -> Appended:
