@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import palimpsest.stores.sqlite.rows as backend
 from measure import (
     SESSION,
     Figure,

@@ -24,7 +24,8 @@ from palimpsest.errors import StoreUnavailable
 from palimpsest.stores import forking
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
-from palimpsest.stores.sqlite.tables import Known, Tables
+from palimpsest.stores.sqlite.numbers import Known
+from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
 

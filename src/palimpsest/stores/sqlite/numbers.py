@@ -146,6 +146,32 @@ def _sum(*address: str | int) -> int:
     return crc32("\0".join(map(str, address)).encode())
 
 
+class Known:
+    """What the connections of one file remember together."""
+
+    __slots__ = ("marked", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers, self.marked = Numbers(-1), dict[int, int]()
+
+    def of(self, generation: int) -> Numbers:
+        """What is remembered of this generation."""
+        numbers = self.numbers
+        if numbers.generation != generation:
+            self.numbers = numbers = Numbers(generation)
+        return numbers
+
+    def mark(self, number: int, mark: int) -> None:
+        """Remember when the mark of a place was written."""
+        if len(self.marked) >= KNOWN:
+            self.marked.clear()
+        self.marked[number] = mark
+
+    def forget(self) -> None:
+        """Forget all of it: a transaction was taken back."""
+        self.numbers, self.marked = Numbers(-1), {}
+
+
 def table_of(name: str) -> str:
     """The table of the file in which a table of the seam is."""
     base = name.partition("/")[0]

@@ -25,7 +25,7 @@ from palimpsest.stores.backend import (
 )
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
-from palimpsest.stores.sqlite.numbers import KNOWN, LOW, Numbers, refuse_lost, table_of
+from palimpsest.stores.sqlite.numbers import LOW, Known, refuse_lost, table_of
 from palimpsest.stores.sqlite.scrubbing import note
 
 HEAD = (
@@ -313,32 +313,6 @@ class Tables:
     def _retire(self) -> None:
         """Say that a number is gone."""
         self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
-
-
-class Known:
-    """What the connections of one file remember together."""
-
-    __slots__ = ("marked", "numbers")
-
-    def __init__(self) -> None:
-        self.numbers, self.marked = Numbers(-1), dict[int, int]()
-
-    def of(self, generation: int) -> Numbers:
-        """What is remembered of this generation."""
-        numbers = self.numbers
-        if numbers.generation != generation:
-            self.numbers = numbers = Numbers(generation)
-        return numbers
-
-    def mark(self, number: int, mark: int) -> None:
-        """Remember when the mark of a place was written."""
-        if len(self.marked) >= KNOWN:
-            self.marked.clear()
-        self.marked[number] = mark
-
-    def forget(self) -> None:
-        """Forget all of it: a transaction was taken back."""
-        self.numbers, self.marked = Numbers(-1), {}
 
 
 @lru_cache(256)
