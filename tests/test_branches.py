@@ -15,7 +15,8 @@ import strategies
 from laws import examples
 from palimpsest import AsyncMemory, ConfigError, Conflict, EntryNotFound, Memory, Session, SessionNotFound
 from palimpsest.errors import BudgetImpossible
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, moment
+from palimpsest.testing import FakeClock
 from sqlitestore import connection
 from worlds import STORES, world
 from writer import turn
@@ -441,3 +442,27 @@ def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
             assert database.execute("PRAGMA page_count").fetchone()[0] - pages <= 2
 
     assert rows[10] == rows[2_000] <= 20
+
+
+@pytest.mark.parametrize("where", ["memory://", "sqlite:///{}/log.db", "file://{}/logs"])
+def test_a_session_that_comes_after_one_of_its_name_is_its_own(where: str, tmp_path: Path) -> None:
+    """Branches that are left of a session that was deleted take nothing from the next of its name, nor hide it."""
+    clock = FakeClock()
+    with Memory.open(where.format(tmp_path), clock=clock) as memory:
+        memory.session("one").add_user_message("before")
+        memory.session("one").fork("left")
+        memory.delete_session("one")
+        session = memory.session("one")
+        session.add_user_message("stays")
+        session.add_user_message("soon gone", expires_at=moment(clock.now + 1_000_000))
+
+        clock.advance(2)
+        assert memory.sweep() == 1
+        session.fork("next").erase([1])
+        assert session.entry(1).erased
+        session.add_user_message("stays, too")
+        memory.delete_session("next")
+
+        assert [entry.text for entry in session.entries()] == ["", "", "stays, too"]
+        assert [entry.text for entry in memory.session("left").entries()] == ["before"]
+        assert session.verify().ok

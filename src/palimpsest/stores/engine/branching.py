@@ -70,7 +70,7 @@ class Branching:
                 for log, first, last in known.pieces(head.first_seq - 1)
                 if first < head.next_seq
             )
-            if tree.hot is None:
+            if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
                 tree.join(known, (), known.head.first_seq)
             tree.join(branch, shares, head.first_seq)
             assert known.there is not None, "what was looked at is there"

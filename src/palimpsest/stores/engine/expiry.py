@@ -88,11 +88,11 @@ class Expiry:
         owner = SessionKey(place.tenant, place.home)
         own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [Named("share", [str(log)])])])
         known = self._sessions.read(owner, root(owner), own.head)
-        if readers.head is None:
-            first = known.head.first_seq
-            mine = tuple(seq for seq in seqs if seq >= first) if known.there is not None and known.log == log else ()
+        tree = Tree(self._sessions.url, known, readers)
+        if tree.owner(log) is None and known.there is not None and known.log == log:  # it has never had a branch
+            mine = tuple(seq for seq in seqs if seq >= known.head.first_seq)
             return {owner: mine} if mine else {}
-        there = Tree(self._sessions.url, known, readers).readers(log, seqs)
+        there = tree.readers(log, seqs)
         return {SessionKey(place.tenant, name): read for (name, _), read in sorted(there.items())}
 
 
