@@ -88,11 +88,11 @@ class Expiry:
         owner = SessionKey(place.tenant, place.home)
         own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [Named("share", [str(log)])])])
         known = self._sessions.read(owner, root(owner), own.head)
-        tree = Tree(self._sessions.url, known, readers)
-        if tree.owner(log) is None and known.there is not None and known.log == log:  # it has never had a branch
+        shared = Tree(self._sessions.url, known, readers)
+        if shared.owner(log) is None and known.there is not None and known.log == log:  # it has never had a branch
             mine = tuple(seq for seq in seqs if seq >= known.head.first_seq)
             return {owner: mine} if mine else {}
-        there = tree.readers(log, seqs)
+        there = shared.readers(log, seqs)
         return {SessionKey(place.tenant, name): read for (name, _), read in sorted(there.items())}
 
 
