@@ -122,7 +122,7 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
     "get_item": (lambda store: store.get_item("tenant", "n", "k"), ["look"]),
     "put_item": (lambda store: store.put_item("tenant", "n", "k", b"v"), ["look", "write"]),
     "list_items": (lambda store: store.list_items("tenant", "n"), ["places"]),
-    "lease": (lambda store: store.lease("tenant", "n", "me", 30), ["look", "write"]),
+    "lease": (lambda store: store.lease("tenant", "n", "me", 30), ["write"]),
     "sessions": (lambda store: store.sessions("tenant"), ["places"]),
     "delete": (lambda store: store.delete(KEY), ["look", "look", "write"]),
 }

@@ -111,7 +111,7 @@ def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]]
                 assert len(entries) in ((0, 12) if atomic else (0, 6, 12))
         raise AssertionError("a turn has more suspensions than were tried")
 
-    assert asyncio.run(rounds()) >= 2
+    assert asyncio.run(rounds()) >= (1 if atomic else 2)  # one that is atomic is one append
 
 
 def forbidden_to_wait(memory: Memory | AsyncMemory) -> list[float]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from palimpsest.context.asks import Ask, Compacted, Done, Newest, Page, Places, Steps, advance
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores import Store, compaction_of
 
@@ -33,6 +34,7 @@ async def _answered(store: Store, key: SessionKey, counter: str, steps: Steps[T]
     """What the steps come to; None where the head was not the one that is `told`, and so they are to begin again."""
     answer: object = None
     asked, read, sure = False, False, told is None
+    before = _Read()
     while True:  # a blocking store is in its own thread here
         ask = advance(steps, answer) if store.blocking else await store.apart(advance, steps, answer)
         if isinstance(ask, Done):
@@ -44,12 +46,44 @@ async def _answered(store: Store, key: SessionKey, counter: str, steps: Steps[T]
         elif isinstance(ask, Newest) and read:
             answer = store.seen(key) or await store.head(key) or Head()
         else:
-            answer = await _answer(store, key, counter, ask)
+            answer = before.answer(ask)
+            if answer is None:
+                answer = await _answer(store, key, counter, ask)
+                before.keep(ask, answer)
             read = read or isinstance(ask, Page | Places)
         if read and asked and not sure:
             if store.seen(key) != told:
                 return None
             sure = True
+
+
+class _Read:
+    """What steps were answered last, for when they ask for some of it again: a stretch of the log, and a compaction."""
+
+    def __init__(self) -> None:
+        self._low = self._high = 0
+        self._entries: list[Entry] = []
+        self._compacted: tuple[Ask, object] | None = None
+
+    def keep(self, ask: Ask, answer: object) -> None:
+        """Remember an answer."""
+        if isinstance(ask, Compacted):
+            self._compacted = ask, answer
+        elif isinstance(ask, Page) and isinstance(answer, list):
+            entries = answer[::-1] if ask.newest_first else answer[:]
+            whole = len(entries) < ask.limit
+            self._low = ask.after if whole or not ask.newest_first else entries[0].seq - 1
+            self._high = ask.before if whole or ask.newest_first else entries[-1].seq + 1
+            self._entries = entries
+
+    def answer(self, ask: Ask) -> object:
+        """What was read before; None where that does not say it."""
+        if isinstance(ask, Compacted) and self._compacted is not None and self._compacted[0] == ask:
+            return self._compacted[1]
+        if isinstance(ask, Page) and self._low <= ask.after and ask.before <= self._high:
+            found = [entry for entry in self._entries if ask.after < entry.seq < ask.before]
+            return (found[::-1] if ask.newest_first else found)[: ask.limit]
+        return None
 
 
 async def _answer(store: Store, key: SessionKey, counter: str, ask: Ask) -> object:
