@@ -208,6 +208,38 @@ def test_a_name_of_a_deleted_branch_is_free_again() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_who_remembers_a_lease_is_not_misled(seed: int) -> None:
+    """Whatever processes remember of a lease, and however long ago: one has it, till it ends or is given back, and
+    each new holder's fence is greater."""
+    dice, clock, backend = random.Random(seed), FakeClock(), driven()
+    stores = [Store(backend, clock) for _ in range(3)]
+    holder, fence, until, greatest = None, 0, 0, 0
+
+    async def work() -> None:
+        nonlocal holder, fence, until, greatest
+        for _ in range(60):
+            one = dice.randrange(3)
+            how = dice.choice(["take", "take", "renew", "give back", "wait"])
+            if how == "wait":
+                clock.advance(dice.choice([1, 11]))
+                continue
+            is_his = holder == one and until > clock()
+            free = holder is None or until <= clock()
+            given = (fence if is_his else greatest) if how == "renew" else None
+            seconds = 0 if how == "give back" else 10
+            got = await dice.choice(stores).lease("tenant", "l", str(one), seconds, fence=given)
+            if not (is_his or (free and how != "renew")):
+                assert got is None
+                continue
+            assert got is not None
+            assert got == fence if is_his else got > greatest
+            fence, greatest = got, max(got, greatest)
+            holder, until = (one, clock() + seconds * 1_000_000) if seconds else (None, 0)
+
+    asyncio.run(work())
+
+
 # --- sessions over it
 
 STORES.register("driven", lambda _, runner: driven())
