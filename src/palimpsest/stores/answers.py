@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from palimpsest.context.asks import Ask, Compacted, Done, Newest, Page, Places, Steps, advance
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.summary import Compaction
 from palimpsest.stores import Store, compaction_of
 
 T = TypeVar("T")
@@ -48,8 +51,7 @@ async def _answered(store: Store, key: SessionKey, counter: str, steps: Steps[T]
         else:
             answer = before.answer(ask)
             if answer is None:
-                answer = await _answer(store, key, counter, ask)
-                before.keep(ask, answer)
+                answer = await before.read(store, key, counter, ask)
             read = read or isinstance(ask, Page | Places)
         if read and asked and not sure:
             if store.seen(key) != told:
@@ -65,8 +67,31 @@ class _Read:
         self._entries: list[Entry] = []
         self._compacted: tuple[Ask, object] | None = None
 
-    def keep(self, ask: Ask, answer: object) -> None:
-        """Remember an answer."""
+    async def read(self, store: Store, key: SessionKey, counter: str, ask: Ask) -> object:
+        """Read the answer. With a page comes the newest compaction, which is likely to be asked for after it."""
+        head = store.seen(key)
+        if isinstance(ask, Page) and self._compacted is None and head is not None and head.compaction:
+            with suppress(StoreCorrupt):  # a damaged record is told to who asks for it
+                return await self._page(store, key, counter, ask, head.compaction)
+        answer = await _answer(store, key, counter, ask)
+        self._keep(ask, answer)
+        return answer
+
+    async def _page(self, store: Store, key: SessionKey, counter: str, ask: Page, revision: int) -> list[Entry]:
+        entries, records = await store.page(
+            key,
+            after=ask.after,
+            before=ask.before,
+            limit=ask.limit,
+            newest_first=ask.newest_first,
+            counter=counter,
+            revision=revision,
+        )
+        self._keep(ask, entries)
+        self._keep(Compacted(revision), (records[0].compaction if records else None) or Compaction())
+        return entries
+
+    def _keep(self, ask: Ask, answer: object) -> None:
         if isinstance(ask, Compacted):
             self._compacted = ask, answer
         elif isinstance(ask, Page) and isinstance(answer, list):

@@ -43,21 +43,36 @@ class Reading:
     ) -> list[Entry]:
         if uncounted and counter is not None:
             return await self._uncounted(key, after, before, limit, newest_first, counter)
+        return (await self.page(key, after, before, limit, newest_first, counter))[0]
+
+    async def page(
+        self,
+        key: SessionKey,
+        after: int,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
+        counter: str | None,
+        revision: int = 0,
+    ) -> tuple[list[Entry], list[Record]]:
+        """Entries, and the record of a revision, in one look."""
 
         def asks(known: Known) -> list[Ask]:
             where = known.spans(after, before)
             wanted = [Range("entry", where, limit, newest_first)]
             if counter is not None:
                 wanted.append(Range(f"tokens/{counter}", where, limit, newest_first))
-            return [Ask(known.logs, wanted, head=False)] if limit != 0 else []
+            more = [of_records(known, revision - 1, revision + 1)] if revision else []
+            return [Ask(known.logs, wanted, head=False), *more] if limit != 0 else []
 
         known, seen = await self._sessions.look(key, asks)
         if not seen:
-            return []
+            return [], []
         rows = seen[0].rows[0]
         self._whole(known, rows, _expected(known.head, after, before, limit))
         counts = _counts(seen[0].rows[1]) if counter is not None else {}
-        return await self.entries(known, rows, counts, in_order=True)
+        records = self.told(known, seen[1].rows[0]) if revision else []
+        return await self.entries(known, rows, counts, in_order=True), records
 
     async def _uncounted(
         self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str

@@ -141,6 +141,20 @@ class Store:
         """
         return await self._look(lambda: self._reading.read(key, after, before, limit, newest_first, counter, uncounted))
 
+    async def page(
+        self,
+        key: SessionKey,
+        *,
+        after: int,
+        before: int,
+        limit: int,
+        newest_first: bool,
+        counter: str,
+        revision: int,
+    ) -> tuple[list[Entry], list[Record]]:
+        """Return what `read` does, and the record of a revision (0: none), as they are at one moment."""
+        return await self._look(lambda: self._reading.page(key, after, before, limit, newest_first, counter, revision))
+
     async def fetch(
         self, key: SessionKey, seqs: Iterable[int] = (), ids: Iterable[str] = (), *, counter: str | None = None
     ) -> list[Entry]:
