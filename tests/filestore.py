@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Appended, Store
-from palimpsest.stores.file import folder as folders
+from palimpsest.stores.file import names as folders
+from palimpsest.stores.file.lines import Writing, read_batch, shown, value_of
 from palimpsest.stores.opening import open_store
 
 KEY = SessionKey("tenant", "one")
@@ -91,3 +92,37 @@ def held(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def changed_line(line: bytes, how: Callable[[str, int, bytes], bytes | None], *, mended: bool) -> bytes:
+    """A line of a log with other values of rows, by table and key; None leaves one as it is.
+
+    Where it is `mended` it is as if it had been written so; else bytes were changed where they stand.
+    """
+    found = read_batch(line, True)
+    if found is None:
+        return line
+    (batch, at), writing, raw = found, Writing(), line
+    for step in batch.steps:
+        pieces = []
+        for size in filter(None, (step.hot, step.cold)):
+            pieces.append(value_of(line[at : at + abs(size)], size < 0))
+            at += abs(size) + 1
+        if pieces:
+            writing.head(step, pieces[0], pieces[1] if step.cold else None)
+    for step in batch.steps:
+        for table, rows in step.put.items():
+            for i, row in enumerate(rows):
+                text, ours = line[at : at + abs(row.size)], row.size < 0
+                at += abs(row.size) + 1
+                value = how(table, row.key, value_of(text, ours))
+                if value is not None:
+                    other, size = shown(value)
+                    text, raw = other, raw.replace(text[:-_CHECK], other[:-_CHECK])
+                    rows[i] = row._replace(size=size)
+                rows[i] = writing.shown(rows[i], text)
+    writing.steps = batch.steps
+    return writing.line(batch.at, fleeting=batch.fleeting) if mended else raw
+
+
+_CHECK = len(',"12345678"')

@@ -86,7 +86,7 @@ def mortal(kind: str, steps: Steps) -> None:
             traced = connection(Store(backend))
             traced.set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
         else:
-            os.replace, os.pwrite = before(os.replace, steps), before(os.pwrite, steps)
+            os.replace, os.write = before(os.replace, steps), before(os.write, steps)
         backend.scrub = around(backend.scrub, steps)
         made: Backend = backend
         return made

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sqlite3
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ from typing import Any
 import pytest
 
 from commands import read, run
+from filestore import changed_line
 from palimpsest import Memory, Query, Session
 from palimpsest.stores.engine.forms import LAST
-from palimpsest.stores.file.lines import seal
 from sealed import FIRST
 from writer import quarters, turn
 
@@ -42,21 +40,11 @@ def tamper(folder: Path, how: Tampering, session: str = "", *, mended: bool = Tr
                     db.execute("UPDATE entry SET value = ? WHERE pos = ?", (now, pos))
     for log in folder.rglob(f"{session}*.jsonl"):
         lines = log.read_bytes().splitlines(keepends=True)
-        log.write_bytes(b"".join(changed_line(line, how, mended=mended) for line in lines))
 
+        def of_entries(table: str, key: int, value: bytes) -> bytes | None:
+            return how(key & LAST, value) if table == "entry" else None
 
-def changed_line(line: bytes, how: Tampering, *, mended: bool) -> bytes:
-    """A line of a log with other entries: values are text where they are sealed, else JSON with a checksum behind."""
-    raw = line
-    for step in json.loads(line).get("steps", ()):
-        for key, stored, tail, *_ in step.get("put", {}).get("entry", ()):
-            plain = json.dumps(stored, separators=(",", ":"), ensure_ascii=False).encode()
-            value = b64decode(stored) if tail is True else plain + tail.encode()
-            now = how(key & LAST, value)
-            if now is not None:
-                assert plain in raw, "an entry is written as it is read"
-                raw = raw.replace(plain, b'"%b"' % b64encode(now) if tail is True else now[:-8])
-    return seal(raw[: raw.rindex(b',"sum":"')]) if mended and raw != line else raw
+        log.write_bytes(b"".join(changed_line(line, of_entries, mended=mended) for line in lines))
 
 
 def spoilt(value: bytes) -> bytes:

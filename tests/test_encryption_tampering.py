@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from palimpsest.stores.sqlite.rows import checksum
 
 from palimpsest import Memory, Session, StoreCorrupt, WrongKey
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.file.lines import seal
-from palimpsest.stores.sqlite.rows import checksum
 from sealed import FIRST, KEY, address, play, session_of
 from test_damage import tamper
 from test_rewriting import WORD, rewritten

@@ -29,7 +29,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from palimpsest.stores.file import folder as folders
+from palimpsest.stores.file import names as folders
 from palimpsest.testing import FakeClock
 from processes import filled
 from writer import SESSION, turn
@@ -53,23 +53,24 @@ def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
 
 
 def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder: Path) -> None:
-    """Each line is a JSON object with revision, place, kind and head; the texts stand in it as they were said."""
+    """Each line is a JSON object that says what it does; texts and reasons stand in it as they were said."""
     add(store, "Grüße aus Köln", "how are you?")
     drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "fine")
 
     first, *lines = [json.loads(line) for line in log_of(folder).read_text().splitlines()]
 
-    assert (first["kind"], first["tenant"], first["session"]) == ("session", "tenant", "one")
-    assert [(line["revision"], line["seq"], line["kind"]) for line in lines] == [
-        (1, 1, "append"),
-        (2, 3, "pin"),
-        (3, 3, "append"),
+    assert (first["kind"], first["tenant"], first["home"]) == ("home", "tenant", "one")
+    said = [value for line in lines for value in line["values"] if "content" in value]
+    assert [(entry["seq"], entry["content"]) for entry in said] == [
+        (1, "Grüße aus Köln"),
+        (2, "how are you?"),
+        (3, "fine"),
     ]
-    said = [(entry["seq"], entry["content"]) for line in lines for entry in line.get("entries", [])]
-    assert said == [(1, "Grüße aus Köln"), (2, "how are you?"), (3, "fine")]
-    assert lines[1]["record"]["reason"] == "kept"
-    assert lines[2]["head"]["pinned"] == [1]
+    assert [step["space"] for step in lines[1]["steps"]] == ["session", "log"]
+    (record,) = [value for value in lines[1]["values"] if "reason" in value]
+    assert (record["revision"], record["kind"], record["reason"]) == (2, "pin", "kept")
+    assert [value for line in lines for value in line["values"] if "head" in value][-1]["head"]["pinned"] == [1]
     assert all(list(line)[-1] == "sum" for line in (first, *lines))
     assert "Grüße aus Köln" in log_of(folder).read_text()
 
@@ -80,13 +81,15 @@ def test_names_begin_with_what_they_stand_for(store: Store, folder: Path) -> Non
     drive(store.put_item("Acme Corp.", "Facts", "name", b"Ada"))
 
     (tenant,) = [entry for entry in folder.iterdir() if entry.is_dir()]
-    (log,), (items,) = tenant.glob("*.jsonl"), tenant.glob("items/*")
+    items, log = sorted(tenant.glob("*.jsonl"))
 
     assert tenant.name.startswith("acme-corp-")
     assert log.name.startswith("support-7-2026-")
     assert items.name.startswith("facts-")
-    (item,) = json.loads(items.read_bytes())["items"]
-    assert item == {"key": "name", "version": 1, "text": "Ada"}
+    first, line = map(json.loads, items.read_text().splitlines())
+    assert first["home"] == "Facts"
+    assert [step["name"] for step in line["steps"]] == ["name"]
+    assert "Ada" in str(line["values"])
 
 
 def test_a_commit_is_one_line(store: Store, folder: Path) -> None:
@@ -145,7 +148,7 @@ def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path) -> None
     log_of(folder, OTHER).write_bytes(log_of(folder).read_bytes())
 
     for attempt in (lambda: drive(store.head(OTHER)), lambda: add(store, "x", key=OTHER)):
-        with pytest.raises(StoreCorrupt, match=r"log of session 'one' of tenant 'tenant'.*own name"):
+        with pytest.raises(StoreCorrupt, match=r"log of 'one' of tenant 'tenant'.*own name"):
             attempt()
 
     assert texts(store) == ["a"]
@@ -247,7 +250,7 @@ def test_a_newer_store_is_refused_by_its_number(folder: Path) -> None:
     with pytest.raises(StoreTooNew, match=r"7.*upgrade") as caught:
         Memory.open(f"file://{folder}")
 
-    assert (caught.value.found, caught.value.known) == (7, 1)
+    assert (caught.value.found, caught.value.known) == (7, 2)
 
 
 def test_an_empty_folder_becomes_a_store(folder: Path) -> None:

@@ -18,6 +18,7 @@ from palimpsest import (
 from palimpsest.log.change import Change
 from palimpsest.log.entry import moment
 from palimpsest.log.head import Cut, SessionKey
+from palimpsest.log.summary import Compaction, Summary
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 
@@ -38,36 +39,47 @@ def store(folder: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def damaged(store: Store, folder: Path) -> Store:
-    """A log of five commits of two entries, a cut after the second, with the third (entries 5 and 6) damaged."""
+    """A log of five commits of two entries, a cut after the second, with the third (entry 5) damaged."""
     for number in range(5):
         add(store, f"{number}.a", f"{number}.b")
         if number == 1:
             drive(store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut())))
-    lines = lines_of(folder)
-    lines[4] = lines[4].replace(b"2.a", b"2.A")
-    log_of(folder).write_bytes(b"".join(lines))
-    return store
+    change(folder, b"2.a", b"2.A")
+    return quick(folder)
 
 
+def change(folder: Path, before: bytes, after: bytes) -> int:
+    """Let these bytes of the log be others, and return the number of the line in which they are."""
+    log = log_of(folder)
+    data = log.read_bytes()
+    assert before in data
+    log.write_bytes(data.replace(before, after))
+    return data[: data.index(before)].count(b"\n") + 1
+
+
+@pytest.mark.parametrize("other", [b"2.A", b'2"a', b"\0\xff{", b"2.a and more", b""])
 def test_damage_is_named_and_the_rest_can_be_read(
-    damaged: Store, folder: Path, caplog: pytest.LogCaptureFixture
+    damaged: Store, folder: Path, caplog: pytest.LogCaptureFixture, other: bytes
 ) -> None:
-    """What a damaged line held is set aside, and named once with file, line, byte and what it holds."""
+    """A damaged entry is set aside alone, whatever is in its place; it is named, once, and so are file and line."""
+    change(folder, b"2.A", other)
     byte = sum(map(len, lines_of(folder)[:4]))
+    damaged = quick(folder)
 
-    assert texts(damaged) == ["0.a", "0.b", "1.a", "1.b", "", "", "3.a", "3.b", "4.a", "4.b"]
+    assert texts(damaged) == ["0.a", "0.b", "1.a", "1.b", "", "2.b", "3.a", "3.b", "4.a", "4.b"]
 
-    assert f"{log_of(folder)}, line 5 (byte {byte}; revision 4, append at entry 5)" in caplog.text
+    assert f"{log_of(folder)}, line 5 (byte {byte})" in caplog.text
+    assert "entry 5 of session 'one' cannot be read" in caplog.text
     assert texts(damaged, before=5) == ["0.a", "0.b", "1.a", "1.b"]
     assert texts(damaged, after=6) == ["3.a", "3.b", "4.a", "4.b"]
     assert texts(damaged, newest_first=True, limit=4) == ["4.b", "4.a", "3.b", "3.a"]
     assert texts(damaged, newest_first=True, before=5) == ["1.b", "1.a", "0.b", "0.a"]
     assert [entry.seq for entry in drive(damaged.fetch(KEY, [1, 4, 7, 10]))] == [1, 4, 7, 10]
     aside = drive(damaged.fetch(KEY, [5, 6]))
-    assert [(entry.seq, entry.damaged, entry.erased) for entry in aside] == [(5, True, True), (6, True, True)]
+    assert [(entry.seq, entry.damaged, entry.erased) for entry in aside] == [(5, True, True), (6, False, False)]
     for touching in ({"after": 4}, {"after": 4, "limit": 2}, {"newest_first": True, "before": 7}):
-        assert {entry.id for entry in drive(damaged.read(KEY, **touching)) if entry.damaged} == {e.id for e in aside}
-    assert len(caplog.records) == 1
+        assert [entry.id for entry in drive(damaged.read(KEY, **touching)) if entry.damaged] == [aside[0].id]
+    assert len(caplog.records) == 2
 
 
 def test_a_damaged_log_takes_appends_and_cuts(damaged: Store) -> None:
@@ -82,17 +94,17 @@ def test_a_damaged_log_takes_appends_and_cuts(damaged: Store) -> None:
 
 
 def test_a_damaged_log_can_be_erased_in(damaged: Store, folder: Path) -> None:
-    """An erasure passes the damage; what a damaged line held is taken out entry by entry, and nothing of it stays."""
+    """An erasure passes the damage; what was damaged is taken out like an entry, and nothing of it stays."""
     erase(damaged, 1)
-    assert texts(damaged) == ["", "0.b", "1.a", "1.b", "", "", "3.a", "3.b", "4.a", "4.b"]
+    drive(damaged.scrub())
+    assert texts(damaged) == ["", "0.b", "1.a", "1.b", "", "2.b", "3.a", "3.b", "4.a", "4.b"]
     assert b"2.A" in log_of(folder).read_bytes()
 
     erase(damaged, 5)
+    drive(damaged.scrub())
 
-    assert [entry.damaged for entry in drive(damaged.read(KEY))][4:6] == [False, True]
-    assert b"2.A" not in log_of(folder).read_bytes()
-    erase(damaged, 6)
     assert not any(entry.damaged for entry in drive(damaged.read(KEY)))
+    assert b"2.A" not in log_of(folder).read_bytes()
     erase(damaged, 9)
     assert texts(damaged, after=6) == ["3.a", "3.b", "", "4.b"]
     assert drive(damaged.delete(KEY)) is True
@@ -100,48 +112,72 @@ def test_a_damaged_log_can_be_erased_in(damaged: Store, folder: Path) -> None:
 
 
 def test_nothing_is_erased_before_a_damaged_record(store: Store, folder: Path) -> None:
-    """A damaged record may tell of what is to be erased: the erasure is refused and changes nothing."""
-    add(store, "a")
-    drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
+    """A damaged record of a compaction may tell of what is to be erased: that is refused, and changes nothing."""
+    add(store, "a", "b")
+    made = Compaction(summary=Summary(id="s", text="kept", covers=((1, 1),)), current=(0,), covered=((1, 1),))
+    drive(store.commit(KEY, Change(kind="compact", reason="asked", compaction=made)))
     add(store, "b")
-    lines = lines_of(folder)
-    lines[2] = lines[2].replace(b"kept", b"kepT")
-    log_of(folder).write_bytes(b"".join(lines))
+    change(folder, b"kept", b"kepT")
     before = log_of(folder).read_bytes()
 
-    with pytest.raises(StoreCorrupt, match="line 3"):
-        erase(store, 1)
+    with pytest.raises(StoreCorrupt, match="revision 2"):
+        erase(quick(folder), 1)
 
     assert log_of(folder).read_bytes() == before
     assert not list(folder.rglob("*.new"))
 
 
-def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path) -> None:
+def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where the damaged line is a record, all entries can still be read."""
     add(store, "a")
     drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "b")
-    lines = lines_of(folder)
-    lines[2] = lines[2].replace(b"kept", b"kepT")
-    log_of(folder).write_bytes(b"".join(lines))
+    change(folder, b"kept", b"kepT")
+    store = quick(folder)
 
     assert texts(store) == ["a", "b"]
     assert texts(store, newest_first=True) == ["b", "a"]
-    with pytest.raises(StoreCorrupt, match="line 3"):
+    with pytest.raises(StoreCorrupt, match="record of revision 2 of session 'one'"):
         drive(store.records(KEY))
+    assert f"{log_of(folder)}, line 3" in caplog.text
 
 
-def test_other_sessions_do_not_suffer(damaged: Store, folder: Path) -> None:
-    """A session whose last line is damaged is refused by name; the others are read and written."""
+@pytest.mark.parametrize("part", ["head", "steps", "first line"])
+def test_other_sessions_do_not_suffer(damaged: Store, folder: Path, part: str) -> None:
+    """Where more than an entry is damaged the session is refused by file and line; others are read and written."""
     add(damaged, "fine", key=OTHER)
-    log = log_of(folder)
-    log.write_bytes(log.read_bytes().replace(b"4.b", b"4.B"))
+    add(damaged, "last")
+    lines = lines_of(folder)
+    number = 1 if part == "first line" else len(lines)
+    before, after = {
+        "head": (b'"values":[[', b'"values":[[1'),
+        "steps": (b'"space":"log"', b'"space":"lag"'),
+        "first line": (b'"home":"one"', b'"home":"eno"'),
+    }[part]
+    assert before in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(before, after)
+    log_of(folder).write_bytes(b"".join(lines))
+    again, data = quick(folder), log_of(folder).read_bytes()
 
-    for attempt in (lambda: drive(damaged.head(KEY)), lambda: add(damaged, "x"), lambda: texts(damaged)):
-        with pytest.raises(StoreCorrupt, match="one-"):
+    for attempt in (lambda: drive(again.head(KEY)), lambda: add(again, "x"), lambda: texts(again)):
+        with pytest.raises(StoreCorrupt, match=rf"one-.*line {number} \(byte {sum(map(len, lines[: number - 1]))}\)"):
             attempt()
-    add(damaged, "more", key=OTHER)
-    assert texts(damaged, OTHER) == ["fine", "more"]
+    add(again, "more", key=OTHER)
+    assert texts(again, OTHER) == ["fine", "more"]
+    assert log_of(folder).read_bytes() == data
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_a_break_between_two_lines_that_was_changed_loses_neither(store: Store, folder: Path, number: int) -> None:
+    """Two lines that became one are refused by file and line: what the second one says is not passed over."""
+    for text in "abcd":
+        add(store, text)
+    lines = lines_of(folder)
+    lines[number - 1] = lines[number - 1][:-1] + b"\x0b"
+    log_of(folder).write_bytes(b"".join(lines))
+
+    with pytest.raises(StoreCorrupt, match=rf"one-.*line {number} "):
+        texts(quick(folder))
 
 
 def sample(folder: Path) -> None:
@@ -203,8 +239,10 @@ def fewer_counts(found: object, wanted: object) -> bool:
 
 
 @pytest.mark.parametrize("flips", [150, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_a_flipped_bit_never_gives_a_wrong_answer(tmp_path: Path, dice: random.Random, flips: int) -> None:
-    """A bit flipped in any file either raises an error that names the file, or every answer is as it was."""
+def test_a_flipped_bit_never_gives_a_wrong_answer(
+    tmp_path: Path, dice: random.Random, flips: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bit flipped in any file is told by the name of the file, or every answer is as it was."""
     sound = tmp_path / "sound"
     sample(sound)
     asked = reads(sound)
@@ -220,11 +258,12 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(tmp_path: Path, dice: random.R
         changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
         (folder / file).write_bytes(changed)
 
+        caplog.clear()
         found = {name: answer(lambda read=read: read(quick(folder, large_bytes=64))) for name, read in asked.items()}
 
         for name, one in found.items():
             if isinstance(one, StoreCorrupt | StoreTooNew):
-                assert str(folder if file.name == "palimpsest.json" else folder / file) in str(one)
+                assert str(folder if file.name == "palimpsest.json" else folder / file) in f"{one}{caplog.text}"
                 refused.add(file)
             elif isinstance(one, list) and any(isinstance(each, Entry) and each.damaged for each in one):
                 refused.add(file)
@@ -242,17 +281,17 @@ def test_damaged_side_data_is_named(store: Store, folder: Path) -> None:
     drive(store.put_item("tenant", "facts", "k", b"v"))
     drive(store.lease("tenant", "l", "me", 10))
     for pattern, attempts in (
-        ("items/*", [lambda: drive(store.get_item("tenant", "facts", "k")),
-                     lambda: drive(store.put_item("tenant", "facts", "k", b"w"))]),
-        ("leases.json", [lambda: drive(store.lease("tenant", "m", "me", 10))]),
+        ("facts-*", [lambda: drive(quick(folder).get_item("tenant", "facts", "k")),
+                     lambda: drive(quick(folder).put_item("tenant", "facts", "k", b"w"))]),
+        ("l-*", [lambda: drive(quick(folder).lease("tenant", "l", "me", 10))]),
     ):  # fmt: skip
         (file,) = folder.rglob(pattern)
-        file.write_bytes(file.read_bytes()[:-9])
+        file.write_bytes(file.read_bytes().replace(b'"values":[', b'"values":[ ')[:-1] + b"\n")
         before = file.read_bytes()
         for attempt in attempts:
             with pytest.raises(StoreCorrupt) as caught:
                 attempt()
-            assert str(file) in str(caught.value)
+            assert f"{file}, line 2" in str(caught.value)
         assert file.read_bytes() == before
 
 
@@ -262,9 +301,13 @@ def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
         drive(store.append(SessionKey("tenant", session), [Entry(content="sesame", expires_at=moment(1_000_000))]))
     broken = log_of(folder, SessionKey("tenant", "b"))
     broken.write_bytes(broken.read_bytes().replace(b'"tenant":"tenant"', b'"tenant":"tenanT"'))
+    store = quick(folder)
 
-    with pytest.raises(StoreCorrupt) as caught:
-        drive(store.sweep(2_000_000))
+    for tenant in ("tenant", None):
+        assert len(drive(store.due(2_000_000, tenant=tenant))) == (2 if tenant else 0)
+        with pytest.raises(StoreCorrupt) as caught:
+            drive(store.sweep(2_000_000, tenant=tenant))
+        assert f"{broken}, line 1" in str(caught.value)
+    drive(store.scrub())
 
-    assert str(broken) in str(caught.value)
     assert [log.name[0] for log in folder.rglob("*.jsonl") if b"sesame" in log.read_bytes()] == ["b"]

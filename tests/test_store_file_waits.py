@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from filestore import KEY, OTHER, add, erase, everything, files, fork, held, log_of, quick, texts
+from filestore import KEY, OTHER, add, erase, everything, fork, held, log_of, quick, texts
 from palimpsest import StoreUnavailable
-from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 
@@ -74,91 +71,29 @@ def test_threads_that_write_to_one_session_take_turns(tmp_path: Path) -> None:
     drive(store.close())
 
 
-# --- who goes first
+def test_an_erasure_comes_through_between_writers_who_never_pause(tmp_path: Path) -> None:
+    """Other processes append to the session all the while: each of the erasures is done, and no append is lost."""
+    store = quick(tmp_path)
+    add(store, *map(str, range(20)))
+    others, done = [quick(tmp_path) for _ in range(2)], threading.Event()
 
+    def append(other: Store) -> None:
+        while not done.is_set():
+            add(other, "more")
 
-@contextlib.contextmanager
-def going_first(store: Store, key: SessionKey = KEY) -> Iterator[None]:
-    """Within it another thread goes first in a session: it has others wait, and does nothing."""
-    begun, done = threading.Event(), threading.Event()
-
-    async def stay() -> None:
-        begun.set()
-        done.wait()
-
-    thread = threading.Thread(target=drive, args=(store.undisturbed(key, stay),))
-    thread.start()
-    begun.wait()
+    threads = [threading.Thread(target=append, args=(other,)) for other in others]
+    for thread in threads:
+        thread.start()
     try:
-        yield
+        for seq in range(1, 21):
+            erase(store, seq)
     finally:
         done.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
-
-def test_another_store_waits_for_who_goes_first(tmp_path: Path) -> None:
-    """It writes when the other is done, reads meanwhile, and writes to other sessions meanwhile; nothing is left."""
-    store, other = quick(tmp_path), quick(tmp_path, busy_seconds=600)
-    add(store, "a")
-    with going_first(store):
-        thread = waiting(other, to="c")
-        assert texts(other) == ["a"]
-        add(other, "x", key=OTHER)
-        add(store, "b")
-        assert thread.is_alive()
-    thread.join()
-
-    assert texts(store) == ["a", "b", "c"]
-    assert files(tmp_path, "*.first") == []
-
-
-def test_who_waits_too_long_for_who_goes_first_is_told_the_file(tmp_path: Path) -> None:
-    """It is the error of every lock, and the next one who tries gets through."""
-    store, other = quick(tmp_path), quick(tmp_path, busy_seconds=0.05)
-    add(store, "a")
-    with going_first(store), pytest.raises(StoreUnavailable, match=r"\.jsonl\.first locked for 0\.05 seconds"):
-        add(other, "b")
-
-    add(other, "c")
-    assert texts(store) == ["a", "c"]
-
-
-def test_who_was_killed_while_it_went_first_holds_up_nobody(tmp_path: Path) -> None:
-    """The file that is left has no lock: whoever comes next removes it, and writes; no verb takes it for a session."""
-    store = quick(tmp_path, busy_seconds=0.05)
-    add(store, "a")
-    log_of(tmp_path).with_name(log_of(tmp_path).name + ".first").touch()
-
-    assert [info.session for info in drive(store.sessions("tenant"))] == ["one"]
-    add(store, "b")
-
-    assert texts(store) == ["a", "b"]
-    assert files(tmp_path, "*.first") == []
-
-
-def test_who_go_first_in_sessions_of_each_other_do_not_wait_for_ever(tmp_path: Path) -> None:
-    """Each goes first in one session and writes to the other's: neither waits for the other."""
-    store, other = quick(tmp_path, busy_seconds=0.5), quick(tmp_path, busy_seconds=0.5)
-
-    with going_first(store, KEY), going_first(other, OTHER):
-        add(store, "a", key=OTHER)
-        add(other, "b", key=KEY)
-
-    assert (texts(store, OTHER), texts(store, KEY)) == (["a"], ["b"])
-
-
-def test_who_goes_first_in_a_session_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
-    """Nor does one whose work fails."""
-    store = quick(tmp_path)
-
-    async def fail() -> None:
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        drive(store.undisturbed(KEY, fail))
-
-    assert drive(store.sessions("tenant")) == []
-    assert files(tmp_path, "*.first") == []
+    assert texts(store, before=21) == [""] * 20
+    assert set(texts(store, after=20)) == {"more"}
 
 
 # --- a folder that is gone

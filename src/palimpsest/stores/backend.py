@@ -231,7 +231,10 @@ class Backend(ABC):
 
     @abstractmethod
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        """Return what of a tenant's has expired at `now` (microseconds), behind `after`: a page, oldest first."""
+        """Return what of a tenant's has expired at `now` (microseconds), behind `after`: a page, oldest first.
+
+        What is damaged keeps nobody from the rest: StoreCorrupt is raised when there is nothing else behind `after`.
+        """
 
     @abstractmethod
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:

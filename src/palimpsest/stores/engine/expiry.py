@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import Ask, Due, Named, Place
@@ -44,32 +46,41 @@ class Expiry:
         after: Due | None = None
         while True:
             page = await self._backend.expired(tenant, now, after=after, limit=PAGE)
-            if page:
-                yield page
-            if len(page) < PAGE:
+            if not page:
                 return
+            yield page
             after = page[-1]
 
     async def due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
         found: dict[SessionKey, set[int]] = {}
         async for owner in self._tenants(tenant):
-            async for page in self._pages(owner, now):
-                for (place, log), seqs in _by_log(page).items():
-                    for key, read in (await self._readers(place, log, seqs)).items():
-                        found.setdefault(key, set()).update(read)
+            with suppress(StoreCorrupt):  # `sweep` raises it
+                async for page in self._pages(owner, now):
+                    for (place, log), seqs in _by_log(page).items():
+                        with suppress(StoreCorrupt):
+                            for key, read in (await self._readers(place, log, seqs)).items():
+                                found.setdefault(key, set()).update(read)
         return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
 
     async def sweep(self, now: int, tenant: str | None) -> int:
-        swept = 0
+        swept, damaged = 0, list[StoreCorrupt]()
         async for owner in self._tenants(tenant):
-            async for page in self._pages(owner, now):
-                for due in page:
-                    if not due.table and (due.place.space.startswith(ITEMS) or due.place.space == LEASES):
-                        swept += await self._items.swept(due.place, now)
-                    if not due.table and due.place.space == LAID:
-                        await self._loading.taken_away(due.place)
-                for (place, log), seqs in _by_log(page).items():
-                    swept += await self._erased(place, log, seqs)
+            try:
+                async for page in self._pages(owner, now):
+                    for due in page:
+                        if not due.table and (due.place.space.startswith(ITEMS) or due.place.space == LEASES):
+                            swept += await self._items.swept(due.place, now)
+                        if not due.table and due.place.space == LAID:
+                            await self._loading.taken_away(due.place)
+                    for (place, log), seqs in _by_log(page).items():
+                        try:
+                            swept += await self._erased(place, log, seqs)
+                        except StoreCorrupt as fault:
+                            damaged.append(fault)
+            except StoreCorrupt as fault:  # all else is swept all the same
+                damaged.append(fault)
+        if damaged:
+            raise damaged[0]
         return swept
 
     async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:

@@ -210,7 +210,8 @@ class Items:
                 number = held.fence
             else:
                 self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
-            lease = Held(holder, number, now + int(seconds * 1_000_000))
+            until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
+            lease = Held(holder, number, until)
             hot = head.hot if head is not None else None
             step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1))
             (refusal,) = await self._backend.write([[step]], now)

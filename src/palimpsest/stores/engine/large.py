@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 
 import msgspec
 
-from palimpsest.errors import Conflict
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
 from palimpsest.stores.engine.forms import stamped
@@ -105,11 +106,20 @@ class Large:
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
         """The contents of these digests that are there and as they were written."""
         wanted = sorted({(_key(digest), digest) for digest in digests})
-        (seen,) = await self._backend.look(
-            [Ask(place_of(known), [Range("large", [(key, key) for key, _ in wanted])], head=False)]
-        )
-        there = {key: value for key, value, *_ in seen.rows[0]}
+        keys = [key for key, _ in wanted]
+        try:
+            there = await self._contents(known, keys)
+        except StoreCorrupt:  # what is damaged keeps nobody from the others
+            there = {}
+            for key in keys:
+                with suppress(StoreCorrupt):
+                    there |= await self._contents(known, [key])
         return {digest: there[key] for key, digest in wanted if key in there and sha256(there[key]).hex() == digest}
+
+    async def _contents(self, known: Known, keys: Sequence[int]) -> dict[int, bytes]:
+        wanted = Range("large", [(key, key) for key in keys])
+        (seen,) = await self._backend.look([Ask(place_of(known), [wanted], head=False)])
+        return {key: value for key, value, *_ in seen.rows[0]}
 
 
 def _digests(value: bytes) -> list[str]:

@@ -96,7 +96,7 @@ class Store:
     def _may_write(self) -> None:
         if self._closed or not self.writable or os.getpid() != self._pid:
             self.check()
-            raise StoreUnavailable(self.url, "it was opened read-only, and nothing was written")
+            raise StoreUnavailable(self.url, "it was opened read-only (readonly=True), and nothing was written")
 
     # --- logs
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from _thread import allocate_lock
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import FileIO
+from typing import TypeVar
 
-from palimpsest.errors import StoreCorrupt, StoreUnavailable
-from palimpsest.runtime.logs import warn
+from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreError, StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.file.disk import NEW, Disk, names, remove
-from palimpsest.stores.file.folder import LOG, StoreFolder, log_of, tenant_folder
-from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
-from palimpsest.stores.file.homes import Homes, There
-from palimpsest.stores.file.lines import spoiled_in
-from palimpsest.stores.file.rewrite import write_anew
-from palimpsest.stores.file.writing import Write
-from palimpsest.stores.shielded import shielded
+from palimpsest.stores.file.change import Change
+from palimpsest.stores.file.disk import NEW, Disk, names, remove, unavailable
+from palimpsest.stores.file.home import DESTROYED, DROPPED, Home, Unsure, seen_in, spoiled_at
+from palimpsest.stores.file.marks import Marks
+from palimpsest.stores.file.names import LOG, log_of, tenant_folder
+
+T = TypeVar("T")
+There = dict[str, tuple[Home, int]]
+"""Homes by the paths of their logs, each with the open file."""
 
 FLEETING = 0.05
 """Seconds that writing what may be lost waits for other processes, which hold up who reads."""
@@ -26,8 +30,8 @@ FLEETING = 0.05
 SLACK = 1 << 16
 """Bytes that a log may have beside three times those of what is there, before it is written anew."""
 
-MARKS = "marks"
-"""The file of a tenant that holds when something was written last, so that marks rise whatever clocks do."""
+KNOWN = 16_384
+"""Homes of which is remembered what lies where."""
 
 
 class FileBackend(BlockingBackend):
@@ -35,121 +39,162 @@ class FileBackend(BlockingBackend):
 
     gathers = False  # each home has a file of its own, and whoever keeps one locked holds up nobody else
 
-    def __init__(
-        self, url: str, path: str, runner: Runner, options: DiskOptions, check: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
-        self._disk = Disk(
-            url, self.path, synced=options.synchronous == "FULL", busy_seconds=options.busy_seconds, check=check
-        )
-        self._homes, self.large_bytes = Homes(self._disk), options.large_bytes
+        self._homes: dict[str, Home] = {}
+        self._guard, self.large_bytes = allocate_lock(), options.large_bytes
         self._spoiled: set[str] = set()
-        self._told: set[str] = set()
-        self._root = shielded(self._rooted)
+        synced, busy = options.synchronous == "FULL", options.busy_seconds
+        try:
+            self._disk = Disk(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
+        except OSError as cause:
+            raise unavailable(url, cause) from cause
+        self._marks = Marks(self._disk)
 
-    def _rooted(self) -> StoreFolder:
-        with self._disk.translated():
-            return StoreFolder(self._disk, self.path, self.writable)
-
-    # --- the verbs, each where no signal handler runs
+    # --- the verbs
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return shielded(self._look, asks)
+        return self._do(self._look, asks)
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
+        done: list[Refusal | None] = [None] * len(batches)
         if lasting:
-            return shielded(self._write, batches, at, None)
-        if self.writable:
+            self._do(self._write, batches, at, True, again, done)
+        elif self.writable:
             with contextlib.suppress(StoreUnavailable):  # it is given up
-                return shielded(self._write, batches, at, FLEETING)
-        return [None] * len(batches)
+                self._do(self._write, batches, at, False, again, done)
+        return done
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        def behind(one: Listed) -> bool:
-            return after is None or _order(one.place) > _order(after)
-
-        found = shielded(self._listed, tenant, lambda s: s.startswith(space) if beneath else s == space)
-        return sorted(filter(behind, found), key=lambda one: _order(one.place))[:limit]
+        found = self._do(self._listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
+        behind = found if after is None else [one for one in found if _order(one.place) > _order(after)]
+        return sorted(behind, key=lambda one: _order(one.place))[:limit]
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         begin = since, _order(after) if after is not None else ()
-        until = shielded(self._last_mark, tenant)  # what is written meanwhile is for who asks next
-        found = shielded(self._listed, tenant, lambda one: one == space)
+        # What is written meanwhile is for who asks next.
+        until = self._do(self._marks.last, tenant_folder(self.path, tenant))
+        found = self._do(self._listed, tenant, lambda one: one == space, True)
         ordered = sorted((one.mark, _order(one.place), one) for one in found if one.mark <= until)
         return [one for mark, order, one in ordered if (mark, order) > begin][:limit]
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        found = shielded(self._due, tenant, now)
-        return [due for due in sorted(found) if after is None or due > after][:limit]
+        found, damaged = self._do(self._due, tenant, now)
+        page = [due for due in sorted(found) if after is None or due > after][:limit]
+        if damaged is not None and not page:
+            raise damaged
+        return page
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        found = shielded(self._tenants)
+        found = self._do(self._tenants)
         return [tenant for tenant in sorted(found) if after is None or tenant > after][:limit]
 
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
-        return shielded(self._scrub, whole) if self.writable else ()
+        return self._do(self._scrub, whole) if self.writable else ()
 
     async def close(self) -> None:
-        self._homes.clear()
+        self._disk.closed = True
+        self._homes = {}
+        self._marks.close()
 
-    # --- the folder
-
-    @contextlib.contextmanager
-    def holding(self, *, write: bool = False) -> Iterator[Disk]:
-        """Hold on to the store's folder; whatever the system objects to is an error of ours.
-
-        Nothing that is written is acknowledged unless the folder is there before and afterwards.
-        """
-        with self._disk.translated():
-            if write and not self.writable:
-                raise StoreUnavailable(self.url, "it was opened read-only, and nothing was written")
-            self._root.check()
-            yield self._disk
-            if write:
-                self._root.check()
+    def _do(self, verb: Callable[..., T], *arguments: object) -> T:
+        """What a verb returns, unless the folder is another; what the system objects to is an error of ours."""
+        try:
+            self._disk.check()
+            return verb(*arguments)
+        except PalimpsestError:
+            raise
+        except OSError as cause:
+            raise unavailable(self.url, cause) from cause
 
     # --- reading
 
+    def _home(self, path: str) -> Home:
+        """The home whose log has this path, as far as it was read."""
+        home = self._homes.get(path)
+        if home is None:
+            with self._guard:
+                if len(self._homes) >= KNOWN:
+                    del self._homes[next(iter(self._homes))]
+                home = self._homes.setdefault(path, Home(self.url, self.path, path))
+        return home
+
+    def _reading(self, paths: Sequence[str], read: Callable[[There], T], *, locked: bool = False) -> T:
+        """What is made of these homes, as they all are at one moment; those that are not there are left out.
+
+        No lock is taken; but where something seems damaged, a writer may just have been at it: then once more, with it.
+        """
+        try:
+            return self._opened(paths, {}, read, locked)
+        except Unsure as fault:
+            if not locked:
+                return self._reading(paths, read, locked=True)
+            told = f"{', '.join(paths)} cannot be read: {fault}"
+            raise StoreCorrupt(self.url, told) from fault
+
+    def _opened(self, paths: Sequence[str], there: There, read: Callable[[There], T], locked: bool) -> T:
+        if not paths:
+            if len(there) > 1 and not locked and not all(home.is_still(fd) for home, fd in there.values()):
+                raise Unsure("it was written to meanwhile")
+            return read(there)
+        path, opened = paths[0], False
+
+        def go_on(fd: int, status: os.stat_result) -> T:
+            nonlocal opened
+            opened, home = True, self._home(path)
+            with home.lock:
+                home.refresh(fd, status, sure=locked)
+                if home.spoiled == DESTROYED:  # by a process that was killed, or has not come to it yet
+                    self._spoiled.add(path)
+                there[path] = home, fd
+                return self._opened(paths[1:], there, read, locked)
+
+        try:
+            if locked:
+                return self._disk.locked(path, "rb", go_on, shared=True)
+            with FileIO(path) as file:
+                return go_on(file.fileno(), os.fstat(file.fileno()))
+        except FileNotFoundError:
+            if opened:
+                raise
+        return self._opened(paths[1:], there, read, locked)
+
     def _look(self, asks: Sequence[Ask]) -> list[Seen]:
-        paths = {(ask.place.tenant, ask.place.home) for ask in asks}
-        at = {address: log_of(self.path, *address) for address in paths}
-        with self.holding():
-            return self._homes.reading(sorted(at.values()), lambda there: [self._seen(there, at, ask) for ask in asks])
+        at = [log_of(self.path, ask.place.tenant, ask.place.home) for ask in asks]
 
-    def _seen(self, there: There, at: dict[tuple[str, str], str], ask: Ask) -> Seen:
-        tenant, name, space = ask.place.tenant, ask.place.name, ask.place.space
-        found = there.get(at[tenant, ask.place.home])
-        if found is None:
-            return Seen(None, [[] for _ in ask.rows])
-        home, fd = found
-        rows = [home.rows(fd, space, name, one) for one in ask.rows]
-        return Seen(home.head(space, name) if ask.head else None, rows)
+        def read(there: There) -> list[Seen]:
+            return [seen_in(there.get(path), ask) for path, ask in zip(at, asks, strict=True)]
 
-    def _listed(self, tenant: str, meant: Callable[[str], bool]) -> list[Listed]:
+        return self._reading(sorted(set(at)), read)
+
+    def _logs(self, tenant: str) -> list[str]:
+        folder = tenant_folder(self.path, tenant)
+        return [f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)]
+
+    def _listed(self, tenant: str, meant: Callable[[str], bool], locked: bool = False) -> list[Listed]:
+        """The places of these spaces; `locked`, after what is being written when it is asked for."""
         found: list[Listed] = []
 
         def read(there: There) -> None:
             for home, _ in there.values():
                 for (space, name), one in home.heads.items():
-                    head = home.head(space, name) if meant(space) else None
-                    if head is not None:
-                        found.append(Listed(Place(tenant, home.home, space, name), head, one.at))
+                    if meant(space):
+                        found.append(Listed(Place(tenant, home.home, space, name), one.head, one.at))
 
-        with self.holding():
-            for path in self._homes.logs(tenant):
-                self._homes.reading([path], read)
+        for path in self._logs(tenant):
+            self._reading([path], read, locked=locked)
         return found
 
-    def _due(self, tenant: str, now: int) -> list[Due]:
-        """What has expired; what is damaged is told, and keeps nobody from the rest."""
-        found: list[Due] = []
+    def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
+        """What has expired, and what was damaged first: it keeps nobody from the rest."""
+        found, damaged = list[Due](), None
 
         def read(there: There) -> None:
             for home, _ in there.values():
@@ -160,160 +205,144 @@ class FileBackend(BlockingBackend):
                     place = Place(tenant, home.home, space, name)
                     found.extend(Due(at, place, table, key) for key, at in rows.due.items() if at <= now)
 
-        with self.holding():
-            for path in self._homes.logs(tenant):
-                try:
-                    self._homes.reading([path], read)
-                except StoreCorrupt as fault:
-                    if path not in self._told:
-                        self._told.add(path)
-                        warn("%s", f"{fault}. What has expired in it stays")
-        return found
+        for path in self._logs(tenant):
+            try:
+                self._reading([path], read)
+            except StoreCorrupt as fault:
+                damaged = damaged or fault
+        return found, damaged
 
     def _tenants(self) -> set[str]:
+        def read(there: There) -> str | None:
+            return next((home.tenant for home, _ in there.values() if home.heads), None)
+
         found: set[str] = set()
-        with self.holding():
-            for folder in names(self.path):
-                for name in names(f"{self.path}/{folder}") if os.path.isdir(f"{self.path}/{folder}") else ():
-                    if name.endswith(LOG):
-                        tenant = self._homes.reading([f"{self.path}/{folder}/{name}"], _tenant)
-                        if tenant is not None:
-                            found.add(tenant)
-                            break
+        for folder in self._folders():
+            damaged = tenant = None
+            for path in (f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)):
+                try:
+                    tenant = tenant or self._reading([path], read)
+                except StoreCorrupt as fault:
+                    damaged = fault
+            if tenant is None and damaged is not None:
+                raise damaged
+            if tenant is not None:
+                found.add(tenant)
         return found
+
+    def _folders(self) -> list[str]:
+        return [path for name in names(self.path) if os.path.isdir(path := f"{self.path}/{name}")]
 
     # --- writing
 
-    def _write(self, batches: Sequence[Batch], at: int, patience: float | None) -> list[Refusal | None]:
-        """Do these batches: all locks first, then all that is written; what cannot be done is taken back."""
+    def _write(
+        self, batches: Sequence[Batch], at: int, lasting: bool, again: Again | None, done: list[Refusal | None]
+    ) -> None:
+        """Do these batches, one home after the other; note what came of each."""
+        if not self.writable:
+            raise StoreUnavailable(self.url, "it was opened read-only (readonly=True), and nothing was written")
         by_home: dict[str, list[int]] = {}
         for i, batch in enumerate(batches):
-            place = batch[0].place
-            by_home.setdefault(log_of(self.path, place.tenant, place.home), []).append(i)
-        done: list[Refusal | None] = [None] * len(batches)
-        with self.holding(write=True), contextlib.ExitStack() as stack:
-            self._disk.let_pass(by_home)
-            writes = []
-            for path, which in sorted(by_home.items()):
-                self._disk.make_folder(os.path.dirname(path))
-                fd = stack.enter_context(
-                    self._disk.locked(path, os.O_RDWR | os.O_CREAT, patience=patience, passing=False)
-                )
-                stack.callback(_leave_nothing, fd, path)
-                write = Write(self._disk, self._homes.known(path), fd)
-                with write.home.lock:
-                    write.home.refresh(fd, sure=True)
-                    for i in which:
-                        done[i] = write.take(batches[i])
-                writes.append(write)
-            writes = [write for write in writes if write.lines]
+            tenant, home, _, _ = batch[0].place
+            by_home.setdefault(log_of(self.path, tenant, home), []).append(i)
+        written, patience = False, None if lasting else FLEETING
+        for path, which in by_home.items():
             try:
-                with contextlib.ExitStack() as undoing:
-                    for write in writes:
-                        undoing.enter_context(write.undone())
-                        with self._marked(os.path.dirname(write.path), at) as mark:
-                            write.put(mark)
-                    for write in writes if patience is None else ():
-                        write.sync()
-            except BaseException:
-                for write in writes:
-                    self._homes.forget(write.path)
-                raise
-            for write in writes:
-                self._settle(write)
-        return done
+                write = partial(self._write_home, path, [(i, batches[i]) for i in which], at, lasting, again, done)
+                written |= self._disk.locked(path, "ab+", write, patience=patience)
+            except (PalimpsestError, OSError) as fault:
+                if not written:
+                    raise
+                told = f"some of it was written, and some was not: {fault}"
+                raise StoreUnavailable(self.url, told, written=None) from fault
 
-    def _settle(self, write: Write) -> None:
-        """See what a log is like after a write: it goes if nothing is left, and is written anew if much is dead."""
-        home = write.home
+    def _write_home(
+        self,
+        path: str,
+        batches: Sequence[tuple[int, Batch]],
+        at: int,
+        lasting: bool,
+        again: Again | None,
+        done: list[Refusal | None],
+        fd: int,
+        status: os.stat_result,
+    ) -> bool:
+        """Do batches in the home whose log is locked; return whether anything was written."""
+        home = self._home(path)
+        if not home.written:
+            remove(path + NEW)  # of a writer that was killed
+            home.written = True
         with home.lock:
-            home.refresh(write.fd, sure=True)
-            dead, spoiled = home.is_empty or home.end > 3 * home.live + SLACK, home.spoiled
-        if spoiled == DESTROYED:
-            self._spoiled.add(write.path)
+            home.refresh(fd, status, sure=True)
+            end, change = home.end, Change(home)
+            for i, batch in batches:
+                refusal = change.take(batch)
+                other = again(i, refusal) if refusal is not None and again is not None else None
+                done[i] = refusal if other is None else change.take(other)
+            if not change.batches:
+                if not end:
+                    remove(path)  # nothing was ever written to it
+                return False
+            lines = change.lines(self._marks.next(home.folder, at), fleeting=not lasting)
+        self._disk.append(fd, path, b"".join(lines), status.st_size, end, lasting=lasting)
+        with home.lock:
+            home.wrote(lines, end)
+            dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)
+            if change.spoiled == DESTROYED:
+                self._spoiled.add(path)
         if dead:
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
-                self._anew(home, write.fd)
-
-    @contextlib.contextmanager
-    def _marked(self, folder: str, at: int) -> Iterator[int]:
-        """Give the mark of what is written now. Nobody of the tenant writes under another meanwhile."""
-        with self._disk.locked(f"{folder}/{MARKS}", os.O_RDWR | os.O_CREAT, passing=False) as fd:
-            last = _mark(os.pread(fd, 20, 0))
-            mark = max(at, last)
-            yield mark
-            if mark != last:
-                os.pwrite(fd, b"%020d" % mark, 0)
-
-    def _last_mark(self, tenant: str) -> int:
-        try:
-            with self.holding(), open(f"{tenant_folder(self.path, tenant)}/{MARKS}", "rb") as file:
-                return _mark(file.read())
-        except (FileNotFoundError, StoreUnavailable):
-            self._root.check()
-            return 0
+                self._anew(home, fd)
+        return True
 
     # --- what is not there any more
 
     def _scrub(self, whole: bool) -> tuple[str, ...]:
         remains = []
-        with self.holding(write=True):
-            for path in self._homes.all_logs() if whole else sorted(self._spoiled):
-                try:
-                    with self._disk.translated():
-                        self._scrub_log(path, whole)
-                except (StoreCorrupt, StoreUnavailable) as fault:
-                    remains.append(f"what was dropped from {path} may still be there: {fault.reason}")
+        for path in self._all_logs() if whole else sorted(self._spoiled):
+            try:
+                self._scrub_log(path, whole)
+            except (StoreCorrupt, OSError) as fault:
+                why = fault if isinstance(fault, StoreError) else unavailable(self.url, fault)
+                remains.append(f"what was dropped from {path} may still be there: {why.reason}")
+        self._disk.check()
         return tuple(remains)
 
+    def _all_logs(self) -> list[str]:
+        """Every log, also one of which there is only a new one that was never finished."""
+        there = [f"{folder}/{name}" for folder in self._folders() for name in names(folder)]
+        return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
+
     def _scrub_log(self, path: str, whole: bool) -> None:
-        if whole and path not in self._spoiled and not os.path.exists(path + NEW) and _spoiled(path) == 0:
+        if whole and path not in self._spoiled and not os.path.exists(path + NEW) and spoiled_at(path) == 0:
             return
-        with contextlib.suppress(FileNotFoundError), self._disk.locked(path, os.O_RDWR | os.O_CREAT) as fd:
+
+        def scrub(fd: int, status: os.stat_result) -> None:
+            home = self._home(path)
             remove(path + NEW)  # of a writer that was killed
-            home = self._homes.known(path)
             with home.lock:
-                home.refresh(fd, sure=True)
+                home.refresh(fd, status, sure=True)
             if home.spoiled >= (DROPPED if whole else DESTROYED):
                 self._anew(home, fd)
-            _leave_nothing(fd, path)
+            elif not home.end:
+                remove(path)
+
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
         self._spoiled.discard(path)
 
     def _anew(self, home: Home, fd: int) -> None:
         """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was."""
         with home.lock:
             if home.is_empty:
+                remove(home.path + NEW)
                 remove(home.path)
                 self._disk.sync_folder(os.path.dirname(home.path))
             else:
-                with self._disk.replacing(home.path) as file:
-                    write_anew(home, fd, file)
+                self._disk.replace(home.path, lambda file: home.write_anew(fd, file))
+            home.forget()
         self._spoiled.discard(home.path)
-        self._homes.forget(home.path)
 
 
 def _order(place: Place) -> tuple[str, str, str]:
     return place.space, place.name, place.home
-
-
-def _tenant(there: There) -> str | None:
-    """The tenant of a home with a head."""
-    return next((home.tenant for home, _ in there.values() if home.heads), None)
-
-
-def _mark(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
-
-
-def _spoiled(path: str) -> int | None:
-    """What the end of a log says of what it holds; None where that has to be looked for."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - 64, 0))
-        return spoiled_in(file.read())
-    return None
-
-
-def _leave_nothing(fd: int, path: str) -> None:
-    """Remove a log that nothing was written to, for who has its lock."""
-    if os.fstat(fd).st_size == 0:
-        remove(path)

@@ -1,192 +1,235 @@
-"""What the file store asks of the disk: locks, writes that happen whole, errors that name the file. Knows no logs."""
+"""What the file store asks of the disk: names, locks, files that are written whole, errors that name the file.
+
+A signal's handler may raise between any two steps of ours in the main thread. So whatever is opened or locked is held
+by a `with` of an object of C from its first moment on, and no generator stands around it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import time
-from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable
+from functools import partial
+from io import FileIO
+from typing import BinaryIO, TypeVar
 
-from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.errors import Closed, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.runtime.private_files import FILE, FOLDER, as_before, private
 from palimpsest.stores import forking
-from palimpsest.stores.shielded import deserted
+
+T = TypeVar("T")
 
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
 
-FIRST = ".first"
-"""Ends the name of a file whose lock says that somebody is to be the next who locks the file of that name."""
+MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 2
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
+_private = partial(os.open, mode=FILE)
 
 
 class Disk:
-    """The files of the store at `path`. Errors name `url`; without `synced` appends do not wait for the disk."""
+    """The files of the store in the folder `path`. Without `synced` writes do not wait for the disk.
 
-    def __init__(self, url: str, path: str, *, synced: bool, busy_seconds: float, check: Callable[[], None]) -> None:
-        self.url, self.path, self.synced, self.busy_seconds = url, path, synced, busy_seconds
-        self._check = check
-        self._guard = allocate_lock()
-        self._turns: dict[str, _Turn] = {}
-        self._locked: set[int] = set()
-        self._goes_first = 0
+    The folder's mark holds an id that no other folder's has, so that another in its place is noticed.
+    """
+
+    def __init__(self, url: str, path: str, *, writable: bool, synced: bool, busy_seconds: float) -> None:
+        """See that the folder is ours; make it so where it is empty or missing.
+
+        Raises StoreCorrupt for a folder of anything else, or of an earlier version, StoreTooNew for a newer one: none
+        is touched. StoreUnavailable where there is none and nothing may be made.
+        """
+        self.url, self.path, self.synced, self.busy_seconds, self.closed = url, path, synced, busy_seconds, False
+        self._mark, self._locked, self._id = f"{path}/{MARK}", set[FileIO](), ""
+        self._id, self._seen = self._read_mark() or self._make_mark(writable)
         forking.watch(self)
+
+    # --- the folder
+
+    def check(self) -> None:
+        """Raise StoreUnavailable where the folder has gone, or another has taken its place."""
+        try:
+            same = self._look() == self._seen or self._is_same()
+        except (FileNotFoundError, NotADirectoryError, StoreCorrupt):
+            same = False
+        if not same:
+            raise StoreUnavailable(
+                self.url,
+                f"{self.path} is not the folder that was opened: it was removed, renamed or replaced meanwhile. "
+                "Nothing is kept there now; put it back, or open the store anew",
+            )
+
+    def _look(self) -> tuple[int, int, int]:
+        """What tells the mark from another one that has its name later, as a rule."""
+        status = os.stat(self._mark)
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+
+    def _is_same(self) -> bool:
+        """Whether a mark that was touched, or copied back, says what it said."""
+        mark = self._read_mark()
+        if mark is None or mark[0] != self._id:
+            return False
+        self._seen = mark[1]
+        return True
+
+    def _make_mark(self, writable: bool) -> tuple[str, tuple[int, int, int]]:
+        if not writable:
+            raise StoreUnavailable(self.url, f"there is no store in {self.path}, and none is made with readonly=True")
+
+        def make(fd: int, _: os.stat_result) -> None:
+            if os.path.exists(self._mark):  # another process was first
+                remove(self._mark + NEW)
+                return
+            os.ftruncate(fd, 0)
+            write(fd, json.dumps({"kind": KIND, "version": VERSION, "id": os.urandom(16).hex()}).encode() + b"\n")
+            sync(fd)
+            os.replace(self._mark + NEW, self._mark)
+
+        self.locked(self._mark + NEW, "ab+", make)
+        self.sync_folder(self.path)
+        mark = self._read_mark()
+        assert mark is not None, "a folder that was marked has its mark"
+        return mark
+
+    def _read_mark(self) -> tuple[str, tuple[int, int, int]] | None:
+        """What the mark says, None where the folder may become ours."""
+        if not self._is_marked():
+            return None
+        found: object = None
+        seen = self._look()
+        with contextlib.suppress(ValueError), open(self._mark, "rb") as file:
+            found = json.loads(file.read(4096))
+        if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
+            raise StoreCorrupt(self.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
+        if found["version"] > VERSION:
+            raise StoreTooNew(self.url, found["version"], VERSION)
+        if found["version"] < VERSION:
+            told = f"{self.path} has version {found['version']}, which this version does not read, and was not changed"
+            raise StoreCorrupt(self.url, f"{told}. Export its sessions with the version that wrote it, and import them")
+        return str(found.get("id")), seen
+
+    def _is_marked(self) -> bool:
+        try:
+            there = set(names(self.path))
+        except NotADirectoryError:
+            raise StoreCorrupt(self.url, f"{self.path} is a file, not a folder of ours; nothing was changed") from None
+        # Another process may have made the mark, and files after it, while the names were read.
+        if MARK in there or os.path.exists(self._mark):
+            return True
+        if there - {MARK + NEW}:
+            raise StoreCorrupt(
+                self.url, f"{self.path} holds files of another program; nothing was changed. Give another folder"
+            )
+        return False
 
     # --- locks
 
-    @contextlib.contextmanager
     def locked(
         self,
         path: str,
-        flags: int = os.O_RDONLY,
+        mode: str,
+        do: Callable[[int, os.stat_result], T],
         *,
         shared: bool = False,
         patience: float | None = None,
-        passing: bool = True,
-    ) -> Iterator[int]:
-        """Hold the lock of a file or folder, open with `flags`: the one that has its name now.
+    ) -> T:
+        """Return what `do` returns with the lock of a file, open in this mode: the one that has its name now.
 
-        Threads of this store take turns, each path for itself; only one of them asks the system. Raises
-        FileNotFoundError where there is none (and `flags` make none), StoreUnavailable where others keep it for longer
-        than `patience`, or else `busy_seconds`. With `passing` whoever is first goes first.
+        It is given the open file and what that is like. Raises FileNotFoundError where there is none, and the mode
+        makes none, StoreUnavailable where others keep it for longer than `patience`, or else `busy_seconds`, Closed
+        where the store is closed meanwhile.
         """
-        deadline = time.monotonic() + (self.busy_seconds if patience is None else patience)
-        if passing and not shared:
-            self.let_pass([path])
-        with self._turn(path, deadline):
-            while True:
-                with self._guard:
-                    self._locked.add(fd := os.open(path, flags, FILE))
-                try:
-                    self._lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline)
-                    if is_at(fd, path):  # else another file took its place while this one waited
-                        yield fd
-                        return
-                finally:
-                    self._unlock(fd)
-
-    @contextlib.contextmanager
-    def first(self, path: str) -> Iterator[None]:
-        """Be the next who locks a file, as often as is needed: other processes that are to write to it wait meanwhile.
-
-        It is made for who has to read the file, and write, and has others write in between each time. While anybody of
-        this store is first somewhere its threads let nobody pass, so that two who are first never wait for each other.
-        """
-        with self.locked(path + FIRST, os.O_RDWR | os.O_CREAT):
-            self._goes_first += 1
+        operation, deadline, made = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, 0.0, False
+        while True:
             try:
-                yield
-            finally:
-                self._goes_first -= 1
-                remove(path + FIRST)
+                with FileIO(path, mode, opener=_private) as file:
+                    made = True
+                    fd = file.fileno()
+                    deadline = self._lock(fd, path, operation, deadline, patience)
+                    try:
+                        if deadline and self._id:
+                            self.check()
+                        status = is_at(fd, path)
+                        if status is not None:  # else another file took its place while this one waited
+                            self._locked.add(file)
+                            return do(fd, status)
+                    finally:
+                        self._locked.discard(file)
+                        fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the file open, too
+            except FileNotFoundError:
+                if made or mode[0] != "a":
+                    raise
+                self.make_folder(os.path.dirname(path))
 
-    def let_pass(self, paths: Iterable[str]) -> None:
-        """Wait for who is first at these files."""
-        for path in paths if not self._goes_first else ():
-            if not path.endswith(FIRST) and os.path.exists(path + FIRST):
-                with contextlib.suppress(FileNotFoundError), self.locked(path + FIRST):
-                    remove(path + FIRST)  # of one that was killed
-
-    @contextlib.contextmanager
-    def _turn(self, path: str, deadline: float) -> Iterator[None]:
-        """Wait for the threads of this store that came before."""
-        with self._guard:
-            turn = self._turns.setdefault(path, _Turn())
-            turn.users += 1
-        try:
-            while not turn.lock.acquire(timeout=min(max(deadline - time.monotonic(), 0), 0.05)):
-                self._go_on_waiting(path, deadline)
-            try:
-                yield
-            finally:
-                turn.lock.release()
-        finally:
-            with self._guard:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[path]
-
-    def _lock(self, fd: int, path: str, operation: int, deadline: float) -> None:
+    def _lock(self, fd: int, path: str, operation: int, deadline: float, patience: float | None) -> float:
         pause = 0.0002
         while True:
             try:
                 fcntl.flock(fd, operation | fcntl.LOCK_NB)
-                return
+                return deadline
             except BlockingIOError:
-                self._go_on_waiting(path, deadline, fd)
+                now = time.monotonic()
+                deadline = deadline or now + (self.busy_seconds if patience is None else patience)
+                if self.closed:
+                    raise Closed(self.url) from None
+                if now >= deadline:
+                    told = f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
+                    raise StoreUnavailable(self.url, told + "try again, or raise busy_seconds") from None
             except OSError as fault:
                 raise named(fault, path) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
 
-    def _go_on_waiting(self, path: str, deadline: float, fd: int | None = None) -> None:
-        """Raise Closed where the store was closed meanwhile, StoreUnavailable where nobody waits for this any more, or
-        has waited for long enough."""
-        self._check()
-        if deserted():
-            raise StoreUnavailable(self.url, f"whoever asked for {path} was interrupted")
-        if time.monotonic() >= deadline:
-            holder = "another thread" if fd is None else _holder(fd)
-            reason = f"{holder} has kept {path} locked for {self.busy_seconds:g} seconds; "
-            raise StoreUnavailable(self.url, reason + "try again, or raise busy_seconds")
+    # --- forks: a child closes what was locked when it was made, or that would stay so for as long as it lives
 
-    def _unlock(self, fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the file open, too
-        with self._guard:
-            self._locked.discard(fd)
-            os.close(fd)
-
-    # --- forks
-
-    @property
-    def locks(self) -> tuple[LockType, ...]:
-        """Who has this knows every file that is locked."""
-        return (self._guard,)
+    locks = ()
 
     def let_go(self) -> None:
         """Nothing is to be done in the parent: its threads go on with what they have locked."""
 
     def abandon(self) -> None:
-        """Close what was locked when the process was forked: else that stays so for as long as the child lives."""
+        """Close what another thread of the parent had locked."""
         while self._locked:
-            os.close(self._locked.pop())
+            self._locked.pop().close()
 
     # --- writing
 
-    @contextlib.contextmanager
-    def appending(self, fd: int, path: str, end: int) -> Iterator[None]:
-        """Let somebody write at `end`, which is the file's only end; where anything is raised, leave nothing of it."""
+    def append(self, fd: int, path: str, data: bytes, size: int, end: int, *, lasting: bool = True) -> None:
+        """Write to a file of this size at its `end`, and wait for the disk; where that fails, leave nothing of it."""
         try:
-            if os.fstat(fd).st_size > end:
+            if size > end:
                 os.ftruncate(fd, end)
-            yield
-        except BaseException as fault:
+            write(fd, data)
+            if self.synced and lasting:
+                sync(fd)
+            if not end:
+                self.sync_folder(os.path.dirname(path))
+        except OSError as fault:
             with contextlib.suppress(OSError):  # what cannot be taken back has no whole line and is not read
                 os.ftruncate(fd, end)
-            if isinstance(fault, OSError) and not isinstance(fault, PalimpsestError):
-                raise named(fault, path) from None
-            raise
+                if not end:
+                    remove(path)
+            raise named(fault, path) from None
 
-    @contextlib.contextmanager
-    def replacing(self, path: str) -> Iterator[BinaryIO]:
+    def replace(self, path: str, fill: Callable[[BinaryIO], None]) -> None:
         """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it."""
         new = path + NEW
         remove(new)  # of a writer that was killed
         try:
             with open(new, "xb", buffering=1 << 18, opener=private) as file:
                 as_before(file.fileno(), path)
-                yield file
+                fill(file)
                 file.flush()
                 sync(file.fileno())
             os.replace(new, path)
         except BaseException as fault:
             remove(new)
-            if isinstance(fault, OSError) and fault.filename is None and not isinstance(fault, PalimpsestError):
+            if isinstance(fault, OSError) and not isinstance(fault, PalimpsestError):
                 raise named(fault, new) from None
             raise
         self.sync_folder(os.path.dirname(path))
@@ -210,44 +253,35 @@ class Disk:
             finally:
                 os.close(fd)
 
-    # --- errors
 
-    @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn the system's errors into ours: one place, the cause kept."""
-        try:
-            yield
-        except PalimpsestError:
-            raise
-        except OSError as cause:
-            raise StoreUnavailable(self.url, _advice(cause)) from cause
-
-
-class _Turn:
-    """Whose turn it is with a path, and how many threads have it or wait for it."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock: LockType = allocate_lock()
-        self.users = 0
+def unavailable(url: str, cause: OSError) -> StoreUnavailable:
+    """What the system objects to, as an error of ours: what happened and what to do about it, with the file."""
+    what = f"{cause.strerror or cause}: {cause.filename}"
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        told = f"the disk is full: nothing was written; make room and try again ({what})"
+    elif cause.errno == errno.EFBIG:
+        told = f"the system or the disk lets a file grow no further: nothing was written ({what})"
+    elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        told = f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
+    else:
+        told = f"{what}: look at the path and the disk"
+    return StoreUnavailable(url, told)
 
 
-def is_at(fd: int, path: str) -> bool:
-    """Whether an open file is the one that has the name `path` now."""
+def is_at(fd: int, path: str) -> os.stat_result | None:
+    """What an open file is like, if it is the one that has the name `path` now."""
     try:
-        there = os.stat(path)
+        there, status = os.stat(path), os.fstat(fd)
     except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(fd), there)
+        return None
+    return status if (there.st_ino, there.st_dev) == (status.st_ino, status.st_dev) else None
 
 
-def write_at(fd: int, data: bytes, at: int) -> None:
-    """Write all of `data` at the place `at`."""
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, at)
-        rest, at = rest[written:], at + written
+def write(fd: int, data: bytes) -> None:
+    """Write all of `data` to a file that is open for appending."""
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written:])
 
 
 def sync(fd: int) -> None:
@@ -280,18 +314,6 @@ def named(fault: OSError, path: str) -> OSError:
     if fault.filename is None:
         fault.filename = path
     return fault
-
-
-def _advice(cause: OSError) -> str:
-    """What happened and what to do about it, with the file's name."""
-    what = f"{cause.strerror or cause}: {cause.filename}"
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full: nothing was written; make room and try again ({what})"
-    if cause.errno == errno.EFBIG:
-        return f"the system or the disk lets a file grow no further: nothing was written ({what})"
-    if cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
-    return f"{what}: look at the path and the disk"
 
 
 def _holder(fd: int) -> str:

@@ -8,36 +8,40 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from contextlib import suppress
+from io import FileIO
+from itertools import islice
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import Cells, Named, PlaceHead, Range, Step
-from palimpsest.stores.file.disk import named
-from palimpsest.stores.file.folder import log_of
+from palimpsest.runtime.logs import warn
+from palimpsest.stores.backend import Ask, Cells, Named, PlaceHead, Range, Seen, Step
+from palimpsest.stores.file.disk import is_at, named
 from palimpsest.stores.file.lines import (
     TAIL,
-    BatchLine,
+    HomeLine,
+    RowLine,
     StepLine,
+    Writing,
     is_sound,
     is_torn,
-    placed,
     read_batch,
     read_home,
-    read_rows,
-    read_value,
+    spoiled_in,
+    value_of,
 )
+from palimpsest.stores.file.names import log_of
+from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 
 BLOCK = 1 << 16
 NEAR = 4096
 """Bytes between two rows up to which they are read at once."""
 
-WIDTH = 28
-"""Bits of a row's length; the rest of its 64 say where it begins."""
+TOGETHER = 64
+"""Rows, or heads, of one line of a log that is written anew."""
 
 RESTORE = "put the file back from a backup, or take the line out and see what `palimpsest doctor` says"
 
@@ -49,76 +53,13 @@ class Unsure(Exception):
     """Something seems damaged, to one who has no lock: perhaps somebody was just writing."""
 
 
-class Table:
-    """The rows of a table, by key: where they lie. And the keys of rows by id, some of which may be gone."""
-
-    __slots__ = ("due", "ids", "keys", "spots")
-
-    def __init__(self) -> None:
-        self.keys, self.spots = array("q"), array("Q")
-        self.ids: dict[str, list[int]] = {}
-        self.due: dict[int, int] = {}
-
-    def put(self, key: int, id: str, expires: int | None, spot: int) -> int:
-        """Note where a row lies; return how many bytes there are of one whose place it takes."""
-        keys, before = self.keys, 0
-        if not keys or key > keys[-1]:
-            keys.append(key)
-            self.spots.append(spot)
-        else:
-            i = bisect_left(keys, key)
-            if keys[i] == key:
-                before = _length(self.spots[i])
-                self.spots[i] = spot
-                self.due.pop(key, None)
-            else:
-                keys.insert(i, key)
-                self.spots.insert(i, spot)
-        if id:
-            self.ids.setdefault(id, []).append(key)
-        if expires is not None:
-            self.due[key] = expires
-        return before
-
-    def drop(self, low: int, high: int) -> int:
-        """Forget the rows of a span of keys; return how many bytes they have."""
-        begin, end = self.among(low, high)
-        gone = sum(map(_length, self.spots[begin:end]))
-        del self.keys[begin:end], self.spots[begin:end]
-        for key in [key for key in self.due if low <= key <= high]:
-            del self.due[key]
-        return gone
-
-    def among(self, low: int, high: int) -> tuple[int, int]:
-        """From where to where the rows of a span are."""
-        begin = bisect_left(self.keys, low)
-        return begin, bisect_right(self.keys, high, begin)
-
-    def meant(self, ask: Range) -> list[int]:
-        """Where the rows lie that are asked for, in that order."""
-        found: list[int] = []
-        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
-            begin, end = self.among(low, high)
-            spots = self.spots[begin:end]
-            found += reversed(spots) if ask.newest_first else spots
-            if ask.limit is not None and len(found) >= ask.limit:
-                return found[: ask.limit]
-        return found
-
-    def named(self, ids: Sequence[str]) -> list[int]:
-        """Where the rows lie that have, or had, one of these ids, by key."""
-        keys = sorted({key for id in ids for key in self.ids.get(id, ())})
-        return [self.spots[i] for key in keys for i in range(*self.among(key, key))]
-
-
-class HeadThere(msgspec.Struct):
-    """A head: when it expires and was written, how many bytes it has, and in which damaged line it stands, if so."""
+class HeadThere(NamedTuple):
+    """A head: when it expires, when it was written, and how many bytes it has."""
 
     head: PlaceHead
     expires: int | None
     at: int
     size: int
-    doubt: str = ""
 
 
 class Home:
@@ -126,125 +67,139 @@ class Home:
 
     def __init__(self, url: str, root: str, path: str) -> None:
         self.url, self.root, self.path, self.lock = url, root, path, allocate_lock()
-        self._forget(None)
+        self.folder, self.written = os.path.dirname(path), False
+        self.forget()
 
-    def _forget(self, file: tuple[int, int] | None) -> None:
-        self.file, self.end, self.lines, self._touched = file, 0, 0, 0
+    def forget(self) -> None:
+        """Remember nothing: all is read anew."""
+        self.file: tuple[int, int] | None = None
+        self.end = self.lines = self.live = self.spoiled = 0
+        self.tenant = self.home = self._refused = ""
         self._tail = b""
-        self.tenant = self.home = ""
         self.heads: dict[tuple[str, str], HeadThere] = {}
         self.tables: dict[tuple[str, str, str], Table] = {}
-        self.live = self.spoiled = 0
-        self._refused = ""
 
     # --- catching up
 
-    def refresh(self, fd: int, *, sure: bool) -> None:
+    def refresh(self, fd: int, status: os.stat_result, *, sure: bool) -> None:
         """Read what is new in the log. Raises Unsure where it seems damaged, unless that is `sure`: then StoreCorrupt.
 
         `sure` is who has the file's lock.
         """
-        try:
-            self._refresh(fd, sure)
-        except (Unsure, OSError):
-            self._forget(None)
-            raise
+        file, size = (status.st_dev, status.st_ino), status.st_size
+        if self.file != file or size < self.end or (self.end and self._read(fd, self.end - TAIL, TAIL) != self._tail):
+            self.forget()
+        if size != self.end or not size:
+            self.file = None  # whoever is interrupted here reads all of it again
+            for offset, raw in self._lines(fd, self.end, size):
+                if offset + len(raw) == size and is_torn(raw):
+                    break
+                self._take(offset, raw, sure)
+            self.file = file
         if self._refused:
             raise StoreCorrupt(self.url, self._refused)
 
-    def _refresh(self, fd: int, sure: bool) -> None:
-        status = os.fstat(fd)
-        size = status.st_size
-        same = self.file == (status.st_dev, status.st_ino) and size >= self.end
-        if same and self.end and (size != self.end or status.st_mtime_ns != self._touched):
-            same = self._read(fd, self.end - TAIL, TAIL) == self._tail
-        if not same:
-            self._forget((status.st_dev, status.st_ino))
-        self._touched = status.st_mtime_ns
-        for offset, raw in self._pieces(fd, self.end, size):
-            if offset + len(raw) == size and is_torn(raw):
-                break
-            self.take(offset, raw, sure)
+    def wrote(self, raws: Sequence[bytes], end: int) -> None:
+        """Note the lines that were written at its end, unless another thread has read them there."""
+        file, self.file = self.file, None
+        if file is not None and self.end == end:
+            for raw in raws:
+                self._take(self.end, raw, True, True)
+        self.file = file
 
-    def take(self, offset: int, raw: bytes, sure: bool) -> None:
+    def _take(self, offset: int, raw: bytes, sure: bool, sound: bool = False) -> None:
         """Note what a line says, which begins at `offset`."""
         self.lines += 1
-        if not offset:
-            self._begin(raw, sure)
-        elif not self._refused:
-            self._note(offset, raw, sure)
+        try:
+            if not offset:
+                self._begin(raw, sure)
+            elif not self._refused:
+                self._note(offset, raw, sure, sound or is_sound(raw))
+        except (ValueError, TypeError, msgspec.DecodeError):  # of somebody else's making, with its checksum
+            self._refuse(offset, sure)
         self.end, self._tail = offset + len(raw), raw[-TAIL:]
 
     def _begin(self, raw: bytes, sure: bool) -> None:
         said = read_home(raw)
         if said is None:
-            self._refuse(f"{self._named(0)}. Nothing was changed: {RESTORE}", sure)
+            self._refuse(0, sure)
         elif log_of(self.root, said.tenant, said.home) != self.path:
             whose = f"{said.home!r} of tenant {said.tenant!r}"
-            self._refuse(f"{self.path} is the log of {whose}, copied or renamed: give it its own name again", sure)
+            self._refuse(0, sure, f"{self.path} is the log of {whose}, copied or renamed: give it its own name again")
         else:
             self.tenant, self.home = said.tenant, said.home
 
-    def _refuse(self, why: str, sure: bool) -> None:
+    def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
         if not sure:
-            raise Unsure
-        self._refused = why
+            raise Unsure("a line of it is not as it was written")
+        self._refused = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
 
-    def _named(self, offset: int) -> str:
+    def _line(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
 
-    def _note(self, offset: int, raw: bytes, sure: bool) -> None:
-        sound = is_sound(raw)
-        if not (sound or sure):
-            raise Unsure
-        batch = read_batch(raw, sound)
-        try:
-            if batch is not None:
-                self._do(batch, offset, raw, sound)
-        except (ValueError, msgspec.DecodeError):  # of a line that somebody else has written, with its checksum
-            batch = None
-        if batch is None:
-            self._refuse(f"{self._named(offset)}. Nothing was changed: {RESTORE}", sure)
-
-    def _do(self, batch: BatchLine, offset: int, raw: bytes, sound: bool) -> None:
-        """Note what a batch has done, which stands in a line at `offset`."""
-        at = 0
+    def _note(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
+        said = read_batch(raw, sound) if sound or sure else None
+        if said is None:
+            self._refuse(offset, sure)
+            return
+        if not sound:
+            warn("%s", f"{self._line(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
+        batch, at = said
         for step in batch.steps:
-            doubt = "" if sound and not step.doubt else self._named(offset)
-            self._head(step, batch.at if step.at is None else step.at, doubt)
+            at = self._head(step, batch.at if step.at is None else step.at, raw, at)
+        self.spoiled = max(self.spoiled, spoiled_in(raw) or 0)
+        if batch.fleeting and not sound:
+            return
+        at += offset
+        for step in batch.steps:
             for table, low, high in step.drop:
                 self._drop(step.space, step.name, table, low, high)
-            for name, texts in step.put.items():
-                table_of = self.tables.setdefault((step.space, step.name, name), Table())
-                for text in map(bytes, texts):
-                    at = raw.find(text, at)  # the same bytes before it would do as well
-                    gone = table_of.put(*placed(text), offset + at << WIDTH | len(text))
-                    self.live += len(text) - gone
-                    at += len(text)
-        self.spoiled = max(self.spoiled, batch.spoiled)
+            for name, rows in step.put.items():
+                at = self._put(step, name, rows, at, batch.fleeting)
 
-    def _head(self, step: StepLine, at: int, doubt: str) -> None:
-        where = step.space, step.name
+    def _put(self, step: StepLine, name: str, rows: Sequence[RowLine], at: int, fleeting: bool) -> int:
+        """Note rows of a table, of which the first lies at a place; return where the next one is."""
+        where = step.space, step.name, name
+        table = self.tables.get(where)
+        if table is None:
+            table = self.tables[where] = Table(fleeting)
+        table.fleeting &= fleeting
+        live = 0
+        for row in rows:
+            size = row[1]
+            length = size if size > 0 else -size
+            live += length - table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
+            at += length + 1
+        self.live += live
+        return at
+
+    def _head(self, step: StepLine, written: int, raw: bytes, at: int) -> int:
+        """Note a head, whose values begin at a place of the line; return where the next one is."""
         if not (step.hot or step.gone):
-            return
+            return at
+        where = step.space, step.name
         before = self.heads.pop(where, None)
-        cold = before.head.cold if before is not None else b""
-        size = 0
-        if step.hot:
-            if step.cold:
-                cold = read_value(step.cold)
-            size = len(step.hot) + len(cold)
-            self.heads[where] = HeadThere(PlaceHead(read_value(step.hot), cold), step.expires, at, size, doubt)
-        gone = before.size if before is not None else 0
-        self.live += size - gone
+        values = []
+        for size in (step.hot, step.cold):
+            values.append(value_of(raw[at : at + abs(size)], size < 0) if size else None)
+            at += abs(size) + 1 if size else 0
+        hot, cold = values
+        if cold is None:
+            cold = before.head.cold if before is not None else b""
+        if hot is not None:
+            size = len(hot) + len(cold)
+            self.heads[where] = HeadThere(PlaceHead(hot, cold), step.expires, written, size)
+            self.live += size
+        self.live -= before.size if before is not None else 0
+        return at
 
     def _drop(self, space: str, name: str, table: str, low: int, high: int) -> None:
-        for where in self.like(space, name, table):
+        for where in self._like(space, name, table):
             self.live -= self.tables[where].drop(low, high)
             if not self.tables[where].keys:
                 del self.tables[where]
 
-    def like(self, space: str, name: str, table: str) -> list[tuple[str, str, str]]:
+    def _like(self, space: str, name: str, table: str) -> list[tuple[str, str, str]]:
         """The tables of a place that a step means by this name."""
         if not table.endswith("*"):
             return [(space, name, table)] if (space, name, table) in self.tables else []
@@ -258,12 +213,8 @@ class Home:
         return not (self.heads or self.tables)
 
     def head(self, space: str, name: str) -> PlaceHead | None:
-        """A place's head. Raises StoreCorrupt, naming the line, where that was damaged."""
+        """A place's head."""
         there = self.heads.get((space, name))
-        if there is not None and there.doubt:
-            raise StoreCorrupt(
-                self.url, f"{there.doubt}; it says how things stand in {space} {name!r}. Nothing was changed"
-            )
         return None if there is None else there.head
 
     def rows(self, fd: int, space: str, name: str, ask: Range | Named) -> list[Cells]:
@@ -271,18 +222,26 @@ class Home:
         table = self.tables.get((space, name, ask.table))
         if table is None:
             return []
+        meant = table.meant(ask)
+        keys, spots, ids, due = table.keys, table.spots, table.names.get, table.due.get
+        texts = self._texts(fd, [spots[i] for i in meant])
         try:
-            if isinstance(ask, Range):
-                return read_rows(self.texts(fd, table.meant(ask)))
-            ids = set(ask.ids)
-            return [row for row in read_rows(self.texts(fd, table.named(ask.ids))) if row[2] in ids]
-        except (ValueError, msgspec.DecodeError) as fault:
-            self._forget(None)
-            raise Unsure from fault
+            return [
+                (key := keys[i], value_of(text, bool(spots[i] & OURS)), ids(key, ""), due(key))
+                for i, text in zip(meant, texts, strict=True)
+            ]
+        except ValueError as fault:
+            self.forget()
+            raise Unsure(f"a row of {ask.table!r} is not as it was written") from fault
 
-    def texts(self, fd: int, spots: Sequence[int]) -> Iterator[bytes]:
-        """The rows at these spots as they stand in the file; neighbours are read at once."""
-        places = [(spot >> WIDTH, _length(spot)) for spot in spots]
+    def is_still(self, fd: int) -> bool:
+        """Whether nothing was written since it was looked at."""
+        status = is_at(fd, self.path)
+        return status is not None and status.st_size == self.end
+
+    def _texts(self, fd: int, spots: Sequence[int]) -> Iterator[bytes]:
+        """The values at these spots as they stand in the file; neighbours are read at once."""
+        places = [(spot >> WIDTH, length_of(spot)) for spot in spots]
         i = 0
         while i < len(places):
             begin, end, j = places[i][0], sum(places[i]), i + 1
@@ -297,17 +256,48 @@ class Home:
         """What the log holds after a step that is not there any more."""
         if step.destroys:
             return DESTROYED
-        space, name = step.place.space, step.place.name
-        there = self.heads.get((space, name)) if step.hot is None or step.cold is not None else None
-        if not step.rows_only and there is not None and there.head.cold:
-            return DROPPED
-        spans = chain(step.drop, ((table, row[0], row[0]) for table, rows in step.put for row in rows))
-        tables = ((self.tables[one], low, high) for table, low, high in spans for one in self.like(space, name, table))
-        return DROPPED if any(len(range(*table.among(low, high))) for table, low, high in tables) else 0
+        place = step.place
+        if not step.rows_only and (step.hot is None or step.cold is not None):
+            there = self.heads.get((place.space, place.name))
+            if there is not None and there.head.cold:
+                return DROPPED
+        for table, low, high in step.drop:
+            for one in self._like(place.space, place.name, table):
+                begin, end = self.tables[one].among(low, high)
+                if begin != end:
+                    return DROPPED
+        for table, rows in step.put:
+            there_are = self.tables.get((place.space, place.name, table))
+            if there_are is not None and there_are.has([row[0] for row in rows]):
+                return DROPPED
+        return 0
 
     # --- bytes
 
-    def _pieces(self, fd: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def write_anew(self, fd: int, file: BinaryIO) -> None:
+        """Write what the log that is open holds into a new file: first the heads, then the rows, a table at a time."""
+        at, writing = max((head.at for head in self.heads.values()), default=0), Writing()
+        file.write(HomeLine(self.tenant, self.home).line())
+        heads = iter(self.heads.items())
+        while some := list(islice(heads, TOGETHER)):
+            for (space, name), there in some:
+                step = StepLine(space, name, expires=there.expires, at=there.at)
+                writing.head(step, there.head.hot, there.head.cold or None)
+                writing.steps.append(step)
+            file.write(writing.line(at))
+        for (space, name, title), table in self.tables.items():
+            for first in range(0, len(table.keys), TOGETHER):
+                part = slice(first, first + TOGETHER)
+                rows = [
+                    writing.shown(_row(table, key, spot), text)
+                    for key, spot, text in zip(
+                        table.keys[part], table.spots[part], self._texts(fd, table.spots[part]), strict=True
+                    )
+                ]
+                writing.steps.append(StepLine(space, name, put={title: rows}))
+                file.write(writing.line(at, fleeting=table.fleeting))
+
+    def _lines(self, fd: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """The pieces between line breaks, each with its break, and where they begin."""
         at, parts = begin, list[bytes]()
         while begin < end:
@@ -331,10 +321,28 @@ class Home:
             except OSError as fault:
                 raise named(fault, self.path) from None
             if not more:
-                raise Unsure
+                raise Unsure("it ends before it should")
             data += more
         return data
 
 
-def _length(spot: int) -> int:
-    return spot & ((1 << WIDTH) - 1)
+def _row(table: Table, key: int, spot: int) -> RowLine:
+    size = -length_of(spot) if spot & OURS else length_of(spot)
+    return RowLine(key, size, table.names.get(key, ""), table.due.get(key))
+
+
+def seen_in(there: tuple[Home, int] | None, ask: Ask) -> Seen:
+    """What is asked for, of a home whose log is open, or None."""
+    if there is None:
+        return Seen(None, [[] for _ in ask.rows])
+    home, fd = there
+    _, _, space, name = ask.place
+    return Seen(home.head(space, name) if ask.head else None, [home.rows(fd, space, name, one) for one in ask.rows])
+
+
+def spoiled_at(path: str) -> int | None:
+    """What the end of a log says of what it holds; None where that has to be looked for."""
+    with suppress(OSError), FileIO(path) as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - TAIL - 32, 0))
+        return spoiled_in(file.read())
+    return None

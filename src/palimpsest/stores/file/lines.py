@@ -1,22 +1,27 @@
 r"""The lines of a home's log: how batches are written, checked and read. Pure.
 
     {"kind":"home","tenant":…,"home":…,"sum":"…"}
-    {"at":…,"steps":[{"space":"session","name":"one","hot":[…],"cold":[…]},
-        {"space":"log","drop":[["held",1,1]],"put":{"entry":[[1,{"role":"user",…},"1a2b3c4d"]]}}],"frame":"…","sum":"…"}
+    {"at":…,"steps":[{"space":"session","name":"one","hot":98},{"space":"log","put":{"entry":[[1,87]]}}],
+        "frame":"…","values":[[7,…],"9f2c41d0",{"role":"user",…},"1a2b3c4d"],"sum":"…"}
 
-A row is `[key, value, tail, id, expires]`, without what is empty behind its value. A value that is JSON stands there as
-it is, with what follows it as its tail; text is a string; other bytes are a string in base64, with `true` as their
-tail. `sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of all that is said beside JSON with a tail
-of eight characters or more, which is the checksum of whoever gave it, and beside base64, in which whoever seals, or
-knows a digest, has one, too: where nothing else was changed the line is read, and he finds out.
+`at` is in seconds since 1970. `steps` say what the batch does, and how many bytes each value has that stands behind
+them: first those of heads, then those of rows, which are `[key, bytes, id, expires]`. A value is JSON and what follows
+it, eight characters, which is the checksum of whoever gave it. Other text is a string, and the eight characters are a
+CRC-32 of ours: its bytes are counted below zero. Other bytes are a string in base64: who seals, or knows a digest, has
+a checksum in them.
+
+`sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of the steps and the heads: where that holds and
+`sum` does not, only a row can be another, and who reads that finds out. A batch that is `fleeting` goes then.
 `spoiled` says that the log holds what was replaced or dropped (1), or what was destroyed (2), in this line or before.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -27,9 +32,13 @@ _SUM = b',"sum":"'
 TAIL = len(_SUM) + 16 + len(b'"}\n')
 """Bytes at the end of each line that no other line has."""
 
-_SPOILED = b',"spoiled":'
-CHECKSUM, LONGEST_TAIL = 8, 64
-"""How long what follows JSON is at least to be taken for its checksum, and at most to be its tail at all."""
+_FRAME, _VALUES, _SPOILED = b',"frame":"', b'","values":[', b',"spoiled":'
+_CHECK = len(b',"12345678"')
+_FRAMES = re.compile(rb',"frame":"[0-9a-f]{8}","values":\[')
+
+_encode = msgspec.json.encode
+_read_json = msgspec.json.Decoder(msgspec.Raw).decode
+_read_text = msgspec.json.Decoder(str).decode
 
 
 def seal(body: bytes) -> bytes:
@@ -56,61 +65,38 @@ def _sum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode()
 
 
-# --- values and rows
+# --- values
 
 
-class _Value(msgspec.Struct, frozen=True, array_like=True):
-    value: msgspec.Raw
-    tail: str | bool | None = None
-
-
-class _Row(msgspec.Struct, frozen=True, array_like=True):
-    key: int
-    value: msgspec.Raw
-    tail: str | bool | None = None
-    id: str = ""
-    expires: int | None = None
-
-
-_encode = msgspec.json.encode
-_read_row = msgspec.json.Decoder(_Row).decode
-_read_rows = msgspec.json.Decoder(list[_Row]).decode
-_read_value = msgspec.json.Decoder(_Value).decode
-_read_json = msgspec.json.Decoder(msgspec.Raw).decode
-_read_text = msgspec.json.Decoder(str).decode
-
-
-def row_text(row: Cells) -> bytes:
-    """A row as it stands in a line."""
-    key, value, id, expires = row
-    body, tail = _shown(value)
-    text = b"[%d,%b" % (key, body)
-    if tail or id or expires is not None:
-        text += b"," + (tail or b"null")
-        if id or expires is not None:
-            text += b"," + _encode(id)
-            if expires is not None:
-                text += b",%d" % expires
-    return text + b"]"
-
-
-def value_text(value: bytes) -> bytes:
-    """The value of a head as it stands in a line."""
-    body, tail = _shown(value)
-    return b"[%b,%b]" % (body, tail) if tail else b"[%b]" % body
-
-
-def _shown(value: bytes) -> tuple[bytes, bytes]:
-    """A value as a person reads it, and what its tail is; b"" for none."""
-    if value[:1] in (b"{", b"["):
-        end = max(value.rfind(b"}"), value.rfind(b"]")) + 1
-        body, tail = value[:end], value[end:]
-        if (not tail or tail.isalnum()) and len(tail) <= LONGEST_TAIL and _is_json(body):
-            return body, b'"%b"' % tail
+def shown(value: bytes) -> tuple[bytes, int]:
+    """A value as it stands in a line, and how many bytes that are, below zero where its checksum is ours."""
+    if value[:1] in (b"{", b"[") and value[-9:-8] in (b"}", b"]"):
+        body, tail = value[:-8], value[-8:]
+        if tail.isalnum() and _is_json(body):
+            text = b'%b,"%b"' % (body, tail)
+            return text, len(text)
     try:
-        return _encode(value.decode()), b""
+        body = _encode(value.decode())
     except UnicodeDecodeError:
-        return _encode(b64encode(value).decode()), b"true"
+        text = b'"%b"' % b64encode(value)
+        return text, len(text)
+    text = b'%b,"%08x"' % (body, crc32(body))
+    return text, -len(text)
+
+
+def value_of(text: bytes, ours: bool) -> bytes:
+    """The value that `shown` has written. Raises ValueError where our checksum tells that it is another."""
+    body, tail = text[:-_CHECK], text[2 - _CHECK : -1]
+    if ours:
+        if int(tail, 16) != crc32(body):
+            raise ValueError("its checksum is another")
+        return _read_text(body).encode()
+    if text[:1] != b'"':
+        return body + tail
+    try:
+        return b64decode(text[1:-1])
+    except ValueError:  # it was changed, which is for whoever gave it to find out
+        return text
 
 
 def _is_json(body: bytes) -> bool:
@@ -121,31 +107,6 @@ def _is_json(body: bytes) -> bool:
     except (UnicodeDecodeError, msgspec.DecodeError):
         return False
     return b"\n" not in body
-
-
-def read_rows(texts: Iterable[bytes]) -> list[Cells]:
-    """The rows that `row_text` has written. Raises ValueError where they are none of ours."""
-    rows = _read_rows(b"[%b]" % b",".join(texts))
-    return [(row.key, _bytes(row.value, row.tail), row.id, row.expires) for row in rows]
-
-
-def placed(text: bytes) -> tuple[int, str, int | None]:
-    """The key of a row, its id, and when it expires."""
-    row = _read_row(text)
-    return row.key, row.id, row.expires
-
-
-def read_value(text: bytes) -> bytes:
-    """The value that `value_text` has written."""
-    found = _read_value(text)
-    return _bytes(found.value, found.tail)
-
-
-def _bytes(value: msgspec.Raw, tail: str | bool | None) -> bytes:
-    if isinstance(tail, str):
-        return bytes(value) + tail.encode()
-    text = _read_text(value)
-    return b64decode(text, validate=True) if tail else text.encode()
 
 
 # --- lines
@@ -162,58 +123,81 @@ class HomeLine(msgspec.Struct, frozen=True, tag_field="kind", tag="home"):
         return seal(_encode(self)[:-1])
 
 
-NONE = msgspec.Raw()
-"""No value."""
+class RowLine(NamedTuple):
+    """A row: its key, the bytes of its value, its id and when it expires."""
+
+    key: int
+    size: int
+    id: str = ""
+    expires: int | None = None
 
 
 class StepLine(msgspec.Struct, omit_defaults=True):
     """What a batch does to one place. The head stays as it is unless it has a `hot` value, or is `gone`.
 
-    `at` is when the head was written, where that is not when the line was. One of which `doubt` is said was in a line
-    that was damaged.
+    `at` is when the head was written, where that is not when the line was.
     """
 
     space: str
     name: str = ""
-    hot: msgspec.Raw = NONE
-    cold: msgspec.Raw = NONE
+    hot: int = 0
+    cold: int = 0
     expires: int | None = None
     gone: bool = False
     at: int | None = None
-    doubt: bool = False
     drop: Sequence[tuple[str, int, int]] = ()
-    put: dict[str, list[msgspec.Raw]] = {}
+    put: dict[str, list[RowLine]] = {}
 
 
 class BatchLine(msgspec.Struct, omit_defaults=True):
-    """A batch: when it was written, and its steps."""
+    """A batch: when it was written, its steps, and whether it may be lost."""
 
     at: int
     steps: list[StepLine]
-    frame: str = ""
-    spoiled: int = 0
-    sum: str = ""
+    fleeting: bool = False
+
+
+class Writing:
+    """Batches as lines, which are made one after the other: a line has what was added since the one before."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepLine] = []
+        self._heads: list[bytes] = []
+        self._rows: list[bytes] = []
+
+    def head(self, step: StepLine, hot: bytes, cold: bytes | None) -> None:
+        """Give a step these values of a head; without `cold` that one stays."""
+        text, step.hot = shown(hot)
+        self._heads.append(text)
+        if cold is not None:
+            text, step.cold = shown(cold)
+            self._heads.append(text)
+
+    def row(self, row: Cells) -> RowLine:
+        """A row with the value that it has."""
+        key, value, id, expires = row
+        text, size = shown(value)
+        return self.shown(RowLine(key, size, id, expires), text)
+
+    def shown(self, row: RowLine, text: bytes) -> RowLine:
+        """A row whose value stands in a line like this."""
+        self._rows.append(text)
+        if row.expires is None:
+            return (row.key, row.size, row.id) if row.id else (row.key, row.size)  # type: ignore[return-value]
+        return row
+
+    def line(self, at: int, *, fleeting: bool = False, spoiled: int = 0) -> bytes:
+        """The line of what was added."""
+        body = _encode(BatchLine(at, self.steps, fleeting))[:-1]
+        frame = crc32(b",".join(self._heads), crc32(body))
+        values = b",".join(self._heads + self._rows)
+        self.__init__()  # type: ignore[misc]
+        body = b"%b%b%08x%b%b]" % (body, _FRAME, frame, _VALUES, values)
+        return seal(body + b"%b%d" % (_SPOILED, spoiled) if spoiled else body)
 
 
 _read_home = msgspec.json.Decoder(HomeLine).decode
 _read_batch = msgspec.json.Decoder(BatchLine).decode
-
-
-def batch_line(at: int, steps: list[StepLine], spoiled: int) -> bytes:
-    """The line of a batch."""
-    line = BatchLine(at, steps)
-    body = _encode(line)[:-1]
-    line.spoiled = spoiled
-    body += b',"frame":"%08x"' % _frame(line)
-    return seal(body + b"%b%d" % (_SPOILED, spoiled) if spoiled else body)
-
-
-def spoiled_in(end: bytes) -> int | None:
-    """What the end of a log's last line says of it; None where it has no such end."""
-    if end[-TAIL : -TAIL + len(_SUM)] != _SUM or not end.endswith(b'"}\n'):
-        return None
-    before = end[:-TAIL]
-    return int(before[-1:]) if before[:-1].endswith(_SPOILED) else 0
 
 
 def read_home(raw: bytes) -> HomeLine | None:
@@ -224,37 +208,41 @@ def read_home(raw: bytes) -> HomeLine | None:
         return None
 
 
-def read_batch(raw: bytes, sound: bool) -> BatchLine | None:
-    """What a line says; None where it cannot be read, or more than JSON with a checksum was changed."""
+def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
+    """What a line says, and where its values begin; None where it cannot be read, or more than a row was changed."""
+    cut = raw.find(_FRAME)
+    if not sound and len(_FRAMES.findall(raw)) != 1:  # the break between two lines was changed
+        return None
+    begin = cut + len(_FRAME) + 8 + len(_VALUES)
     try:
-        batch = _read_batch(raw)
-        return batch if sound or batch.frame == f"{_frame(batch):08x}" else None
+        batch = _read_batch(raw[:cut] + b"}")
+        if not sound:
+            sizes = [abs(size) + 1 for step in batch.steps for size in (step.hot, step.cold) if size]
+            heads = raw[begin : begin + max(sum(sizes) - 1, 0)]
+            if int(raw[begin - len(_VALUES) - 8 : begin - len(_VALUES)], 16) != crc32(heads, crc32(raw[:cut])):
+                return None
+            _stretch(batch, raw, begin + sum(sizes))
     except (ValueError, msgspec.DecodeError):
         return None
+    return batch, begin
 
 
-def _frame(batch: BatchLine) -> int:
-    """A checksum of all that a batch says, but of JSON with a tail only that it is there."""
-    said = [
-        (s.space, s.name, _firm(s.hot), _firm(s.cold), s.expires, s.gone, s.at, s.doubt, list(s.drop), _rows(s.put))
-        for s in batch.steps
-    ]
-    return crc32(_encode((batch.at, batch.spoiled, said)))
+def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
+    """Give the row that became longer or shorter the bytes that it has now, so that those behind it are found."""
+    several = [rows for step in batch.steps for rows in step.put.values()]
+    end = max(raw.rfind(b"]" + _SPOILED), raw.rfind(b"]" + _SUM))
+    more = end + 1 - at - sum(abs(row.size) + 1 for rows in several for row in rows)
+    for some, i in ((rows, i) for rows in several for i in range(len(rows)) if more and end > 0):
+        size = abs(some[i].size)
+        if raw[at + size - 1 : at + size + 1] not in (b'",', b'"]'):
+            some[i] = some[i]._replace(size=max(size + more, 0) * (1 if some[i].size > 0 else -1))
+            return
+        at += size + 1
 
 
-def _firm(value: msgspec.Raw) -> str | None:
-    return _unchecked(_read_value(value)) if value else None
-
-
-def _rows(put: dict[str, list[msgspec.Raw]]) -> list[tuple[str, list[object]]]:
-    found: list[tuple[str, list[object]]] = []
-    for table, texts in put.items():
-        rows = map(_read_row, texts)
-        found.append((table, [(r.key, r.id, r.expires, _unchecked(r)) for r in rows]))
-    return found
-
-
-def _unchecked(given: _Row | _Value) -> str:
-    """The text of a value that has no checksum of its own."""
-    checked = given.tail is True or (isinstance(given.tail, str) and len(given.tail) >= CHECKSUM)
-    return "" if checked else f"{bytes(given.value).decode()}{given.tail}"
+def spoiled_in(end: bytes) -> int | None:
+    """What the end of a log's last line says of it; None where it has no such end."""
+    if end[-TAIL : -TAIL + len(_SUM)] != _SUM or not end.endswith(b'"}\n'):
+        return None
+    before = end[:-TAIL]
+    return int(before[-1:]) if before[:-1].endswith(_SPOILED) else 0

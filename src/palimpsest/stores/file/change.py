@@ -1,0 +1,64 @@
+"""What is written to one home in one step: which batches are done, and the lines that they are."""
+
+from __future__ import annotations
+
+from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step
+from palimpsest.stores.file.home import DROPPED, Home
+from palimpsest.stores.file.lines import HomeLine, RowLine, StepLine, Writing
+
+
+class Change:
+    """What is written to one home in one step, for who has its lock: which batches are done, and their lines."""
+
+    def __init__(self, home: Home) -> None:
+        self._home, self.spoiled = home, home.spoiled
+        self.batches: list[tuple[Batch, int]] = []
+        self._heads: dict[Place, PlaceHead | None] = {}
+
+    def take(self, batch: Batch) -> Refusal | None:
+        """Take a batch whose heads are as expected; else return those that are there."""
+        heads = [None if step.rows_only else self._head(step.place) for step in batch]
+        for step, head in zip(batch, heads, strict=True):
+            if not step.rows_only and (head.hot if head is not None else None) != step.expect:
+                return tuple(heads)
+        if all(_is_idle(step) and not (step.drop or step.put) for step in batch):
+            return None
+        for step, head in zip(batch, heads, strict=True):
+            first = not (self.batches and step.drop)  # what earlier ones have put is not known to the home
+            self.spoiled = max(self.spoiled, self._home.spoils(step) if first else DROPPED)
+            if not _is_idle(step):
+                cold = step.cold if step.cold is not None else head.cold if head is not None else b""
+                self._heads[step.place] = None if step.hot is None else PlaceHead(step.hot, cold)
+        self.batches.append((batch, self.spoiled))
+        return None
+
+    def _head(self, place: Place) -> PlaceHead | None:
+        return self._heads[place] if place in self._heads else self._home.head(place.space, place.name)
+
+    def lines(self, at: int, *, fleeting: bool) -> list[bytes]:
+        """The lines of what was taken, with the home's own where it is new."""
+        address = self.batches[0][0][0].place
+        first = [] if self._home.end else [HomeLine(address.tenant, address.home).line()]
+        writing, lines = Writing(), []
+        for batch, spoiled in self.batches:
+            writing.steps = [_line(step, writing) for step in batch if step.drop or step.put or not _is_idle(step)]
+            lines.append(writing.line(at, fleeting=fleeting, spoiled=spoiled))
+        return first + lines
+
+
+def _line(step: Step, writing: Writing) -> StepLine:
+    """What a step says in the log."""
+    put: dict[str, list[RowLine]] = {}
+    for table, rows in step.put:
+        put.setdefault(table, []).extend(map(writing.row, rows))
+    line = StepLine(step.place.space, step.place.name, drop=step.drop, put=put)
+    if not _is_idle(step):
+        line.gone, line.expires = step.hot is None, step.expires
+        if step.hot is not None:
+            writing.head(line, step.hot, step.cold)
+    return line
+
+
+def _is_idle(step: Step) -> bool:
+    """Whether a step leaves the head as it is."""
+    return step.rows_only or (step.hot == step.expect and step.cold is None)
