@@ -22,7 +22,7 @@ from palimpsest import Entry, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
-from palimpsest.stores.backend import Ask, Place, Range, Row, Step
+from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.file.lines import seal
@@ -110,7 +110,7 @@ def test_whatever_bytes_a_value_has_they_come_back(folder: Path, value: bytes) -
 
     for one in (files, backend(folder)):
         (seen,) = drive(one.look([Ask(PLACE, [Range("rows", [(1, 1)])])]))
-        assert seen.head == (value, value)
+        assert seen.head == PlaceHead(value, value)
         assert [tuple(row) for row in seen.rows[0]] == [(1, value, "é\n", 5)]
 
 
@@ -366,7 +366,7 @@ def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
     (log,) = folder.rglob("*.jsonl")
     assert log.stat().st_size < 150_000
     for one in (files, backend(folder)):
-        assert drive(one.look([Ask(PLACE)]))[0].head == (b"1499", b"")
+        assert drive(one.look([Ask(PLACE)]))[0].head == PlaceHead(b"1499", b"")
         assert values(one) == [b'{"n":%d}' % number for number in range(1495, 1500)]
 
 
