@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
 
 import vaults
 from palimpsest import Entry, Image, Keys, Memory, Session, Text
@@ -15,10 +13,9 @@ from palimpsest.log.entry import Native, now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
-from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range, Row
 from palimpsest.stores.encrypted import Encryption
-from palimpsest.stores.encrypted.engine import SealedEngine
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.backend import SealedBackend
 from palimpsest.stores.opening import open_store, unlocked
 from talks import as_it_is
 from writer import quarters
@@ -30,14 +27,13 @@ BOTH = Keys({"new": NEW, "old": OLD})
 LAST = Keys({"new": NEW})
 KEY = SessionKey("default", "one")
 
-KINDS = ("sqlite", "file", "engine")
+KINDS = ("sqlite", "file")
 MARKER = "sesame"
 
 
 def address(kind: str, folder: Path) -> str:
     """Where a store of this kind lives in a folder."""
-    where = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}
-    return f"vault://{folder}/a.db" if kind == "engine" else where[kind]
+    return {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[kind]
 
 
 def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_us, **options: Any) -> Store:
@@ -61,24 +57,28 @@ def everything(memory: Memory) -> dict[str, Any]:
     return found | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
 
 
-def stored(store: Store, session: str = KEY.session) -> list[bytes]:
-    """What is stored of the session's entries."""
-    assert isinstance(store, SealedEngine)
+def below(store: Store) -> Backend:
+    """What is stored, as somebody without keys has it."""
+    assert isinstance(store.backend, SealedBackend)
+    return store.backend.below
+
+
+def rows_of(store: Store, session: str = KEY.session) -> list[Row]:
+    """The rows of the entries of the session and of its branches, in the order of these."""
     place = Place(KEY.tenant, session, "log", "")
-    (seen,) = drive(store.sealed.below.look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
-    return [row[1] for row in seen.rows[0]]
+    (seen,) = drive(below(store).look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
+    return sorted((Row(*row) for row in seen.rows[0]), key=lambda row: row.key & 0xFFFFFFFF)
 
 
-def key_of_text(stored: bytes) -> str | None:
-    """The id of the key that what is stored is sealed under."""
-    return key_of(stored) or stored.decode().split(":")[2]
+def stored(store: Store, session: str = KEY.session) -> list[bytes]:
+    """What is stored of the entries of the session and of its branches."""
+    return [row.value for row in rows_of(store, session)]
 
 
 def key_ids(where: str, keys: Encryption) -> set[str]:
     """The ids of the keys under which anything is stored: heads, entries, records, items, of all tenants."""
     store = opened(where, keys)
-    assert isinstance(store, SealedEngine)
-    ids = vaults.key_ids_below(store.sealed.below)
+    ids = vaults.key_ids_below(below(store))
     drive(store.close())
     return ids
 
@@ -136,13 +136,3 @@ def play(memory: Memory) -> list[str]:
 def session_of(memory: Memory, name: str = KEY.session) -> Session:
     """The session of the tests."""
     return memory.session(name, counter=quarters)
-
-
-def rewrite_rows(path: Path, change: Callable[[dict[int, tuple[Any, bytes]]], dict[int, tuple[Any, bytes]]]) -> None:
-    """Let somebody who can write to the file change rows of entries: from pos to id and value."""
-    db = sqlite3.connect(path)
-    with db:
-        rows = {pos: (id, value) for pos, id, value in db.execute("SELECT pos, id, value FROM entry")}
-        for pos, (id, value) in change(rows).items():
-            db.execute("UPDATE entry SET id = ?, value = ? WHERE pos = ?", (id, value, pos))
-    db.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,28 +19,38 @@ from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, Conflict, Entry, Memory, StoreCorrupt
 from palimpsest.log.change import Change, Record
 from palimpsest.log.head import Head
-from palimpsest.log.summary import Summary
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
-from palimpsest.stores.encrypted.forms import CLEAR
+from palimpsest.stores.backend import Row
+from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.engine.forms import entry_row, record_row
 from palimpsest.testing import FakeClock
-from processes import whole_turns
+from processes import Process, integrity, whole_turns
 from sealed import (
     BOTH,
     FIRST,
     KEY,
     KINDS,
     MARKER,
+    RING,
     address,
     bytes_of,
-    key_of_text,
     opened,
     play,
-    rewrite_rows,
     session_of,
     stored,
 )
+from vaults import Content, Slot, Vault
 from writer import ENTRIES_A_TURN, turn
+
+SCRIPT = Path(__file__).with_name("sealed_process.py")
+EVERY = ("memory", *KINDS)
+Changes = dict[Slot, Content | None]
+
+
+def entry_rows(vault: Vault) -> list[tuple[Slot, Row]]:
+    """What is stored of entries, in the order of their sessions and places."""
+    return sorted((slot, row) for slot, row in vault.contents().items() if slot.table == "entry")
 
 
 class TestEncryptedMemoryStore(LogConformance):
@@ -57,14 +67,6 @@ class TestEncryptedSQLiteStore(LogConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
         return lambda clock: opened(address("sqlite", tmp_path), BOTH, clock)
-
-
-class TestSealedEngine(LogConformance):
-    """The contract holds over the engine and a database whose backend is sealed."""
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> StoreFactory:
-        return lambda clock: opened(address("engine", tmp_path), BOTH, clock)
 
 
 class TestEncryptedFileStore(LogConformance):
@@ -119,7 +121,7 @@ def test_what_is_alike_does_not_look_alike() -> None:
         there = [value for name in ("one", "two") for value in stored(memory.store, name)]
 
     assert len(set(there)) == len(there) == 8
-    assert {key_of_text(value) for value in there} == {"old"}
+    assert {key_of(value) for value in there} == {"old"}
 
 
 def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: Path) -> None:
@@ -187,31 +189,6 @@ def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
     with Memory.open(where, encryption=FIRST) as memory:
         for name in ("one", "branch"):
             assert drive(memory.store.head(KEY._replace(session=name))).pseudonyms == numbers
-        assert list(drive(memory.store.below.head(KEY)).pseudonyms.values()) == [0]
-
-
-def test_whoever_adds_a_field_decides_what_becomes_of_it() -> None:
-    """Of an entry only what is listed stays in clear; of heads, changes and records each field was thought about."""
-    assert set(Entry.__struct_fields__) - set(CLEAR) == {
-        *("id", "seq"),
-        *("content", "name", "call_id", "tokens", "metadata", "native", "lone", "damaged"),
-    }
-    sealed = {
-        Head: {"calls", "contexts", "pseudonyms", "views", "forked_from"},
-        Change: {"reason", "cut", "compaction", "pseudonyms", "back", "detail", "entries"},
-        Record: {"reason", "cut", "compaction", "detail"},
-        Summary: {"text", "items", "fallback"},
-    }
-    clear = {
-        Head: "revision epoch epoch_reason first_seq next_seq turn group tail reasoning pauses pinned erased usage "
-        "prompt turns rewound hidden compaction attempts created updated seal mac",
-        Change: "kind created view seqs ids unpin unpinned usage prompt spare also silence attempts turn",
-        Record: "revision kind at view seqs unpin to rewound before mac",
-        Summary: "id covers folded parents revision version level folds method model prompt passes tokens shown_tokens "
-        "counter source_tokens first_at last_at at spent withdrawn",
-    }
-    for kind, names in clear.items():
-        assert set(kind.__struct_fields__) == sealed[kind] | set(names.split()), kind
 
 
 def test_a_tombstone_is_stored_without_content() -> None:
@@ -228,64 +205,75 @@ def test_a_tombstone_is_stored_without_content() -> None:
 # --- what was changed is found
 
 
-def test_a_flipped_bit_is_found_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A bit of a ciphertext that is another, checksum and all, names entry and session; the rest stays readable."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_flipped_bit_is_found_and_named(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A bit of a ciphertext that is another names entry and session; the rest stays readable."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         for text in ("one", "two", "three"):
             session_of(memory).add_user_message(text)
 
-    def flip(rows):
-        at = sorted(rows)[1]
-        id, body = rows[at]
-        middle = body.index(b"sealed:1:old:") + 40
-        return {at: (id, body[:middle] + (b"A" if body[middle : middle + 1] != b"A" else b"B") + body[middle + 1 :])}
-
-    rewrite_rows(tmp_path / "a.db", flip)
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+    slot, row = entry_rows(vault)[1]
+    vault.put({slot: row._replace(value=row.value[:40] + bytes((row.value[40] ^ 1,)) + row.value[41:])})
+    with vault.memory(FIRST) as memory:
         assert [entry.text for entry in session_of(memory).entries()] == ["one", "", "three"]
         assert session_of(memory).entry(2).damaged
-        assert "entry 2 of session 'one' cannot be decrypted" in caplog.text
+        assert "entry 2 of session 'one' cannot be read (it cannot be decrypted with the key 'old'" in caplog.text
 
 
-def swapped(rows):
-    """The first two rows in each other's place, ids and all."""
-    one, two = sorted(rows)[:2]
-    return {one: rows[two], two: rows[one]}
+Found = list[tuple[Slot, Row]]
 
 
-def crossed(rows):
-    """A row of the second session in the place of one of the first, under its id."""
-    first, second = min(rows), max(rows)
-    return {first: (rows[first][0], rows[second][1])}
+def swapped(rows: Found) -> Changes:
+    """The first two rows in each other's place."""
+    (one, its), (other, others) = rows[:2]
+    return {one: others._replace(key=one.key), other: its._replace(key=other.key)}
 
 
-def promoted(rows):
-    """The first message said by another."""
-    at = min(rows)
-    return {at: (rows[at][0], rows[at][1].replace(b'"role":"assistant"', b'"role":"system"'))}
+def crossed(rows: Found) -> Changes:
+    """A row of the second session in the place of one of the first."""
+    return {rows[0][0]: rows[-1][1]._replace(key=rows[0][0].key)}
 
 
-def readable(rows):
-    """The first message in clear."""
-    at = min(rows)
-    return {at: (rows[at][0], re.sub(rb'"content":"[^"]*"', b'"content":"said by somebody"', rows[at][1]))}
+def readable(rows: Found) -> Changes:
+    """The first message in clear, said by another, with its checksum."""
+    (slot, row), *_ = rows
+    return {slot: row._replace(value=entry_row(0, Entry(id="x", seq=1, role="system", content="said by somebody"))[1])}
 
 
-@pytest.mark.parametrize("change", [swapped, crossed, promoted, readable])
-def test_what_was_moved_or_changed_is_never_content(change: Callable, tmp_path: Path) -> None:
-    """Rows cannot change places, sessions or speakers, nor can anything come in that was not encrypted."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("change", [swapped, crossed, readable])
+def test_what_was_moved_or_changed_is_never_content(
+    change: Callable[[Found], Changes], kind: str, tmp_path: Path
+) -> None:
+    """Rows cannot change places or sessions, nor can anything come in that was not encrypted."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         for name in ("one", "two"):
             session_of(memory, name).add_assistant_message("first")
             session_of(memory, name).add_assistant_message("again")
 
-    rewrite_rows(tmp_path / "a.db", change)
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+    vault.put(change(entry_rows(vault)))
+    with vault.memory(FIRST) as memory:
         session = session_of(memory)
         found = session.entries()
         assert (found[0].damaged, found[0].text) == (True, "")
         assert "entry 1 is damaged and cannot be read" in session.verify().problems
         assert "first" not in repr(session.context().messages)
+
+
+def outcome(records: Callable[[], object]) -> str:
+    """What is said where they cannot be read."""
+    try:
+        records()
+    except StoreCorrupt as fault:
+        return str(fault)
+    return ""
+
+
+def records_of(memory: Memory, name: str) -> list[Record]:
+    """A session's records."""
+    return drive(memory.store.records(KEY._replace(session=name)))
 
 
 def blackened(record: Record) -> Record:
@@ -304,37 +292,40 @@ def annotated(record: Record) -> Record:
     return replace(record, detail={**record.detail, "note": "said by somebody"})
 
 
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("change", [blackened, detailed, annotated])
-def test_a_record_says_nothing_that_was_not_sealed(change: Callable, tmp_path: Path) -> None:
-    """Nothing comes in by a summary that is said to be withdrawn, or by details that look like the store's own."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+def test_a_record_says_nothing_that_was_not_sealed(
+    change: Callable[[Record], Record], kind: str, tmp_path: Path
+) -> None:
+    """Nothing comes in by a record in clear, with its checksum, in the place of one that was sealed."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         play(memory)
-        below = memory.store.below
-        records = drive(below.records(KEY))
-        at = next(n for n, record in enumerate(records) if record.compaction and record.compaction.summary)
-        records[at] = change(records[at])
-        dump = Dump(head=drive(below.head(KEY)), entries=tuple(drive(below.read(KEY))), records=tuple(records))
-        drive(below.load(KEY, dump, replace=True))
+        records = drive(memory.store.records(KEY))
+    meant = next(record for record in records if record.compaction and record.compaction.summary)
+    there = {slot: row for slot, row in vault.contents().items() if slot.table == "record" and isinstance(row, Row)}
+    slot = next(slot for slot in there if slot.key & 0xFFFFFFFF == meant.revision)
+    vault.put({slot: there[slot]._replace(value=record_row(0, change(meant)).value)})
 
-        with pytest.raises(StoreCorrupt, match=f"the record of revision {records[at].revision} of session 'one'"):
-            drive(memory.store.records(KEY))
+    with vault.memory(FIRST) as memory:
+        told = [outcome(lambda name=name: records_of(memory, name)) for name in ("one", "branch")]
+    assert f"the record of revision {meant.revision} of session" in "".join(told)
 
 
-def test_an_item_cannot_be_put_in_anothers_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", EVERY)
+def test_an_item_cannot_be_put_in_anothers_place(kind: str, tmp_path: Path) -> None:
     """The value of one key under another is refused."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         for key in ("mine", "theirs"):
             drive(memory.store.put_item("default", "notes", key, key.encode()))
-    db = sqlite3.connect(tmp_path / "a.db")
-    with db:
-        db.execute(
-            "UPDATE item SET value = (SELECT max(value) FROM item WHERE tenant = 'default') WHERE tenant = 'default'"
-        )
-    db.close()
+    _, other = vault.contents().values()
+    slot = next(iter(vault.contents()))
+    vault.put({slot: other})
 
     with (
-        Memory.open(tmp_path / "a.db", encryption=FIRST) as memory,
-        pytest.raises(StoreCorrupt, match="of namespace 'notes' cannot be decrypted"),
+        vault.memory(FIRST) as memory,
+        pytest.raises(StoreCorrupt, match=r"the item notes/.* cannot be decrypted"),
     ):
         drive(memory.store.list_items("default", "notes"))
 
@@ -403,6 +394,29 @@ def test_threads_and_tasks_lose_nothing(tmp_path: Path) -> None:
         found = whole_turns(session_of(memory).entries(), ENTRIES_A_TURN)
     assert len(found) == 48
     assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_acknowledged_survives_kills(kind: str, kills: int, tmp_path: Path, dice: random.Random) -> None:
+    """However often a writer of two threads is killed: what it was told is stored is there, whole, once, and sound."""
+    where = address(kind, tmp_path)
+    Memory.open(where, encryption=FIRST).close()
+    for kill in range(kills):
+        with Process("write", where, f"w{kill}", 2, script=SCRIPT) as writer:
+            assert writer.hear() == "ready"
+            writer.tell()
+            acknowledged = [writer.hear() for _ in range(dice.randrange(1, 25))] + writer.kill()
+
+        with Memory.open(where, encryption=RING) as memory:
+            for name in {session for session, _ in acknowledged}:
+                found = whole_turns(session_of(memory, name).entries(), ENTRIES_A_TURN)
+                assert {label for session, label in acknowledged if session == name} <= set(found)
+                assert set(found.values()) <= {1}
+                assert session_of(memory, name).verify().problems == ()
+            items = {item.key for item in drive(memory.store.list_items("default", "notes"))}
+            assert {label for _, label in acknowledged} <= items
+        assert integrity(where if kind == "file" else tmp_path / "a.db") == "ok"
 
 
 def test_cryptography_is_loaded_only_where_it_is_used() -> None:

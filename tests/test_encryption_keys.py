@@ -14,7 +14,10 @@ import pytest
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreCorrupt, StoreUnavailable, WrongKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import MARK
-from sealed import BOTH, FIRST, KINDS, LAST, NEW, OLD, OTHER, address, key_of_text, session_of, stored
+from palimpsest.stores.backend import Place
+from palimpsest.stores.encrypted.values import key_of
+from sealed import BOTH, FIRST, KINDS, LAST, NEW, OLD, OTHER, address, session_of, stored
+from vaults import Slot, Vault
 
 AS_TEXT = base64.b64encode(OTHER).decode()
 
@@ -159,7 +162,7 @@ def test_an_async_memory_is_refused_the_same(where: str) -> None:
 
 def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
     """A store that was copied elsewhere is no easier to read."""
-    kind = {"file": "file", "sqlite": "sqlite", "vault": "engine"}[where.partition(":")[0]]
+    kind = where.partition(":")[0]
     folder = "logs" if kind == "file" else ""
     shutil.copytree(tmp_path / folder, tmp_path / "copy" / folder)
 
@@ -196,15 +199,17 @@ def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
         Memory.open(tmp_path / "a.db")
 
 
-def test_what_is_written_by_somebody_without_keys_is_not_half_read(tmp_path: Path) -> None:
-    """A program that had the store open before it was encrypted writes in clear: reading that names the entry."""
-    with Memory.open(tmp_path / "a.db") as early:
-        with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_what_is_written_by_somebody_without_keys_is_not_half_read(kind: str, tmp_path: Path) -> None:
+    """A program that had the store open before it was encrypted writes in clear: reading that names the session."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(None) as early:
+        with vault.memory(FIRST) as memory:
             session_of(memory).add_user_message("sealed")
         session_of(early, "early").add_user_message("in clear")
 
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
-        with pytest.raises(StoreCorrupt, match="the head of session 'early' is not authenticated"):
+    with vault.memory(FIRST) as memory:
+        with pytest.raises(StoreCorrupt, match="the head of session 'early' is not encrypted"):
             session_of(memory, "early").entries()
         assert [entry.text for entry in session_of(memory).entries()] == ["sealed"]
 
@@ -222,7 +227,7 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
     """With a further key as the current one new entries are under it; then both are needed."""
     with Memory.open(where, encryption=BOTH) as memory:
         session_of(memory).add_user_message("again")
-        assert [key_of_text(value) for value in stored(memory.store)] == ["old", "new"]
+        assert [key_of(value) for value in stored(memory.store)] == ["old", "new"]
 
     for keys, missing in ((LAST, "old"), (FIRST, "new")):
         with pytest.raises(WrongKey) as caught:
@@ -230,13 +235,16 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
         assert caught.value.key_id == missing
 
 
-def test_without_its_mark_a_store_shows_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> None:
     """Where what the store says of its encryption was taken away, keys are refused, and without them it is noise."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         session_of(memory).add_user_message("hello")
-        drive(memory.store.below.delete_item(*MARK))
+    tenant, namespace, name = MARK
+    vault.put({Slot(Place(tenant, namespace, f"item/{namespace}", name)): None})
 
     with pytest.raises(ConfigError, match="holds what is not encrypted"):
-        Memory.open(tmp_path / "a.db", encryption=FIRST)
-    with Memory.open(tmp_path / "a.db") as memory:
-        assert [entry.text[:13] for entry in session_of(memory).entries()] == ["sealed:1:old:"]
+        vault.memory(FIRST)
+    with vault.memory(None) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
+        session_of(memory).entries()

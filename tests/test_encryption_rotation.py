@@ -15,6 +15,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
 from processes import Process, integrity, together, whole_turns
@@ -31,12 +32,11 @@ from sealed import (
     bytes_of,
     everything,
     key_ids,
-    key_of_text,
     play,
-    rewrite_rows,
     session_of,
     stored,
 )
+from vaults import Vault
 from writer import ENTRIES_A_TURN, turn
 
 SCRIPT = Path(__file__).with_name("sealed_process.py")
@@ -128,7 +128,7 @@ def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> No
         session.add_context("text", name="notes.txt")
 
         assert [(entry.name, entry.answers) for entry in session.entries()][3:] == [("g", 3), ("f", 2)]
-        assert {key_of_text(value) for value in stored(memory.store)} == {"new"}
+        assert {key_of(value) for value in stored(memory.store)} == {"new"}
 
 
 def test_again_there_is_nothing_to_do(where: str) -> None:
@@ -229,24 +229,22 @@ def test_progress_tells_sessions(where: str) -> None:
 # --- damage and interruption
 
 
-def test_what_is_damaged_keeps_its_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
     """An entry that cannot be read is named when all the rest is done, and the old key stays with the store."""
-    with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
         for name in ("bad", "good"):
             session_of(memory, name).add_user_message("hello")
 
-    def spoil(rows: dict[int, Any]) -> dict[int, Any]:
-        at = min(rows)
-        return {at: (rows[at][0], rows[at][1].replace(b"sealed:1:old:", b"sealed:1:old:AAAA", 1))}
-
-    rewrite_rows(tmp_path / "a.db", spoil)
-    with Memory.open(tmp_path / "a.db", encryption=BOTH) as memory:
+    slot, row = next(one for one in vault.contents().items() if one[0].table and one[0].place.home == "bad")
+    vault.put({slot: row._replace(value=row.value[:40] + b"AAAA" + row.value[40:])})
+    with vault.memory(BOTH) as memory:
         with pytest.raises(StoreCorrupt, match="entry 1 of session 'bad'"):
             rotate_keys(memory)
-        good = drive(memory.store.below.read(KEY._replace(session="good")))
-        assert good[0].text.startswith("sealed:1:new:")
+        assert [key_of(value) for value in stored(memory.store, "good")] == ["new"]
     with pytest.raises(WrongKey):
-        Memory.open(tmp_path / "a.db", encryption=LAST)
+        vault.memory(LAST)
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

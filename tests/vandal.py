@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import vaults  # noqa: F401 (it registers a kind of stores)
 from palimpsest import Conflict, EntryNotFound, Keys, Memory, SessionNotFound
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from writer import quarters, say

@@ -1,4 +1,4 @@
-"""Encrypted stores whose backend a test opens without keys, too: to see what is in it, and to change that."""
+"""Stores whose backend a test opens, without keys: to see what is in it, and to change that."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from palimpsest import Memory
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.stores import MARK, STORES
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Row, Step
-from palimpsest.stores.common import DiskOptions, disk_options
+from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 
@@ -46,22 +47,23 @@ class Kept(MemoryBackend):
 class Vault:
     """A store that is opened again and again, by `memory`, and looked into and changed below, without keys."""
 
-    def __init__(self, opened: Callable[[], Backend], **options: Any) -> None:
-        self._opened, self._options = opened, options
-        self.address = f"vault://{next(_numbers)}"
+    def __init__(self, opened: Callable[[], Backend], address: str = "") -> None:
+        self._opened = opened
+        self.address = address or f"vault://{next(_numbers)}"
         _vaults[self.address] = self
 
     @classmethod
-    def in_memory(cls) -> Vault:
-        """One in dictionaries."""
-        kept = Kept(Inline())
-        return cls(lambda: kept)
-
-    @classmethod
-    def in_file(cls, path: Path) -> Vault:
-        """One in a database."""
+    def of(cls, kind: str, folder: Path) -> Vault:
+        """One of this kind, in this folder if anywhere."""
+        if kind == "memory":
+            kept = Kept(Inline())
+            return cls(lambda: kept)
         options = DiskOptions(synchronous="NORMAL")
-        return cls(lambda: SQLiteBackend(f"sqlite:///{path}", str(path), Inline(), options))
+        if kind == "sqlite":
+            where = f"sqlite:///{folder}/a.db"
+            return cls(lambda: SQLiteBackend(where, f"{folder}/a.db", Inline(), options), where)
+        where = f"file://{folder}/logs"
+        return cls(lambda: FileBackend(where, f"{folder}/logs", Inline(), options), where)
 
     def backend(self, runner: Runner) -> Backend:
         """What is stored, as one without keys opens it."""
@@ -69,8 +71,10 @@ class Vault:
         backend.runner = runner  # type: ignore[attr-defined]
         return backend
 
-    def memory(self, keys: Encryption, **options: Any) -> Memory:
+    def memory(self, keys: Encryption | None, **options: Any) -> Memory:
         """A memory of somebody who has keys."""
+        if not self.address.startswith("vault:"):
+            options = {"synchronous": "NORMAL", **options}
         return Memory.open(self.address, encryption=keys, **options)
 
     # --- without keys
@@ -103,10 +107,8 @@ _vaults: dict[str, Vault] = {}
 
 
 def open_vault(url: str, runner: Runner, **options: Any) -> Backend:
-    """Open a vault by its address, or a database, `vault:///PATH`."""
-    if url in _vaults:
-        return _vaults[url].backend(runner)
-    return SQLiteBackend(url, url.removeprefix("vault://"), runner, disk_options(options))
+    """Open a vault in memory by its address."""
+    return _vaults[url].backend(runner)
 
 
 STORES.register("vault", open_vault)

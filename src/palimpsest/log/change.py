@@ -70,8 +70,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added. Of a
     replacement `seqs` are the entries that it added, and what its `compaction` calls evicted is what it left out.
     Of a pin that lets go `unpin` is set; of a rewind `to` is the revision that it went back to, and `rewound` are
-    all ranges that are hidden after it. `before` and `mac` are an encrypted store's own: the revision of the record
-    before it, and what this one is known by.
+    all ranges that are hidden after it.
     """
 
     revision: int
@@ -86,8 +85,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rewound: tuple[Span, ...] = ()
     compaction: Compaction | None = None
     detail: dict[str, Any] = {}
-    before: int = 0
-    mac: str = ""
 
 
 def still_meant(head: Head, change: Change, there: Mapping[int, str]) -> Change:

@@ -160,21 +160,6 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: Spent = Spent()
 
 
-class Seal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an encrypted store keeps with a head, so that no row can be another than the one that was written last.
-
-    `log` tells the log from every other, also of its name, and from what it was before it was cleared. `last` is the
-    revision of the newest record. `graves` are the places of tombstones, `anew` and `told` those of entries, and of
-    records, that were written anew, by a token of the step that did it.
-    """
-
-    log: str
-    last: int = 0
-    graves: str = ""
-    anew: dict[str, str] = {}
-    told: dict[str, str] = {}
-
-
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's small mutable record.
 
@@ -187,8 +172,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
     `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
     the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
-    `forked_from` is the session that this one branched off, and its revision then. `seal` and `mac` are an encrypted
-    store's own: by these it notices what was changed.
+    `forked_from` is the session that this one branched off, and its revision then.
     """
 
     revision: int = 0
@@ -217,8 +201,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forked_from: tuple[str, int] | None = None
     created: int = 0
     updated: int = 0
-    seal: Seal | None = None
-    mac: str = ""
 
     @property
     def entries(self) -> int:

@@ -87,6 +87,6 @@ async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[
     mark = await store.get_item(*MARK)
     if mark is None and encryption is None:
         return store
-    from palimpsest.stores.encrypted.unlocking import unlock  # an extra; only with encryption
+    from palimpsest.stores.encrypted.backend import unlocked_backend  # an extra; only with encryption
 
-    return await unlock(store, mark, encryption, clock)
+    return Store(await unlocked_backend(store.backend, mark, encryption, clock), clock)

@@ -1,14 +1,10 @@
-"""Encryption at rest: a store around any other, which keeps what it holds under keys that it never sees.
+"""Encryption at rest: a backend around any other, which keeps what it holds under keys that it never sees.
 
     master key       32 bytes of yours, under an id; several at once, one of which is current
       tenant's key   HKDF-SHA256 of it, the tenant in the info
-        session's    HKDF-SHA256 of that: texts of entries, heads and records
-        items'       the same: values of namespaces, and their keys
+        home's       HKDF-SHA256 of that: all that a session and its branches have, or the items of a namespace
 
-Everything that is text is sealed with AES-256-GCM as `sealed:1:KEY ID:BASE64` of nonce, ciphertext and tag, and bound
-to its place: the entry's seq and id, the record's revision, the item's key. The stores below see ids, kinds, links,
-counts and times, and link, compact, erase and expire by these as ever. `docs/stores.md` lists what stays in clear: that
-is authenticated, by what `notary` adds to heads, records and tombstones.
+Every value is sealed with AES-256-GCM and bound to its address. `docs/stores.md` lists what stays in clear.
 """
 
 from __future__ import annotations

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palimpsest.errors import StoreCorrupt
-from palimpsest.log.spans import Span
-from palimpsest.stores.backend import Ask, Backend, Cells, Place, Range, Row, Step
+from palimpsest.errors import StoreError
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
 from palimpsest.stores.encrypted.heads import Heads
 from palimpsest.stores.encrypted.mark import Markings
-from palimpsest.stores.encrypted.rows import Rows, all_of, what_row
-from palimpsest.stores.encrypted.values import Known, key_of
+from palimpsest.stores.encrypted.rows import LOG, Rows, is_clear, what_row
+from palimpsest.stores.encrypted.sealing import Unsealed
+from palimpsest.stores.encrypted.values import key_of
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""
+
+TABLES = {LOG: ("entry", "record"), "tree": ("share",)}
 
 
 class Anew:
@@ -21,86 +23,60 @@ class Anew:
 
     def __init__(self, below: Backend, rows: Rows, heads: Heads, markings: Markings) -> None:
         self._below, self._rows, self._heads, self._markings = below, rows, heads, markings
-        self._values, self._layout = rows.values, rows.layout
 
-    async def seal(self, place: Place) -> int:
-        """Bring a head, and the rows that it vouches for, under the key that is written with.
-
-        Returns how many rows were under another; of a head that has none, whether it was. `place` is where it is kept.
-        """
-        moved, known = await self._head_anew(place), self._heads.all.get(place)
-        if known is None or not known.reads:
-            return int(moved)
-        return sum([await self._rows_anew(place, table, span) for span in known.reads for table in self._layout.tables])
-
-    async def _head_anew(self, place: Place) -> bool:
-        own, own_tables = self._markings.writing, self._layout.own_tables.get(place.space, ())
-        while True:
+    async def head(self, place: Place) -> bool:
+        """Bring the head that is kept there under the key that is written with; whether it was under another."""
+        while not is_clear(place):
             floor = self._heads.all.get(place)
-            (seen,) = await self._below.look([Ask(place, [all_of(table) for table in own_tables])])
-            if seen.head is None:
-                return False
+            (seen,) = await self._below.look([Ask(place)])
             known = self._heads.opened(place, seen.head, floor)
-            put = [(table, self._anew(place, table, rows)) for table, rows in zip(own_tables, seen.rows, strict=True)]
-            if known.key_id == own and not any(rows for _, rows in put):
-                return False
-            after = self._values.head(place, known._replace(bound=b""), own, known.name)
-            stored = after.stored
-            step = Step(place, seen.head.hot, stored.hot, stored.cold, known.expires, put=put, destroys=True)
+            if known is None or known.key_id == self._markings.writing:
+                break
+            after = self._rows.values.head(place, known._replace(bound=None), self._markings.writing)
+            step = Step(place, known.stored.hot, after.stored.hot, after.stored.cold, known.expires, destroys=True)
             (refusal,) = await self._below.write([[step]], 0)
             if refusal is None:
                 self._heads.remember(place, after)
                 return True
-
-    async def _rows_anew(self, place: Place, table: str, span: Span) -> int:
-        """Bring rows of a log under the key that is written with, a stretch at a time; how many were under another.
-
-        The head of `place` vouches for them. Whoever only appends meanwhile is not in the way.
-        """
-        changed, (low, high) = 0, span
-        logs = Place(place.tenant, place.home, self._layout.log, "")
-        while True:
-            floor = self._heads.all.get(place)
-            head, seen = await self._below.look(
-                [Ask(place), Ask(logs, [Range(table, [(low, high)], STRETCH)], head=False)]
-            )
-            rows = seen.rows[0]
-            if head.head is None or not rows:
-                return changed
-            known = self._heads.opened(place, head.head, floor)
-            put = self._anew(logs, table, rows)
-            if put and not await self._put_anew(
-                place, known, Step(logs, rows_only=True, put=[(table, put)], destroys=True)
-            ):
-                continue
-            changed += len(put)
-            if len(rows) < STRETCH:
-                return changed
-            low = rows[-1][0] + 1
-
-    async def _put_anew(self, place: Place, known: Known, step: Step) -> bool:
-        """Put rows if nothing has become of the head since but appends."""
-        now = known
-        while now.notes is known.notes and now.reads == known.reads:
-            stored = now.stored.hot
-            (refusal,) = await self._below.write([[Step(place, stored, stored), step]], 0)
-            if refusal is None:
-                return True
-            if refusal[0] is None:
-                return False
-            now = self._heads.opened(place, refusal[0], now)
         return False
 
-    def _anew(self, place: Place, table: str, rows: Sequence[Cells]) -> list[Row]:
-        """Those of these rows that are under another key, sealed anew. Raises StoreCorrupt, WrongKey."""
-        own, found = self._markings.writing, []
+    async def rows(self, place: Place) -> int:
+        """Bring the rows of a place under the key that is written with, a stretch at a time; how many were not.
+
+        They are put if meanwhile nothing was noted of any: who only appends is not in the way. Raises StoreCorrupt,
+        when all the rest is done, for one that cannot be read.
+        """
+        changed, damaged = 0, list[StoreError]()
+        for table in TABLES.get(place.space, ()):
+            low = 0
+            while True:
+                (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
+                rows, hot = seen.rows[0], seen.head.hot if seen.head is not None else None
+                put, bad = self._anew(place, table, rows)
+                if put:
+                    step = Step(place, hot, hot, put=[(table, put)], destroys=True)
+                    (refusal,) = await self._below.write([[step]], 0)
+                    if refusal is not None:
+                        continue
+                changed += len(put)
+                damaged += bad
+                if len(rows) < STRETCH:
+                    break
+                low = rows[-1][0] + 1
+        if damaged:
+            raise damaged[0]
+        return changed
+
+    def _anew(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
+        """Those of these rows that are under another key, sealed anew, and why others could not be opened."""
+        own, found, bad = self._markings.writing, list[Row](), list[StoreError]()
+        open_row = self._rows.values.opener(place, table)
         for row in rows:
-            if key_of(row[1]) == own:
-                continue
-            opened, mark = self._rows.row_opened(place, table, row)
-            if opened is None:
-                raise StoreCorrupt(
-                    self._below.url, f"{what_row(place, table, row[0])} cannot be read: `repair` it first"
-                )
-            found.append(self._values.row(place, table, opened, mark, own, row[2]))
-        return found
+            if key_of(row[1]) != own:
+                try:
+                    opened, mark = open_row(row)
+                except Unsealed as fault:
+                    bad.append(fault.told(self._below.url, what_row(place, table, row[0])))
+                else:
+                    found.append(self._rows.values.row(place, table, opened, mark, own, row[2]))
+        return found, bad

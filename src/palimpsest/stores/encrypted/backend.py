@@ -1,14 +1,8 @@
 """Encryption at rest: a backend around another one, which keeps what it holds under keys that that one never sees.
 
 Heads, values and ids of rows are sealed (`values`), each bound to its address; ids that rows are found by, and names of
-items, are keyed tokens. What a `Layout` names stays in clear. One head vouches for rows beside it:
-
-    its own     a place with a head has of its rows all in the notes of that head, with the token of who put each. They
-                are few: whichever are asked for, all are read
-    of a log    a place without a head has rows of logs (the upper half of a key), vouched for by the heads that have
-                those logs, as far as these are asked for in the same look. Of some tables the head that owns the log
-                knows which rows there are; of the others which were written anew, and nothing of the rest: that none
-                is missing is known to who reads them
+items, are keyed tokens. One head a home notes which rows of its logs were written anew, and which records there are
+(`notes`); the heads of sessions know how far that had come, so that an old one is noticed, and an old row by it.
 
 Heads are compared as they are stored. So a change of keys, which leaves what is in them as it is, stops whoever would
 write under the key of before.
@@ -17,29 +11,54 @@ write under the key of before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from palimpsest.stores import MARK
+from palimpsest.errors import StoreCorrupt, WrongKey
+from palimpsest.stores import MARK, Item
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen, Step
+from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.anew import Anew
-from palimpsest.stores.encrypted.batches import Layout, Sealing
+from palimpsest.stores.encrypted.batches import Sealing
 from palimpsest.stores.encrypted.heads import Heads
-from palimpsest.stores.encrypted.mark import Markings
-from palimpsest.stores.encrypted.rows import Rows
+from palimpsest.stores.encrypted.keys import Keys
+from palimpsest.stores.encrypted.mark import Markings, read_mark
+from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Rows, agrees, hides
+from palimpsest.stores.encrypted.sealing import Sealer
 from palimpsest.stores.encrypted.values import Known, Values
+from palimpsest.stores.engine.items import Items
 
 T = TypeVar("T")
+
+
+async def unlocked_backend(
+    backend: Backend, mark: Item | None, encryption: Encryption | None, clock: Callable[[], int]
+) -> SealedBackend:
+    """Return what reads and writes a backend with these keys; `mark` is what it says of its encryption (None: nothing).
+
+    Raises WrongKey where it is encrypted and they do not fit, or none were given; ConfigError where it holds what is
+    not encrypted; MissingExtra without the extra.
+    """
+    if encryption is None:
+        assert mark is not None, "a store that is not encrypted needs no unlocking"
+        current = read_mark(backend.url, mark.value).current
+        advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
+        raise WrongKey(backend.url, current, f"{advice} for the command line")
+    keys = Keys.of(encryption)
+    sealer, items = Sealer(keys), Items(backend, clock)
+    markings = await backend.together(lambda: Markings.opened(backend, items, keys, sealer))
+    return SealedBackend(backend, Values(sealer), markings)
 
 
 class SealedBackend(Backend):
     """A backend whose values are sealed. `markings` says under which keys."""
 
-    def __init__(self, below: Backend, values: Values, markings: Markings, layout: Layout) -> None:
+    def __init__(self, below: Backend, values: Values, markings: Markings) -> None:
         self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline = getattr(below, "inline", False)
+        self.inline, self.gathers = getattr(below, "inline", False), below.gathers
         self.markings = markings
-        self.rows = Rows(below.url, values, markings, layout)
-        self._heads = Heads(below.url, self.rows, values)
+        self.rows = Rows(below.url, values, markings)
+        self._heads = Heads(below.url, self.rows)
         self.anew = Anew(below, self.rows, self._heads, markings)
 
     async def together(self, start: Callable[[], Any], *, reads: bool = False) -> Any:
@@ -60,22 +79,31 @@ class SealedBackend(Backend):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        places = [self.rows.at(ask.place) for ask in asks]
-        floors = [self._heads.all.get(place) for place in places]
-        seen = await self.below.look([self.rows.asked(ask, place) for ask, place in zip(asks, places, strict=True)])
-        heads: list[Known | None] = []
-        for ask, place, one, floor in zip(asks, places, seen, floors, strict=True):
-            if one.head is None and ask.head:
-                self._heads.all.pop(place, None)  # it is gone
-            heads.append(self._heads.opened(place, one.head, floor) if one.head is not None else None)
-        vouching = [(p, k) for p, k in zip(places, heads, strict=True) if k is not None and k.reads]
+        rows = self.rows
+        places = [rows.at(ask.place) for ask in asks]
+        below, vouching = list[Ask](), dict[Place, bool]()  # what vouches for rows, and whether it is asked for
+        for ask, place in zip(asks, places, strict=True):
+            head = ask.head
+            if place.space == SESSION and head:
+                vouching.setdefault(Place(*place[:2], LOG, ""), False)
+            elif ask.rows and place.space in VOUCHED and not vouching.get(place):
+                head = vouching[place] = True
+            below.append(rows.asked(ask, place, head))
+        below += [Ask(place) for place, asked in vouching.items() if not asked]
+        floors = [self._heads.all.get(ask.place) for ask in below]
+        seen = await self.below.look(below)
+        heads: dict[Place, Known | None] = {}
+        for ask, one, floor in zip(below, seen, floors, strict=True):
+            if ask.head:
+                heads[ask.place] = self._heads.opened(ask.place, one.head, floor)
+        if not agrees(list(heads.items())):
+            told = ", ".join(rows.what(place) for place in heads if place.space == SESSION)
+            raise StoreCorrupt(self.url, f"{told} is of an earlier time, or what is noted of its rows is")
         found = []
-        for ask, place, one, known in zip(asks, places, seen, heads, strict=True):
-            rows = [
-                self.rows.opened(place, what, some, known, vouching)
-                for what, some in zip(ask.rows, one.rows, strict=True)
-            ]
-            found.append(Seen(known.plain if known is not None and ask.head else None, rows))
+        for ask, place, one in zip(asks, places, seen, strict=False):
+            known = heads.get(place)
+            some = [rows.opened(place, what, its, known) for what, its in zip(ask.rows, one.rows, strict=True)]
+            found.append(Seen(known.plain if known is not None and ask.head else None, some))
         return found
 
     # --- writing
@@ -91,113 +119,143 @@ class SealedBackend(Backend):
             ahead: dict[Place, Known | None] = {}
             for i in left:
                 sealing = Sealing(self.rows, self.markings.writing, batches[i], ahead)
-                while not sealing.begin(self._heads.all):
-                    done[i] = await self._unexpected(batches[i], ahead)
-                    if done[i] is not None:
-                        break
+                while done[i] is None and not sealing.begin(self._heads.all):
+                    done[i] = await self._unexpected(sealing, ahead)
                 if done[i] is None:
                     sealing.finish()
                     made.append((i, sealing))
-            results = await self.below.write([one.steps for _, one in made], at, lasting=lasting) if made else []
+            over = partial(self._over, made, again) if again is not None else None
+            steps = [one.steps for _, one in made]
+            results = await self.below.write(steps, at, lasting=lasting, again=over) if made else []
             left = []
             for (i, sealing), refusal in zip(made, results, strict=True):
                 if refusal is None:
                     await self._done(sealing)
-                    continue
-                done[i] = heads = self._refusal(sealing, refusal)
-                if _is_expected(batches[i], heads):  # its heads were sealed anew: once more
-                    done[i] = None
-                    left.append(i)
+                elif _is_expected(sealing.batch, heads := self._refusal(sealing, refusal)):
+                    left.append(i)  # its heads were sealed anew, or another session's rows were noted: once more
+                else:
+                    done[i] = heads
         return done
+
+    def _over(self, made: list[tuple[int, Sealing]], again: Again, number: int, refusal: Refusal) -> Batch | None:
+        """What is to be written in the place of a batch, as these heads are there: as `write` says.
+
+        Not where what is noted of logs is among them: another batch may have moved that, which is not committed yet.
+        """
+        i, sealing = made[number]
+        if any(place is not None and place.space == LOG for place in sealing.places):
+            return None
+        batch = again(i, self._refusal(sealing, refusal))
+        if batch is None or self._is_under_another(batch):
+            return None
+        anew = Sealing(self.rows, sealing.key_id, batch, {})
+        if not anew.begin(self._heads.all):
+            return None
+        anew.finish()
+        made[number] = i, anew
+        return anew.steps
 
     async def _fit(self, steps: Sequence[Step]) -> None:
         """See what the store says of its keys where a head is under another than the one that is written with.
 
         Whoever retires a key seals all heads anew after that: so one that is under ours needs no look at the mark.
         """
-        known = [self._heads.all.get(self.rows.at(step.place)) for step in steps if not step.rows_only]
-        if any(one is not None and one.key_id and one.key_id != self.markings.writing for one in known):
+        if self._is_under_another(steps):
             await self.markings.refresh()
 
-    async def _unexpected(self, batch: Batch, ahead: dict[Place, Known | None]) -> Refusal | None:
+    def _is_under_another(self, steps: Sequence[Step]) -> bool:
+        """Whether a head of these is known to be under another key than the one that is written with."""
+        known = [self._heads.all.get(self.rows.at(step.place)) for step in steps]
+        return any(one is not None and one.key_id and one.key_id != self.markings.writing for one in known)
+
+    async def _unexpected(self, sealing: Sealing, ahead: dict[Place, Known | None]) -> Refusal | None:
         """Look at the heads of a batch; those that are there, unless they are as it expects them."""
-        meant = [step.place for step in batch if not step.rows_only and self.rows.at(step.place) not in ahead]
+        meant = [
+            step.place
+            for step, place in zip(sealing.batch, sealing.places, strict=True)
+            if place is not None and place not in ahead
+        ]
         seen = dict(zip(meant, await self.look([Ask(place) for place in meant]), strict=True))
-        await self._fit(batch)
+        await self._fit(sealing.batch)
         found: list[PlaceHead | None] = []
-        for step in batch:
-            known = ahead.get(self.rows.at(step.place)) if step.place not in seen else None
+        for step in sealing.batch:
+            known = ahead.get(self.rows.at(step.place))
             there = seen[step.place].head if step.place in seen else known.plain if known is not None else None
             found.append(None if step.rows_only else there)
-        return None if _is_expected(batch, found) else tuple(found)
+        return None if _is_expected(sealing.batch, found) else tuple(found)
 
     def _refusal(self, sealing: Sealing, refusal: Refusal) -> Refusal:
         found: list[PlaceHead | None] = []
-        for step, head, floor in zip(sealing.batch, refusal, sealing.before, strict=True):
-            place = self.rows.at(step.place)
-            if head is None and not step.rows_only:
-                self._heads.all.pop(place, None)
-            found.append(self._heads.opened(place, head, floor).plain if head is not None else None)
+        for step, place, head, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
+            looked = place if step.rows_only else self.rows.at(step.place)
+            known = self._heads.opened(looked, head, floor) if looked is not None else None
+            found.append(known.plain if known is not None and not step.rows_only else None)
         return tuple(found)
 
     async def _done(self, sealing: Sealing) -> None:
-        made = []
-        for step, before, after in zip(sealing.batch, sealing.before, sealing.after, strict=True):
-            if step.rows_only or self.rows.is_clear(step.place):
-                continue
-            place = self.rows.at(step.place)
-            if after is None:
+        made = False
+        for place, before, after in zip(sealing.places, sealing.before, sealing.after, strict=True):
+            if place is not None and after is not None:
+                self._heads.remember(place, after)
+                made = made or (before is None and place.space != LOG)
+            elif place is not None:
                 self._heads.all.pop(place, None)
-                continue
-            self._heads.remember(place, after)
-            if before is None:
-                made.append(place)
         if made:
             await self.markings.refresh()
             if self.markings.writing != sealing.key_id:  # a change of keys has not seen it
-                for place in made:
-                    await self.anew.seal(place)
+                for place in filter(None, sealing.places):
+                    await self.anew.head(place)
+                for step in sealing.batch:
+                    await self.anew.rows(step.place)
 
     # --- listings
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        behind = self.rows.at(after) if after is not None else None
-        floors = dict(self._heads.all)
-        page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=limit)
-        return [self._listed(one, floors) for one in page]
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
+        found: list[Listed] = []
+        while len(found) < limit:
+            wanted = limit - len(found)
+            page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=wanted)
+            found += [self._listed(one, floors) for one in page if one.place.space != LOG]
+            if len(page) < wanted:
+                break
+            behind = page[-1].place
+        return found
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        behind = self.rows.at(after) if after is not None else None
-        floors = dict(self._heads.all)
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
         page = await self.below.recent(tenant, space, since=since, after=behind, limit=limit)
         return [self._listed(one, floors) for one in page]
 
     def _listed(self, one: Listed, floors: dict[Place, Known]) -> Listed:
         known = self._heads.opened(one.place, one.head, floors.get(one.place))
-        return Listed(self._named_place(one.place, known), known.plain, one.mark)
-
-    def _named_place(self, place: Place, known: Known) -> Place:
-        return place._replace(name=known.name) if self.rows.hides(place) else place
+        assert known is not None, "what is listed has a head"
+        return Listed(_named(one.place, known), known.plain, one.mark)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         behind = after._replace(place=self.rows.at(after.place)) if after is not None else None
         page = await self.below.expired(tenant, now, after=behind, limit=limit)
-        hidden = [due.place for due in page if self.rows.hides(due.place)]
-        floors = [self._heads.all.get(place) for place in hidden]
+        heads = [due.place for due in page if not due.table]
+        floors = [self._heads.all.get(place) for place in heads]
+        seen = await self.below.look([Ask(place) for place in heads]) if heads else []
         names: dict[Place, Place] = {}
-        seen = await self.below.look([Ask(place) for place in hidden]) if hidden else []
-        for place, one, floor in zip(hidden, seen, floors, strict=True):
-            if one.head is not None:
-                names[place] = self._named_place(place, self._heads.opened(place, one.head, floor))
+        for place, one, floor in zip(heads, seen, floors, strict=True):
+            known = self._heads.opened(place, one.head, floor)
+            names[place] = _named(place, known) if known is not None else place
         return [due._replace(place=names.get(due.place, due.place)) for due in page]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         page = await self.below.tenants(after=after, limit=limit + 1)  # one of them may be the mark's
         return [tenant for tenant in page if tenant != MARK[0]][:limit]
+
+
+def _named(place: Place, known: Known) -> Place:
+    """The place as the engine knows it."""
+    return place._replace(name=known.name) if hides(place) else place
 
 
 def _is_expected(batch: Batch, heads: Sequence[PlaceHead | None]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Place, PlaceHead
-from palimpsest.stores.encrypted.rows import Rows
+from palimpsest.stores.encrypted.rows import Rows, is_clear
 from palimpsest.stores.encrypted.sealing import Unsealed
-from palimpsest.stores.encrypted.values import Known, Values
+from palimpsest.stores.encrypted.values import Known
 
 KEPT = 4096
 """Heads that are remembered at once."""
@@ -15,25 +15,24 @@ KEPT = 4096
 class Heads:
     """Opens heads, and remembers them by where they are kept."""
 
-    def __init__(self, url: str, rows: Rows, values: Values) -> None:
-        self._url, self._rows, self._values = url, rows, values
+    def __init__(self, url: str, rows: Rows) -> None:
+        self._url, self._rows = url, rows
         self.all: dict[Place, Known] = {}
 
-    def opened(self, place: Place, stored: PlaceHead, floor: Known | None) -> Known:
+    def opened(self, place: Place, stored: PlaceHead | None, floor: Known | None) -> Known | None:
         """The head of a place as it is stored, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
-        if self._rows.is_clear(place):
-            return Known(stored, stored, "", b"", 0)
-        before = self.all.get(place)
-        if before is not None and before.stored == stored:
-            known = before
-        else:
+        if stored is None:
+            self.all.pop(place, None)
+            return None
+        if is_clear(place):
+            return Known(stored, stored)
+        known = self.all.get(place)
+        if known is None or known.stored != stored:
             try:
-                known = self._values.opened(place, stored, before)
+                known = self._rows.values.opened(place, stored, known)
             except Unsealed as fault:
-                raise fault.told(self._url, self._rows.what(place, before)) from None
-            if place.space == self._rows.layout.heads:
-                known = known._replace(reads=self._rows.layout.reads(known.plain, before))
-        if floor is not None and floor.life == known.life and floor.moves > known.moves:
+                raise fault.told(self._url, self._rows.what(place, known)) from None
+        if floor is not None and known.is_before(floor):
             told = "is of an earlier time: a later one was there before"
             raise StoreCorrupt(self._url, f"{self._rows.what(place, known)} {told}")
         self.remember(place, known)
@@ -42,7 +41,7 @@ class Heads:
     def remember(self, place: Place, known: Known) -> None:
         """Let this be the newest head that was seen of a place, unless a later one was."""
         before = self.all.get(place)
-        if before is not None and before.life == known.life and before.moves > known.moves:
+        if before is not None and known.is_before(before):
             return
         if len(self.all) >= KEPT:
             self.all.clear()

@@ -8,19 +8,18 @@ change begins nothing more comes under the old key, whoever writes.
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
 from palimpsest.errors.secret import Secret
 from palimpsest.stores import MARK, Item
+from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
-from palimpsest.stores.encrypted.sealing import Sealer, Unsealed
+from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Sealer, Unsealed
+from palimpsest.stores.engine.items import LEASES, Items
 
-VERSION = 1
-PLACE = "names"
-"""The place of the secret, under which names of items become tokens."""
+VERSION = 2
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     current: str
-    keys: dict[str, str]
+    keys: dict[str, bytes]
     retired: tuple[str, ...] = ()
 
 
@@ -45,53 +44,43 @@ def read_mark(url: str, value: bytes) -> Mark:
     return mark
 
 
-class Holds(Protocol):
-    """Where the mark is kept."""
-
-    url: str
-    writable: bool
-
-    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        """As `Store.get_item`."""
-        ...
-
-    async def put_item(self, tenant: str, namespace: str, key: str, value: bytes, *, expect: int) -> Item:
-        """As `Store.put_item`."""
-        ...
-
-
-async def is_empty(store: Holds) -> bool:
-    """Whether nothing of anybody's is stored, as far as the store can tell."""
-    tenants = getattr(store, "tenants", None)
-    return tenants is None or not await tenants()
+async def _is_empty(backend: Backend) -> bool:
+    """Whether nothing of anybody's is stored but leases."""
+    last: str | None = None
+    while page := await backend.tenants(after=last):
+        for last in page:
+            places = await backend.places(last, "", beneath=True)
+            if any(one.place.space != LEASES for one in places):
+                return False
+    return True
 
 
 class Markings:
     """The mark of a store as it was last seen, and the keys of this process."""
 
-    def __init__(self, store: Holds, keys: Keys, sealer: Sealer) -> None:
-        self._store, self._keys, self._sealer = store, keys, sealer
+    def __init__(self, backend: Backend, items: Items, keys: Keys, sealer: Sealer) -> None:
+        self._url, self._writable, self._items = backend.url, backend.writable, items
+        self._keys, self._sealer = keys, sealer
         self._item: Item | None = None
-        self.mark = Mark(current=keys.current, keys={})
         self._names = Secret(b"")
+        self.mark = Mark(current=keys.current, keys={})
 
     @classmethod
-    async def opened(cls, store: Holds, keys: Keys, sealer: Sealer, item: Item | None) -> Markings:
-        """Read the mark, `item` if it has been found already, or make it in a store that is empty."""
-        markings = cls(store, keys, sealer)
-        if item is None and not await is_empty(store):
-            item = await store.get_item(*MARK)  # another process may have made it meanwhile
+    async def opened(cls, backend: Backend, items: Items, keys: Keys, sealer: Sealer) -> Markings:
+        """Read the mark, or make it in a backend that is empty."""
+        markings = cls(backend, items, keys, sealer)
+        item = await items.get(*MARK)
+        if item is None and not await _is_empty(backend):
+            item = await items.get(*MARK)  # another process may have made it meanwhile
             if item is None:
-                allowed = (
-                    "None for this store: it holds what is not encrypted. Export that, and import it into a new one"
-                )
-                raise ConfigError("encryption", keys, allowed)
+                told = "None for this store: it holds what is not encrypted. Export that, and import it into a new one"
+                raise ConfigError("encryption", keys, told)
         if item is None:
             markings._names = Secret(os.urandom(32))
-            if not store.writable:
+            if not backend.writable:
                 return markings
             item = await markings._written(markings._with(keys.current), 0)
-        await markings._take(item or await store.get_item(*MARK))
+        await markings._take(item or await items.get(*MARK))
         return markings
 
     @property
@@ -112,7 +101,7 @@ class Markings:
 
     async def refresh(self) -> None:
         """See what the store says now. Raises WrongKey where what it is written under is not among our keys."""
-        item = await self._store.get_item(*MARK)
+        item = await self._items.get(*MARK)
         if item is None or self._item is None or item.value != self._item.value:
             await self._take(item)
 
@@ -124,8 +113,7 @@ class Markings:
             others = tuple(sorted({*self.mark.keys, *self.mark.retired} - {own}))
             if self.mark.current == own and self.mark.retired == others and set(self.mark.keys) == {own}:
                 return False
-            mark = msgspec.structs.replace(self._with(own), current=own, retired=others)
-            if await self._put(mark):
+            if await self._put(msgspec.structs.replace(self._with(own), current=own, retired=others)):
                 return True
 
     async def finish(self) -> None:
@@ -139,32 +127,30 @@ class Markings:
     async def _take(self, item: Item | None) -> None:
         """Make this what is known, with our current key among the store's."""
         if item is None:
-            raise StoreCorrupt(self._store.url, "what it says of its encryption is missing. Restore it from a backup")
-        mark = read_mark(self._store.url, item.value)
-        self._names = Secret(self._opened(mark))
-        self._item, self.mark = item, mark
-        if self.writing not in mark.keys and self._store.writable:
-            added = await self._written(self._with(self.writing), item.version)
-            await self._take(added or await self._store.get_item(*MARK))
-
-    def _opened(self, mark: Mark) -> bytes:
-        """The secret, as each of our keys has it. Raises WrongKey where one does not fit, or one is missing."""
+            raise StoreCorrupt(self._url, "what it says of its encryption is missing. Restore it from a backup")
+        mark = read_mark(self._url, item.value)
         if not mark.keys:
-            raise StoreCorrupt(self._store.url, "what it says of its encryption names no key. Restore it from a backup")
-        secret = b""
+            raise StoreCorrupt(self._url, "what it says of its encryption names no key. Restore it from a backup")
         for id, sealed in mark.keys.items():
-            try:
-                secret = self._sealer.box(("store",), id).open(PLACE, sealed)
-            except Unsealed as fault:
-                if fault.key_id:
-                    advice = "something is encrypted with it, and it is not among the keys given; give it, too"
-                    raise WrongKey(self._store.url, id, advice) from None
-                advice = "it is another one than the one of this id that the store is encrypted with"
-                raise WrongKey(self._store.url, id, advice) from None
-        return secret
+            self._names = Secret(self._opened(id, sealed))
+        self._item, self.mark = item, mark
+        if self.writing not in mark.keys and self._writable:
+            added = await self._written(self._with(self.writing), item.version)
+            await self._take(added or await self._items.get(*MARK))
+
+    def _opened(self, id: str, sealed: bytes) -> bytes:
+        """The secret as a key has it. Raises WrongKey where ours of this id does not fit, or is missing."""
+        try:
+            return self._sealer.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], b"names")
+        except Unsealed:
+            advice = "something is encrypted with it, and it is not among the keys given; give it, too"
+        except REFUSED:
+            advice = "it is another one than the one of this id that the store is encrypted with"
+        raise WrongKey(self._url, id, advice)
 
     def _with(self, id: str) -> Mark:
-        sealed = self._sealer.box(("store",), id).seal(PLACE, self.secret)
+        nonce = os.urandom(NONCE)
+        sealed = nonce + self._sealer.cipher(id, ("store",)).encrypt(nonce, self.secret, b"names")
         return msgspec.structs.replace(self.mark, keys={**self.mark.keys, id: sealed})
 
     async def _put(self, mark: Mark) -> bool:
@@ -177,6 +163,6 @@ class Markings:
     async def _written(self, mark: Mark, version: int) -> Item | None:
         """Store the mark unless another process was first (None)."""
         try:
-            return await self._store.put_item(*MARK, _encode(mark), expect=version)
+            return await self._items.put(*MARK, _encode(mark), None, version)
         except Conflict:
             return None

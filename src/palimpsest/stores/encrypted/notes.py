@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-import msgspec
+from functools import lru_cache
+from itertools import groupby
 
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
@@ -18,103 +18,85 @@ from palimpsest.log.spans import Span
 TOKEN = 6
 """Bytes of a step's token: of few steps that write the same rows anew no two have the same."""
 
-Lines = Mapping[bytes, tuple[Span, ...]]
-"""Spans of keys, apart from each other, by the token that their rows have; an empty one for rows as they came."""
+LOW = 0xFFFFFFFF
 
-_NONE: Mapping[str, Lines] = {}
+Lines = Mapping[bytes, bytes]
+"""Spans of keys, written, apart from each other, by the token that their rows have; an empty one for those as they
+came."""
+
+Tables = Mapping[str, Mapping[int, Lines]]
+"""Lines by the names of tables and the upper halves of keys, which are the numbers of logs: one is read without the
+others. The spans are of the lower halves."""
 
 
 class Notes:
-    """Lines by the names of tables. Immutable."""
+    """Lines. Immutable."""
 
     __slots__ = ("_flat", "tables")
 
-    def __init__(self, tables: Mapping[str, Lines] = _NONE) -> None:
+    def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        self._flat: dict[str, tuple[list[int], list[tuple[int, bytes]]]] = {}
-
-    @classmethod
-    def load(cls, raw: bytes) -> Notes:
-        """What `dump` gave. Raises ValueError where it is none of ours."""
-        if not raw:
-            return NOTHING
-        stored = msgspec.msgpack.decode(raw, type=dict[str, dict[bytes, bytes]])
-        return cls({name: {token: _read(some) for token, some in lines.items()} for name, lines in stored.items()})
-
-    def dump(self) -> bytes:
-        """These lines as bytes, none for none."""
-        if not self.tables:
-            return b""
-        return msgspec.msgpack.encode(
-            {name: {token: _written(some) for token, some in lines.items()} for name, lines in self.tables.items()}
-        )
+        self._flat: dict[tuple[str, int], tuple[list[int], list[tuple[int, bytes]]]] = {}
 
     def token(self, table: str, key: int) -> bytes | None:
         """The token that the row of this key has; None where there is no line for it."""
-        lines = self.tables.get(table)
+        lines = self.tables.get(table, {}).get(key >> 32)
         if lines is None:
             return None
-        flat = self._flat.get(table)
+        flat = self._flat.get((table, key >> 32))
         if flat is None:
-            found = sorted((low, high, token) for token, some in lines.items() for low, high in some)
-            flat = self._flat[table] = [low for low, _, _ in found], [(high, token) for _, high, token in found]
-        at = bisect_right(flat[0], key) - 1
-        return flat[1][at][1] if at >= 0 and key <= flat[1][at][0] else None
+            found = sorted((low, high, token) for token, some in lines.items() for low, high in _read(some))
+            flat = [low for low, _, _ in found], [(high, token) for _, high, token in found]
+            self._flat[table, key >> 32] = flat
+        at = bisect_right(flat[0], key & LOW) - 1
+        return flat[1][at][1] if at >= 0 and key & LOW <= flat[1][at][0] else None
 
     def keys(self, table: str, within: Iterable[Span]) -> list[int]:
-        """The keys in these spans that there are lines for, ascending."""
-        there = spans.union(*self.tables.get(table, {}).values())
-        return list(spans.members(spans.common(there, tuple(within))))
+        """The keys in these spans that there are lines for, span after span."""
+        logs, found = self.tables.get(table, {}), list[int]()
+        for low, high in within:
+            for log in [low >> 32] if low >> 32 == high >> 32 else sorted(logs):
+                first, last = max(low, log << 32), min(high, log << 32 | LOW)
+                if first <= last and log in logs:
+                    there = spans.union(*map(_read, logs[log].values()))
+                    found += [
+                        log << 32 | key for key in spans.members(spans.common(there, [(first & LOW, last & LOW)]))
+                    ]
+        return found
 
     def noting(self, table: str, keys: Collection[int], token: bytes) -> Notes:
         """These, and that the rows of these keys have this token."""
-        if not keys:
-            return self
-        new = spans.of(set(keys))
-        lines = self._minus(table, new)
-        lines[token] = spans.union(lines.get(token, ()), new)
-        return Notes({**self.tables, table: lines})
+        logs = dict(self.tables.get(table, {}))
+        for log, some in groupby(sorted(keys), lambda key: key >> 32):
+            new = spans.of([key & LOW for key in some])
+            lines = _minus(logs.get(log, {}), new)
+            logs[log] = {**lines, token: _written(spans.union(_read(lines.get(token, b"")), new))}
+        return Notes({**self.tables, table: logs}) if keys else self
 
     def without(self, pattern: str, low: int, high: int) -> Notes:
         """These without what is in a span of a table, or of all those whose names begin so, where it ends in `*`."""
-        meant = [
-            name for name in self.tables if name == pattern or (pattern[-1:] == "*" and name.startswith(pattern[:-1]))
-        ]
-        if not meant:
-            return self
-        left = {name: lines for name, lines in self.tables.items() if name not in meant}
-        return Notes(left | {name: lines for name in meant if (lines := self._minus(name, [(low, high)]))})
-
-    def only(self, table: str, kept: Sequence[Span]) -> Notes:
-        """These, of a table only what is in these spans of keys."""
-        lines = self.tables.get(table)
-        if not lines:
-            return self
-        left = {token: found for token, some in lines.items() if (found := spans.common(some, kept))}
-        rest = {name: lines for name, lines in self.tables.items() if name != table}
-        return Notes(rest | ({table: left} if left else {}))
-
-    def joined(self, other: Notes) -> Notes:
-        """These and those: where both know a row they say the same of it."""
-        found = self
-        for table, lines in other.tables.items():
-            for token, some in lines.items():
-                kept = found._minus(table, some)
-                kept[token] = spans.union(kept.get(token, ()), some)
-                found = Notes({**found.tables, table: kept})
-        return found
-
-    def _minus(self, table: str, gone: Sequence[Span]) -> dict[bytes, tuple[Span, ...]]:
-        lines = self.tables.get(table, {})
-        return {token: left for token, some in lines.items() if (left := spans.minus(some, gone))}
+        tables = dict(self.tables)
+        for name, logs in self.tables.items():
+            if name == pattern or (pattern[-1:] == "*" and name.startswith(pattern[:-1])):
+                left = dict(logs)
+                for log in [log for log in logs if low >> 32 <= log <= high >> 32]:
+                    first, last = max(low, log << 32), min(high, log << 32 | LOW)
+                    left[log] = _minus(left[log], [(first & LOW, last & LOW)])
+                tables[name] = {log: lines for log, lines in left.items() if lines}
+        return Notes({name: logs for name, logs in tables.items() if logs})
 
 
-NOTHING = Notes()
+NOTHING = Notes({})
 
 
 def new_token() -> bytes:
     """A token that no step before has had."""
     return os.urandom(TOKEN)
+
+
+def _minus(lines: Lines, gone: Sequence[Span]) -> dict[bytes, bytes]:
+    left = {token: spans.minus(_read(some), gone) for token, some in lines.items()}
+    return {token: _written(some) for token, some in left.items() if some}
 
 
 def _written(some: Iterable[Span]) -> bytes:
@@ -128,6 +110,7 @@ def _written(some: Iterable[Span]) -> bytes:
     return bytes(out)
 
 
+@lru_cache(1024)
 def _read(written: bytes) -> tuple[Span, ...]:
     found, numbers, end = [], _numbers(written), 0
     for gap in numbers:

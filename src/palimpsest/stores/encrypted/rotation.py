@@ -1,11 +1,10 @@
 """A change of keys: everything that an encrypted store holds comes under the current key, while others read and write.
 
     begin     the store's mark retires the other keys: whoever writes from now on looks at it first, for
-    session   each head is moved by one revision, so that a writer who has not looked fails and begins again;
-              then the session's records and entries are sealed anew, a stretch at a time
-    items     until none is left. Whoever makes a session, or puts an item, looks at the mark once more when that is
-              stored, and seals it anew where its key was retired meanwhile: so what comes into being behind the
-              change is not forgotten, either
+    heads     each is sealed anew as it is, so that a writer who has not looked fails and begins again;
+    rows      of the session's home are sealed anew then, a stretch at a time. Whoever makes a head looks at the mark
+              once more when that is stored, and seals it anew where its key was retired meanwhile: so what comes into
+              being behind the change is not forgotten, either
     finish    the mark forgets the other keys, and the store scrubs what it has overwritten
 
 What was done stays done: after a kill, the same again goes on with what is left. With older keys at hand it looks at
@@ -14,20 +13,25 @@ everything, also where nothing is known to be left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
-from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from palimpsest.stores.encrypted.engine import SealedEngine
-from palimpsest.stores.paging import sessions_of
+from palimpsest.stores.backend import Place
+from palimpsest.stores.encrypted.backend import SealedBackend
+from palimpsest.stores.encrypted.rows import LOG, hides, is_clear
+from palimpsest.stores.encrypted.values import key_of
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
+
+PAGE = 1000
+SESSION = "session"
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,41 +70,64 @@ def rotate_keys(memory: HasStore, *, progress: Progress | None = None) -> Rotate
 
 async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     """Do what `rotate_keys` says, on an opened store."""
-    if not isinstance(store, SealedEngine):
+    backend = store.backend
+    if not isinstance(backend, SealedBackend):
         raise ConfigError("rotate-keys", store.url, "an encrypted store, opened with its keys")
-    begun = await store.markings.begin()
-    if not (begun or store.markings.others):
-        return Rotated(key_id=store.markings.writing)
-    own = store.markings.writing
-    done, texts, damaged = set[SessionKey](), 0, list[StoreCorrupt]()
-    while left := [key async for key in _sessions(store) if key not in done]:
-        total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
-        for key in left:
-            done.add(key)
+    markings = backend.markings
+    begun = await backend.together(markings.begin)
+    own = markings.writing
+    if not (begun or markings.others):
+        return Rotated(key_id=own)
+    sessions, texts, items, damaged = 0, 0, 0, list[StoreCorrupt]()
+    left = await backend.together(lambda: _places(backend))
+    while left:
+        total = sessions + sum(place.space == SESSION for place in left)  # others are found when these are done
+        for (tenant, home), some in groupby(sorted(left), lambda place: place[:2]):
+            places = list(some)
             try:
-                texts += await store.seal_anew(key)
+                found = await backend.together(lambda: _home(backend, Place(tenant, home, LOG, ""), places))  # noqa: B023
+                items, texts = items + found[0], texts + found[1]
             except StoreCorrupt as fault:
                 damaged.append(fault)
-            _still(store, own)
-            if progress is not None:
-                progress(len(done), total)
-    items = sum([await store.seal_items_anew(tenant) for tenant in await store.tenants()])
-    _still(store, own)
+            if markings.writing != own:
+                told = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
+                raise Conflict("the change of keys", told)
+            for _ in range(sum(place.space == SESSION for place in places)):
+                sessions += 1
+                if progress is not None:
+                    progress(sessions, total)
+        left = await backend.together(lambda: _places(backend, own))  # which came into being meanwhile
     if damaged:
         raise damaged[0]
-    await store.markings.finish()
+    await backend.together(markings.finish)
     remains = await store.scrub(whole=False)  # what would take long would keep others waiting
-    return Rotated(key_id=own, sessions=len(done), texts=texts, items=items, remains=remains)
+    return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)
 
 
-def _still(store: SealedEngine, own: str) -> None:
-    """Raise Conflict where another change has begun meanwhile, to another key: that one goes on."""
-    now = store.markings.writing
-    if now != own:
-        raise Conflict("the change of keys", f"was overtaken by another one, to the key {now!r}: all comes under that")
+async def _home(backend: SealedBackend, log: Place, places: Sequence[Place]) -> tuple[int, int]:
+    """Bring these places of a home under the current key, and its rows; how many items, and rows, were not.
+
+    Again where another change of keys has overtaken it.
+    """
+    items = texts = 0
+    while True:
+        own = backend.markings.writing
+        for place in places:
+            items += await backend.anew.head(place) and hides(place)
+        await backend.anew.head(log)  # after the heads of the sessions: who has looked at these makes no other
+        await backend.anew.rows(log._replace(space="tree"))
+        texts += await backend.anew.rows(log)
+        await backend.markings.refresh()
+        if backend.markings.writing == own:
+            return items, texts
 
 
-async def _sessions(store: SealedEngine) -> AsyncIterator[SessionKey]:
-    for tenant in await store.tenants():
-        async for one in sessions_of(store, tenant):
-            yield SessionKey(tenant, one.session)
+async def _places(backend: SealedBackend, own: str = "") -> list[Place]:
+    """The places that have a head, as they are kept, but for those whose head is under a key already."""
+    found: list[Place] = []
+    for tenant in await backend.tenants(limit=1 << 30):
+        last: Place | None = None
+        while page := await backend.below.places(tenant, "", beneath=True, after=last, limit=PAGE):
+            found += [one.place for one in page if not is_clear(one.place) and key_of(one.head.hot) != own]
+            last = page[-1].place
+    return found

@@ -147,7 +147,6 @@ class Appends:
         if (plain := self._plain(appends, known, at)) is not None:
             return plain
         head, entered = known.head, list[Entry]()
-        before = head if known.there is not None else None
         for append in appends:
             try:
                 found: dict[str, Entry] = {}
@@ -163,7 +162,7 @@ class Appends:
             except REFUSED as fault:
                 append.error, append.done = fault, True
                 continue
-            head = before = self._sessions.witness.head(key, before, after)
+            head = after
             append.linked, append.over = linked, known
             entered += linked
             given = linked

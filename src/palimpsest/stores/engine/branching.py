@@ -78,7 +78,7 @@ class Branching:
             rows = [Row(log << 32 | key & LAST, value, str(log) if id else "") for key, value, id, _ in seen[1].rows[0]]
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
             steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
-        after, step = branch.step(self._sessions.witness.head(branch.key, None, head), shares)
+        after, step = branch.step(head, shares)
         batch = [step, *steps, *self._sessions.created(branch)]
         if await self._sessions.write(batch, at, after) is not None:
             return False

@@ -10,6 +10,7 @@ from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
+from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.backend import Ask, Cells, Named, Place, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.common import expected, of_branch
 from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
@@ -68,30 +69,20 @@ class Changing:
 
     async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
-        after, record, linked = committed(known.head, change, at)
-        head, made = self._attested(known, after, change, (), [record] if record is not None else [])
+        head, record, linked = committed(known.head, change, at)
         rows = [entry_row(known.log, entry) for entry in linked]
         put, more = await self._large.taken(known, rows)
-        if made:
-            put.append(("record", [record_row(known.log, one) for one in made]))
+        if record is not None:
+            put.append(("record", [record_row(known.log, record)]))
         now, step = known.step(head)
         return now, [step, Step(known.logs, rows_only=True, put=put), *more] if put else [step]
-
-    def _attested(
-        self, known: Known, after: Head, change: Change, there: Sequence[Record], made: Sequence[Record]
-    ) -> tuple[Head, list[Record]]:
-        """The head and the records as whoever is asked about them has them."""
-        witness = self._sessions.witness
-        after, records = witness.changed(known.key, known.head, after, change, there, made)
-        return witness.head(known.key, known.head, after), records
 
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         while True:
             known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
             expect(known.head)
             tree, at = Tree(self._url, known, seen[0] if seen else None), self._clock()
-            after, record, _ = committed(known.head, change, at)
-            head, made = self._attested(known, after, change, (), [record] if record is not None else [])
+            head, record, _ = committed(known.head, change, at)
             unread = [(known.log, 0, head.first_seq - 1)]
             if tree.hot is not None:
                 tree.leave(known)
@@ -99,7 +90,7 @@ class Changing:
                 unread = tree.unread([known.log, *(log for _, log in known.shares)])
             drop = [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(unread)]
             put, more = await self._large.taken(known, [], spans_of(unread))
-            rows = [record_row(known.log, one) for one in made]
+            rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())
             gone = Step(known.logs, rows_only=True, drop=drop, put=[*put, ("record", rows)], destroys=True)
             if await self._written(known, cleared, [step, gone, tree.step(), *more], at) is None:
@@ -134,13 +125,7 @@ class Changing:
         """
         now = self._sessions.moved(known, refusal[0])
         others = dict(zip(erasure.places, refusal, strict=False))
-        if (
-            now is None
-            or not now.reads_as(known)
-            or now.head.epoch != known.head.epoch
-            or now.stirred != known.stirred
-            or not seen
-        ):
+        if now is None or not seen or not only_appended(known, now):
             return known if now is None else now, []
         if any(others[place] != was for place, was in erasure.beside.items()):
             return now, []
@@ -152,7 +137,6 @@ class Erasure:
 
     def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
         self._sessions, self._reading, self._known, self._asked = sessions, reading, known, change
-        self._witness = sessions.witness
         self._tree = Tree(sessions.url, known, None)
         self._records: list[Record] = []
         self._living: list[Entry] = []
@@ -176,8 +160,7 @@ class Erasure:
         tree, rows = seen
         self._tree = Tree(self._sessions.url, known, tree)
         entries = await self._reading.slim(known, rows.rows[0])
-        is_grave = self._witness.is_grave
-        living = [e for e in entries if e.damaged or not (e.erased and is_grave(e.id, e.seq))]
+        living = [e for e in entries if e.damaged or not e.erased]
         self._change = change = still_meant(known.head, asked, {e.seq: e.id for e in living})
         meant = set(change.seqs)
         self._living = [entry for entry in living if entry.seq in meant]
@@ -204,11 +187,11 @@ class Erasure:
 
     def batch(self, at: int) -> tuple[list[Step], list[Known]]:
         """The steps of it, and the sessions after them."""
-        known, change, witness = self._known, self._change, self._witness
+        known, change = self._known, self._change
         made = [self._in(known, change, self._records, at)]
         for other, seqs, records in self._others:
             made.append(self._in(other, of_branch(change, known.key, seqs), records, at))
-        graves = [entry_row(known.log_of(entry.seq), witness.grave(entry)) for entry in self._living]
+        graves = [entry_row(known.log_of(entry.seq), tombstone(entry)) for entry in self._living]
         points = _joined(row[0] for row in graves)
         log = Step(
             known.logs,
@@ -232,9 +215,13 @@ class Erasure:
             after = recounted(after, self._graves[known.key] | set(change.seqs))
         if record is not None:
             made.append(record)
-        after, made = self._witness.changed(known.key, known.head, after, change, there, made)
-        now, step = known.step(self._witness.head(known.key, known.head, after))
+        now, step = known.step(after)
         return now, step, [record_row(known.log, one) for one in made]
+
+
+def only_appended(known: Known, now: Known) -> bool:
+    """Whether nothing has become of a session but appends: what was read of it is as it was."""
+    return now.reads_as(known) and now.head.epoch == known.head.epoch and now.stirred == known.stirred
 
 
 async def beside(

@@ -48,8 +48,21 @@ def checked(value: bytes, key: int = 0) -> bytes:
     """The value without its checksum. Raises ValueError where that is another."""
     body = value[:-8]
     if int(value[-8:], 16) != adler32(body, key & LAST):
-        raise ValueError(CHANGED)
+        raise ValueError(value.why if isinstance(value, Spoilt) else CHANGED)
     return body
+
+
+class Spoilt(bytes):
+    """In the place of a value that a backend knows not to be as it was written: `why`. No checksum fits it."""
+
+    why = CHANGED
+
+    @classmethod
+    def of(cls, value: bytes, why: str) -> Spoilt:
+        """What is left of a value."""
+        spoilt = cls(value[:-8] + b"00000000")
+        spoilt.why = why
+        return spoilt
 
 
 # --- heads
@@ -75,7 +88,6 @@ class Hot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     updated: int
     usage: Usage | None
     prompt: PromptSize | None
-    mac: str
 
 
 Share = tuple[int, int]
@@ -136,7 +148,6 @@ def whole(hot: Hot, cold: Head) -> Head:
         updated=hot.updated,
         usage=hot.usage,
         prompt=hot.prompt,
-        mac=hot.mac,
     )
 
 

@@ -14,7 +14,6 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
 from palimpsest.stores.engine.forms import whole as head_of
-from palimpsest.stores.witness import NOBODY, Witness
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -99,7 +98,6 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             before is None
             or after.pinned is not head.pinned
             or after.contexts is not head.contexts
-            or after.seal is not head.seal
             or after.created != head.created
         ):
             return self.step(after)
@@ -128,12 +126,8 @@ class Sessions:
     """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend, self.url, self.witness = backend, backend.url, NOBODY
+        self.backend, self.url = backend, backend.url
         self._known: dict[SessionKey, Known] = {}
-
-    def ask(self, witness: Witness) -> None:
-        """From now on ask `witness` about what is committed."""
-        self.witness = witness
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not."""

@@ -74,7 +74,7 @@ class Loading:
             raise Conflict(
                 f"session {new.key.session!r}", "was made anew as a branch of another meanwhile: load it again"
             )
-        head, at = self._sessions.witness.head(new.key, None, _head(known, dump, replace)), self._clock()
+        head, at = _head(known, dump, replace), self._clock()
         new = msgspec.structs.replace(known, log=new.log, head=Head())
         after, step = new.step(head, ())
         steps, drop, gone = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()

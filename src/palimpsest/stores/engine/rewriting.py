@@ -11,7 +11,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
-from palimpsest.stores.engine.changing import beside
+from palimpsest.stores.engine.changing import beside, only_appended
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
@@ -66,40 +66,52 @@ class Rewriting:
                 wanted = Range("entry", list(ranges.of(known.keys(seq for seq in seqs if seq > after))))
             return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
 
+        made: tuple[list[Row], list[Cells]] | None = None
         while True:
-            known, seen = await self._sessions.look(key, asks)
-            if not seen:
-                return 0, None
-            rows = seen[2].rows[0]
-            goes_on = rows[-1][0] & LAST if seqs is None and len(rows) == STRETCH else None
-            changed, done = await self._step(known, how, after, seen)
-            if done:
-                return changed, goes_on
+            if made is None:
+                known, seen = await self._sessions.look(key, asks)
+                if not seen:
+                    return 0, None
+                rows = seen[2].rows[0]
+                goes_on = rows[-1][0] & LAST if seqs is None and len(rows) == STRETCH else None
+            head = how.head(known.head) if after == 0 else known.head  # first, for it may object
+            if made is None:
+                made = await self._made(known, how, after, seen)
+            if not (made[0] or made[1] or head is not known.head):
+                return 0, goes_on
+            steps, heads = await self._steps(known, head, how, seen, *made)
+            refusal = await self._sessions.write(steps, self._clock(), *heads)
+            if refusal is None:
+                return len(made[0]) + len(made[1]), goes_on
+            now = self._sessions.moved(known, refusal[0])
+            others = [(head and head.hot) == one.expect for one, head in zip(steps, refusal, strict=True)]
+            if now is None or not only_appended(known, now) or not all(others[1:]):
+                made = None
+            else:  # so beside a writer who never pauses it looks once
+                known = now
 
-    async def _step(self, known: Known, how: Rewrite, after: int, seen: list[Seen]) -> tuple[int, bool]:
-        """Rewrite what was read; how much became another, and whether nobody was in the way."""
-        head, records = known.head, list[Row]()
+    async def _made(self, known: Known, how: Rewrite, after: int, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
+        """What records and entries that were read become others, and which."""
+        records = list[Row]()
         if after == 0:
-            head = how.head(known.head)  # first, for it may object
             there = self._reading.told(known, seen[1].rows[0])
             records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
         rows = seen[2].rows[0]
-        new = self._new(known, how, rows, await self._reading.entries(known, rows, {}))
-        if not new and not records and head is known.head:
-            return 0, True
+        return records, self._new(known, how, rows, await self._reading.entries(known, rows, {}))
+
+    async def _steps(
+        self, known: Known, head: Head, how: Rewrite, seen: list[Seen], records: list[Row], new: list[Cells]
+    ) -> tuple[list[Step], list[Known]]:
+        """What puts these in the place of others, and the sessions after it."""
         tree = Tree(self._sessions.url, known, seen[0])
         steps, heads = await self._branches(known, how, tree, [row[0] for row in new])
         put, more = await self._large.taken(known, new, gone := list(ranges.of(row[0] for row in new)))
         tables = ("held",) if how.keeps_texts else ("held", "tokens/*")
         drop = [(table, low, high) for table in tables for low, high in gone]
         put = [*put, ("record", records)] if records else put
-        steps.append(Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True))
-        steps += [tree.step(), *more]
         now, step = self._moved(known, head, how)
-        steps.insert(0, step)
-        heads.append(now)
-        refusal = await self._sessions.write(steps, self._clock(), *heads)
-        return len(records) + len(new), refusal is None
+        log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
+        return [step, *steps, log, tree.step(), *more], [*heads, now]
 
     def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Cells]:
         found = []
@@ -133,7 +145,7 @@ class Rewriting:
     def _moved(self, known: Known, head: Head, how: Rewrite) -> tuple[Known, Step]:
         """A session after something that it reads was rewritten: whoever has read what is another now looks again."""
         if head is not known.head:
-            return known.step(self._sessions.witness.head(known.key, known.head, head))
+            return known.step(head)
         if not how.keeps_texts:
             return known.step(head, stir=True)
         assert known.there is not None, "what was looked at is there"

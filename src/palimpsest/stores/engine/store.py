@@ -23,7 +23,6 @@ from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.rewriting import Rewrite, Rewriting
 from palimpsest.stores.values import Appended, Dump, Item, SessionInfo
-from palimpsest.stores.witness import Witness
 
 T = TypeVar("T")
 
@@ -54,10 +53,6 @@ class Store:
         self._items = Items(backend, clock)
         self._expiry = Expiry(sessions, self._changing, self._items, self._loading, clock)
         self._rewriting = Rewriting(sessions, self._reading, large, clock)
-
-    def ask(self, witness: Witness) -> None:
-        """From now on ask `witness` about each head, record and tombstone, in the step that commits it."""
-        self._sessions.ask(witness)
 
     @property
     def left_open(self) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, Share, checked, stamped
-from palimpsest.stores.engine.heads import Known
+from palimpsest.stores.engine.heads import Known, new_log
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +99,7 @@ class Tree:
         place = self._known.tree
         if not self._gone and not self._new:
             return Step(place, self.hot, self.hot)
-        free = int(self.hot or b"0")
+        free = int(self.hot) if self.hot is not None else new_log() << 16  # no key comes again, of whatever tree
         put = [
             Row(key, stamped(msgspec.json.encode(one), key), str(one.log)) for key, one in enumerate(self._new, free)
         ]

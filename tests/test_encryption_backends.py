@@ -15,7 +15,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Item, Store
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.encrypted.engine import sealed_engine
+from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import BackendFactory, StoreConformance
@@ -25,7 +25,7 @@ from vaults import Vault, values_of
 
 def sealed(below: Backend) -> Backend:
     """The backend that seals what this one keeps."""
-    return drive(sealed_engine(below, None, BOTH, now_us)).sealed
+    return drive(unlocked_backend(below, None, BOTH, now_us))
 
 
 class TestSealedMemoryBackend(StoreConformance):
@@ -90,7 +90,7 @@ def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
     """Of what is there a look stays one look, and a write one write."""
     calls = []
     for below in (Counting(), Counting()):
-        store: Store = drive(sealed_engine(below, None, BOTH, now_us)) if calls else Store(below)
+        store = Store(sealed(below) if calls else below)
         drive(store.append(KEY, [Entry(content="hello"), Entry(content="to go")]))
         drive(store.put_item("default", "notes", "k", b"v"))
         drive(store.fork(KEY, "branch", drive(store.head(KEY)) or Head(), expect_epoch=0))
@@ -104,7 +104,7 @@ def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
 def test_a_head_that_others_have_deleted_is_made_again() -> None:
     """What a process remembers of a session that another has removed stands in nobody's way."""
     below = MemoryBackend(Inline())
-    one, other = (drive(sealed_engine(below, None, BOTH, now_us)) for _ in range(2))
+    one, other = (Store(sealed(below)) for _ in range(2))
     drive(one.append(KEY, [Entry(content="first")]))
     drive(one.put_item("default", "notes", "k", b"first"))
     drive(other.delete(KEY))
@@ -120,7 +120,7 @@ def test_a_head_that_others_have_deleted_is_made_again() -> None:
 
 def test_nothing_but_addresses_is_in_clear() -> None:
     """No id of an entry, key of an item, kind, link or time is in what is stored; tenants, sessions, namespaces are."""
-    vault = Vault.in_memory()
+    vault = Vault.of("memory", Path())
     with vault.memory(BOTH) as memory:
         session = memory.session("one")
         session.add_user_message("hello")
