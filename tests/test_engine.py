@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -16,9 +16,11 @@ from palimpsest import AsyncMemory, Memory
 from palimpsest.errors import StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import SessionKey
-from palimpsest.runtime.runner import drive
-from palimpsest.stores import STORES, Store
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import STORES, Dump, Store
+from palimpsest.stores.backend import Ask, Seen
+from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
 from sealed import FIRST
 from writer import quarters, turn
@@ -283,3 +285,33 @@ def test_sessions_over_a_driver_say_what_they_say_over_dictionaries(options: dic
     assert told[0][3:] == [(), (), ["three", "two"], told[0][-1]]
     assert told[1] == told[0]
     assert asyncio.run(under_a_loop()) == told[0]
+
+
+@pytest.mark.parametrize("how", ["erased", "cleared", "put anew"])
+def test_a_large_content_that_goes_between_two_looks_is_no_damage(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Who reads an entry, and then what is kept apart of it, sees it as it is by then, and nothing is told."""
+    meanwhile: list[Callable[[], object]] = []
+
+    class Between(MemoryBackend):
+        async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+            if meanwhile and any(ask.place.space == "large" for ask in asks):
+                meanwhile.pop()()
+            return await super().look(asks)
+
+    below = Between(Inline())
+    below.large_bytes = 50
+    store, other = Store(below), Store(below)
+    drive(store.append(KEY, [Entry(content="x" * 100), Entry(content="y" * 100)]))
+    dump = Dump(head=drive(store.head(KEY)) or Head(), entries=tuple(drive(store.read(KEY))), records=())
+    others = {
+        "erased": lambda: drive(other.commit(KEY, Change(kind="erase", reason="test", seqs=(1,)))),
+        "cleared": lambda: drive(other.commit(KEY, Change(kind="clear", reason="test"))),
+        "put anew": lambda: drive(other.load(KEY, dump, replace=True)),
+    }
+    meanwhile.append(others[how])
+
+    first = drive(store.read(KEY))[0]
+
+    there = how == "put anew"
+    assert (first.text, first.erased, first.damaged) == ("x" * 100 * there, not there, False)
+    assert caplog.records == []

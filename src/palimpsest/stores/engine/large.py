@@ -15,11 +15,12 @@ from operator import itemgetter
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.log.codec import decoded
 from palimpsest.log.late import sha256
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import stamped
 from palimpsest.stores.engine.heads import Known
-from palimpsest.stores.large import take_out
+from palimpsest.stores.large import filled, take_out
 
 MARK = b'{"held":'
 """How the stored form of an entry begins that has something large."""
@@ -105,21 +106,41 @@ class Large:
 
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
         """The contents of these digests that are there and as they were written."""
-        wanted = sorted({(_key(digest), digest) for digest in digests})
-        keys = [key for key, _ in wanted]
+        wanted = sorted(set(digests))
         try:
-            there = await self._contents(known, keys)
+            (seen,) = await self._backend.look([asked(known, wanted)])
+            return sound(seen, wanted)
         except StoreCorrupt:  # what is damaged keeps nobody from the others
-            there = {}
-            for key in keys:
+            there: dict[str, bytes] = {}
+            for digest in wanted:
                 with suppress(StoreCorrupt):
-                    there |= await self._contents(known, [key])
-        return {digest: there[key] for key, digest in wanted if key in there and sha256(there[key]).hex() == digest}
+                    (seen,) = await self._backend.look([asked(known, [digest])])
+                    there |= sound(seen, [digest])
+            return there
 
-    async def _contents(self, known: Known, keys: Sequence[int]) -> dict[int, bytes]:
-        wanted = Range("large", [(key, key) for key in keys])
-        (seen,) = await self._backend.look([Ask(place_of(known), [wanted], head=False)])
-        return {key: value for key, value, *_ in seen.rows[0]}
+
+def asked(known: Known, digests: Iterable[str]) -> Ask:
+    """What asks for these contents."""
+    keys = sorted({_key(digest) for digest in digests})
+    return Ask(place_of(known), [Range("large", [(key, key) for key in keys])], head=False)
+
+
+def sound(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:
+    """Of what was asked for, the contents that are there and as they were written."""
+    there = {key: value for key, value, *_ in seen.rows[0]}
+    keys = {digest: _key(digest) for digest in digests}
+    return {one: there[key] for one, key in keys.items() if key in there and sha256(there[key]).hex() == one}
+
+
+def whole(body: bytes, contents: Mapping[str, bytes]) -> bytes:
+    """A stored form with what is kept apart. Raises ValueError where a content is missing."""
+
+    def content(digest: str) -> bytes:
+        if digest not in contents:
+            raise ValueError(f"its large content {digest} is missing or damaged")
+        return contents[digest]
+
+    return filled(decoded(body, dict), content)
 
 
 def _digests(value: bytes) -> list[str]:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
-from palimpsest.log.codec import decoded
 from palimpsest.log.entry import Entry, placed_at, set_aside
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.withdrawal import tombstone
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
 from palimpsest.stores.engine.heads import Known, Sessions
-from palimpsest.stores.engine.large import MARK, Large
-from palimpsest.stores.large import filled, held
+from palimpsest.stores.engine.large import MARK, Large, asked, sound, whole
+from palimpsest.stores.large import held
 
 BESIDE = 8
 """Entries beside a damaged one that are looked at on each side."""
@@ -166,11 +166,33 @@ class Reading:
             contents = await self._large.load(known, [digest for _, _, body in apart for digest in held(body)])
             for i, row, body in apart:
                 try:
-                    whole = filled(decoded(body, dict), lambda digest: _content(contents, digest))
-                    found[i] = entry_of(whole, counts.get(row[0]))
-                except DAMAGED as fault:
-                    found[i] = await self.aside(known, row, fault)
+                    found[i] = entry_of(whole(body, contents), counts.get(row[0]))
+                except DAMAGED:
+                    found[i] = await self._at_once(known, row, found[i], counts.get(row[0]))
         return found
+
+    async def _at_once(self, known: Known, row: Cells, entry: Entry, tokens: int | None) -> Entry:
+        """An entry whose large content was not there, read with that as of one moment: it may have been erased."""
+        key, body = row[0], row[1][:-8]
+        while True:
+            old, digests = row[1], held(body)
+            asks = [
+                Ask(known.place),
+                Ask(known.logs, [Range("entry", [(key, key)])], head=False),
+                asked(known, digests),
+            ]
+            try:
+                _, rows, contents = await self._backend.look(asks)
+                if not rows.rows[0]:
+                    return tombstone(entry)  # it has been cleared
+                row = rows.rows[0][0]
+                body = checked(row[1], key)
+                if body[:8] != MARK:
+                    return entry_of(body, tokens)
+                if row[1] == old:
+                    return entry_of(whole(body, sound(contents, digests)), tokens)
+            except (*DAMAGED, StoreCorrupt) as fault:
+                return await self.aside(known, row, fault)
 
     async def slim(self, known: Known, rows: Iterable[Cells]) -> list[Entry]:
         """The entries of rows without what is kept apart."""
@@ -313,12 +335,6 @@ def _read(row: Cells) -> Entry:
     if row[2] and entry.id != row[2]:
         raise ValueError(CHANGED)
     return entry
-
-
-def _content(contents: Mapping[str, bytes], digest: str) -> bytes:
-    if digest not in contents:
-        raise ValueError(f"its large content {digest} is missing or damaged")
-    return contents[digest]
 
 
 def _expected(head: Head, after: int, before: int | None, limit: int | None) -> int:
