@@ -248,6 +248,9 @@ class Backend(ABC):
         """
         return ()
 
+    def give_up(self) -> None:
+        """Have whatever waits for another writer wait no longer, for `close` is about to be called. From any thread."""
+
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything."""

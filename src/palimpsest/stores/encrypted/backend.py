@@ -73,6 +73,9 @@ class SealedBackend(Backend):
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         return await self.below.scrub(whole=whole)
 
+    def give_up(self) -> None:
+        self.below.give_up()
+
     async def close(self) -> None:
         await self.below.close()
 

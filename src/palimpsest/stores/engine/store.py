@@ -327,4 +327,5 @@ class Store:
         if not self._closed:
             self._closed = True
             if os.getpid() == self._pid:
+                self.backend.give_up()
                 await self.backend.together(self.backend.close)

@@ -99,8 +99,11 @@ class FileBackend(BlockingBackend):
     async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
         return self._do(self._scrub, whole) if self.writable else ()
 
-    async def close(self) -> None:
+    def give_up(self) -> None:
         self._disk.closed = True
+
+    async def close(self) -> None:
+        self.give_up()
         self._homes = {}
         self._marks.close()
 

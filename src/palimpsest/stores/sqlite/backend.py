@@ -92,11 +92,14 @@ class SQLiteBackend(BlockingBackend):
         """Seconds that scrubbing waits for others who use the file."""
         return min(self._database.busy_seconds, PATIENCE)
 
+    def give_up(self) -> None:
+        self._closed = True
+
     async def close(self) -> None:
         def finish(connection: sqlite3.Connection) -> None:
             with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
                 if self.writable:
                     scrub(self.url, connection, whole=False)
 
-        self._closed = True
+        self.give_up()
         self._database.close(finish, self._patience)
