@@ -248,7 +248,7 @@ class Backend(ABC):
         """
         return ()
 
-    def give_up(self) -> None:
+    def give_up(self) -> None:  # noqa: B027 (most have nobody waiting)
         """Have whatever waits for another writer wait no longer, for `close` is about to be called. From any thread."""
 
     @abstractmethod
