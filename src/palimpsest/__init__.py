@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.sync import Session as Session
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
-    from palimpsest.stores import SessionInfo as SessionInfo
     from palimpsest.stores.encrypted.keys import Keys as Keys
+    from palimpsest.stores.values import SessionInfo as SessionInfo
     from palimpsest.summaries.models.callables import CallableSummarizer as CallableSummarizer
     from palimpsest.summaries.models.model_summarizer import ModelSummarizer as ModelSummarizer
 
@@ -138,7 +138,7 @@ _HOMES = {
     "Report": "context.result",
     "Scanned": "sessions.erasing.scanned",
     "Session": "sessions.sync",
-    "SessionInfo": "stores",
+    "SessionInfo": "stores.values",
     "SessionNotFound": "errors",
     "SimpleFifo": "compaction.evict",
     "Span": "privacy",

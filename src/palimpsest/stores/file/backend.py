@@ -103,8 +103,7 @@ class FileBackend(BlockingBackend):
         self._disk.closed = True
 
     async def close(self) -> None:
-        self.give_up()
-        self._homes = {}
+        self._homes, self._disk.closed = {}, True
         self._marks.close()
 
     def _do(self, verb: Callable[..., T], *arguments: object) -> T:
