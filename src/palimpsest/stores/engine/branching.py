@@ -13,7 +13,7 @@ from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, rea
 from palimpsest.stores.engine.heads import Known, Sessions, new_log, pointer_to, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
-from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.engine.trees import Tree, of_owner, of_tree
 from palimpsest.stores.values import SessionInfo
 
 FAR = chr(0x10FFFF)
@@ -42,7 +42,7 @@ class Branching:
     async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         while True:
             known, seen = await self._sessions.look(
-                key, lambda known: [of_tree(known), of_records(known, 0, head.revision + 1)]
+                key, lambda known: [of_owner(known), of_records(known, 0, head.revision + 1)]
             )
             expected(key, known.head, None, expect_epoch, created)
             target = await self._sessions.find(SessionKey(key.tenant, into))

@@ -228,16 +228,19 @@ async def beside(
     sessions: Sessions, known: Known, readers: Sequence[tuple[str, int]]
 ) -> list[tuple[Known, Sequence[Cells]]]:
     """Other sessions of a home, by name and own log, as they are now, and the records that carry a compaction."""
-    asks = []
-    for name, log in readers:
-        asks += [Ask(known.place._replace(name=name)), Ask(known.logs, [Named("record", [str(log)])], head=False)]
-    seen = await sessions.backend.look(asks)
-    found = []
-    for (name, log), (head, records) in zip(readers, zip(seen[::2], seen[1::2], strict=True), strict=True):
-        key = known.key._replace(session=name)
-        other = sessions.read(key, known.place._replace(name=name), head.head)
+    places = [known.place._replace(name=name) for name, _ in readers]
+    logs = [str(log) for _, log in readers]
+    *heads, records = await sessions.backend.look(
+        [*map(Ask, places), Ask(known.logs, [Named("record", logs)], head=False)]
+    )
+    by_log: dict[int, list[Cells]] = {}
+    for row in records.rows[0]:
+        by_log.setdefault(row[0] >> 32, []).append(row)
+    found: list[tuple[Known, Sequence[Cells]]] = []
+    for (name, log), place, seen in zip(readers, places, heads, strict=True):
+        other = sessions.read(known.key._replace(session=name), place, seen.head)
         if other.there is not None and other.log == log:
-            found.append((other, records.rows[0]))
+            found.append((other, by_log.get(log, [])))
     return found
 
 

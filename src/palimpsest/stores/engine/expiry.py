@@ -8,13 +8,13 @@ from contextlib import suppress
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
-from palimpsest.stores.backend import Ask, Due, Named, Place
+from palimpsest.stores.backend import Ask, Due, Place
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions, root
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
 from palimpsest.stores.engine.loading import LAID, Loading
-from palimpsest.stores.engine.trees import Tree
+from palimpsest.stores.engine.trees import Tree, named
 
 PAGE = 1000
 
@@ -97,7 +97,7 @@ class Expiry:
         """The sessions that have these entries of a log, and which."""
         tree = Place(place.tenant, place.home, "tree", "")
         owner = SessionKey(place.tenant, place.home)
-        own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [Named("share", [str(log)])])])
+        own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [named([log])])])
         known = self._sessions.read(owner, root(owner), own.head)
         shared = Tree(self._sessions.url, known, readers)
         if shared.owner(log) is None and known.there is not None and known.log == log:  # it has never had a branch

@@ -1,8 +1,8 @@
 """Who reads which log of a home: the tree of branches, as it stands in the rows of one place.
 
 A session reads its own log without end, and those of others up to a seq each. Each of these is a row, found by the
-number of the log. The head of the place moves with each change: it says which keys are free. A home without this place
-has the session of its name alone.
+number of the log; one's own by an id of its own. The head of the place moves with each change: it says which keys are
+free. A home without this place has the session of its name alone.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Tree:
             return Step(place, self.hot, self.hot)
         free = int(self.hot) if self.hot is not None else new_log() << 16  # no key comes again, of whatever tree
         put = [
-            Row(key, stamped(msgspec.json.encode(one), key), str(one.log)) for key, one in enumerate(self._new, free)
+            Row(key, stamped(msgspec.json.encode(one), key), own_id(one.log) if one.log == one.own else str(one.log))
+            for key, one in enumerate(self._new, free)
         ]
         drop = [("share", key, key) for key in self._gone]
         after = b"%d" % (free + max(1, len(put)))
@@ -111,7 +112,22 @@ class Tree:
 def of_tree(known: Known, logs: Iterable[int] = ()) -> Ask:
     """What asks who reads the logs that a session reads, and these."""
     mine = [log for _, log in known.shares]
-    return Ask(known.tree, [Named("share", [str(log) for log in dict.fromkeys([*mine, known.log, *logs])])])
+    return Ask(known.tree, [named([*mine, known.log, *logs])])
+
+
+def of_owner(known: Known) -> Ask:
+    """What asks whether a session is known to read its own log, and nothing of the others that may read it."""
+    return Ask(known.tree, [Named("share", [own_id(known.log)])])
+
+
+def named(logs: Iterable[int]) -> Named:
+    """The rows of whoever reads these logs."""
+    return Named("share", [id for log in dict.fromkeys(logs) for id in (str(log), own_id(log))])
+
+
+def own_id(log: int) -> str:
+    """What the row of the session is found by whose own log this is: one who looks for that reads no others."""
+    return f"own/{log}"
 
 
 def _read(url: str, known: Known, row: Cells) -> Reader:
