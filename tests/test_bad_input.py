@@ -86,7 +86,7 @@ def table(**cases: tuple) -> Any:
         ConfigError,
         "did you mean 'synchronous'",
     ),
-    memory_option=(lambda m, s: Memory.open("memory://", readonly=True), ConfigError, "readonly", "clock"),
+    memory_option=(lambda m, s: Memory.open("memory://", readonly=True), ConfigError, "readonly", "none"),
     durability=(lambda m, s: Memory.open("sqlite:///x.db", synchronous="OFF"), ConfigError, "'OFF'", "FULL", "NORMAL"),
     busy=(lambda m, s: Memory.open("sqlite:///x.db", busy_seconds=-1), ConfigError, "busy_seconds", "-1", "0 or more"),
     busy_bool=(lambda m, s: Memory.open("sqlite:///x.db", busy_seconds=True), ConfigError, "busy_seconds", "True"),

@@ -22,7 +22,7 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "sqlite": ("sqlite:///{}/a.db", ON_DISK),
     "file": ("file://{}/logs", ON_DISK),
     "encrypted file": ("file://{}/logs", ON_DISK | KEYS),
-    "sealed engine": ("vault://{}/a.db", ON_DISK | KEYS),
+    "encrypted sqlite": ("sqlite:///{}/a.db", ON_DISK | KEYS),
 }
 
 NAME = "shared"

@@ -100,7 +100,7 @@ def forgetful(store):
     """The store, whose items are never found."""
 
     async def nothing(*_):
-        return None
+        return []
 
-    store.get_item = nothing
+    store.list_items = nothing
     return store
