@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 
-from palimpsest.errors import Closed, StoreUnavailable
+from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
 from palimpsest.stores.common import DiskOptions
@@ -28,8 +28,8 @@ class SQLiteBackend(BlockingBackend):
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
-        self.large_bytes, self._closed = options.large_bytes, False
-        self._database = Database(url, path, options, self._check)
+        self.large_bytes = options.large_bytes
+        self._database = Database(url, path, options)
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:
@@ -37,11 +37,6 @@ class SQLiteBackend(BlockingBackend):
         except BaseException:
             self._database.close(lambda _: None, 0)
             raise
-
-    def _check(self) -> None:
-        """Raise Closed where another thread has closed the store while this one waited."""
-        if self._closed:
-            raise Closed(self.url)
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         return self._database.read(lambda tables: tables.look(asks))
@@ -93,7 +88,7 @@ class SQLiteBackend(BlockingBackend):
         return min(self._database.busy_seconds, PATIENCE)
 
     def give_up(self) -> None:
-        self._closed = True
+        self._database.leaving = True
 
     async def close(self) -> None:
         def finish(connection: sqlite3.Connection) -> None:
@@ -101,5 +96,4 @@ class SQLiteBackend(BlockingBackend):
                 if self.writable:
                     scrub(self.url, connection, whole=False)
 
-        self.give_up()
         self._database.close(finish, self._patience)

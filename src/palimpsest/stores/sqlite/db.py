@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from palimpsest.errors import StoreUnavailable
+from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
@@ -62,12 +62,13 @@ class _Link:
 
 
 class Database:
-    """One file. `check` is called before anything is done. `turn` is the lock of whoever writes, or waits to write."""
+    """One file. `turn` is the lock of whoever writes, or waits to write. Nobody who is `leaving` waits for others."""
 
-    def __init__(self, url: str, path: str, options: DiskOptions, check: Callable[[], None]) -> None:
+    def __init__(self, url: str, path: str, options: DiskOptions) -> None:
         self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
         self.turn = allocate_lock()
-        self._url, self._durable, self._check = url, options.synchronous == "FULL", check
+        self.leaving = self._closed = False
+        self._url, self._durable = url, options.synchronous == "FULL"
         self._known, self._translated = Known(), Translated(url)
         self._identity: tuple[int, int] | None = None
         self._looked = 0.0
@@ -96,7 +97,8 @@ class Database:
     def _read(self, body: Callable[[Tables], T]) -> T:
         link = self._reader if self._writer.lock.locked() else self._writer
         with link.lock:
-            self._check()
+            if self._closed:  # by another thread, while this one waited
+                raise Closed(self._url)
             bound = link.bound or link.use()
             with bound.connection:
                 bound.connection.execute("BEGIN")
@@ -120,7 +122,8 @@ class Database:
     def _written(self, body: Callable[[Tables], T], *, relaxed: bool = False) -> T:
         writer = self._writer
         with writer.lock:
-            self._check()
+            if self._closed:  # by another thread, while this one waited
+                raise Closed(self._url)
             bound = writer.bound or writer.use()
             connection = bound.connection
             if (relaxed and self._durable) is not writer.relaxed:
@@ -157,6 +160,8 @@ class Database:
             try:
                 return act()
             except FAULTS as fault:
+                if is_busy(fault) and self.leaving:
+                    raise Closed(self._url) from None
                 if not is_busy(fault) or time.monotonic() >= until:
                     with self._translated:
                         raise
@@ -165,7 +170,8 @@ class Database:
     def alone(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
         """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
         with self._translated, self._writer.lock:
-            self._check()
+            if self._closed:  # by another thread, while this one waited
+                raise Closed(self._url)
             result = _patient(self._writer.use().connection, body, patience)
         return result
 
@@ -186,6 +192,7 @@ class Database:
 
     def close(self, last: Callable[[sqlite3.Connection], object], patience: float) -> None:
         """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
+        self.leaving = self._closed = True
         with self._translated:
             with self._reader.lock:
                 self._reader.close()
