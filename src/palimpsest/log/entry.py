@@ -283,8 +283,9 @@ def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
     So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance, which entries that
     come together share, keep the ids of different sessions apart.
     """
-    stamp, n = f"{now_ms & 0xFFFFFFFFFFFF:012x}", os.urandom(6).hex()
-    prefix = f"{stamp[:8]}-{stamp[8:]}-7{n[:3]}-{_VARIANT[n[3]]}{n[4:7]}-{n[7:11]}"
+    noise = int.from_bytes(os.urandom(6), "little") & 0x0FFF_3FFF_FFFF
+    h = f"{(now_ms & 0xFFFF_FFFF_FFFF) << 48 | 0x7000_8000_0000 | noise:024x}"  # with the version and the variant
+    prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
     return [f"{prefix}{seq & 0xFFFFFFFF:08x}" for seq in seqs]
 
 

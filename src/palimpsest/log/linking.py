@@ -41,13 +41,17 @@ def link(
     InvalidEntry where more calls would wait for their results at once than a head may name; not where the batch is a
     part of what was one (`bounded` is False).
     """
-    seqs = range(head.next_seq, head.next_seq + len(batch))
-    ids = [entry.id for entry in batch]
-    if not all(ids):
-        ids = [id or new for id, new in zip(ids, new_ids(seqs, at // 1000), strict=True)]
-    linker = _Linker(head)
-    linked = [linker.add(entry, seq, id, entry.at or at) for entry, seq, id in zip(batch, seqs, ids, strict=True)]
-    after = linker.head_after(seqs.stop, at)
+    seq = first = head.next_seq
+    ids: list[str] = []
+    linker, linked = _Linker(head), []
+    for entry in batch:
+        id = entry.id
+        if not id:
+            ids = ids or new_ids(range(first, first + len(batch)), at // 1000)
+            id = ids[seq - first]
+        linked.append(linker.add(entry, seq, id, entry.at or at))
+        seq += 1
+    after = linker.head_after(seq, at)
     if bounded and after.calls:
         _refuse_more(after)
     return after, linked

@@ -121,8 +121,9 @@ class Appends:
 
     def _plain(self, appends: Sequence[Append], known: Known, at: int) -> Made | None:
         """What writes appends as most are, without asking the store for anything; None where some are not so."""
-        head, log, rows = known.head, known.log, list[Cells]()
-        results = []
+        head, log = known.head, known.log
+        rows: list[Cells] = []
+        results: list[Appended] = []
         for append in appends:
             if append.check_ids or append.expect is not None:
                 return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from operator import itemgetter
 
 import msgspec
 
@@ -24,9 +23,6 @@ from palimpsest.stores.large import filled, take_out
 
 MARK = b'{"held":'
 """How the stored form of an entry begins that has something large."""
-
-
-_value = itemgetter(1)
 
 
 def place_of(known: Known) -> Place:
@@ -47,7 +43,11 @@ class Large:
     def meant(self, rows: Sequence[Cells]) -> bool:
         """Whether there may be something large in these rows of entries."""
         limit = self.limit
-        return limit is not None and max(map(len, map(_value, rows)), default=0) > limit
+        if limit is not None:
+            for row in rows:
+                if len(row[1]) > limit:
+                    return True
+        return False
 
     async def taken(
         self, known: Known, rows: Sequence[Cells], gone: Sequence[tuple[int, int]] = ()

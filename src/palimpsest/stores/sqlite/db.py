@@ -112,7 +112,11 @@ class Database:
         """
         since = time.monotonic()
         with self.turn:
-            result = self._tried(partial(self._written, body), self.busy_seconds, since)
+            try:
+                result = self._written(body)
+            except FAULTS as fault:
+                self._pause(fault, since + self.busy_seconds)
+                result = self._tried(partial(self._written, body), self.busy_seconds, since)
         return result
 
     def relaxed(self, body: Callable[[Tables], object], patience: float) -> None:
@@ -160,12 +164,16 @@ class Database:
             try:
                 return act()
             except FAULTS as fault:
-                if is_busy(fault) and self.leaving:
-                    raise Closed(self._url) from None
-                if not is_busy(fault) or time.monotonic() >= until:
-                    with self._translated:
-                        raise
-            time.sleep(PAUSE)
+                self._pause(fault, until)
+
+    def _pause(self, fault: Exception, until: float) -> None:
+        """Wait a moment where others are in the way, and there is time left; else raise what the fault means."""
+        if not is_busy(fault) or time.monotonic() >= until:
+            with self._translated:
+                raise fault
+        if self.leaving:
+            raise Closed(self._url) from None
+        time.sleep(PAUSE)
 
     def alone(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
         """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
