@@ -47,11 +47,15 @@ class Points:
         self._codes: dict[CodeType, tuple[bytes, list[int]]] = {}
 
     def __enter__(self) -> Self:
+        self._collects = gc.isenabled()
+        gc.disable()  # whoever is called when that runs, such as what watches tests, has moments of his own
         sys.settrace(self._called)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def _point(self) -> None:
         self.passed += 1
