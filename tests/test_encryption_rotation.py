@@ -16,6 +16,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.engine.items import Items
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
 from processes import Process, integrity, together, whole_turns
@@ -29,6 +30,7 @@ from sealed import (
     OLD,
     RING,
     address,
+    below,
     bytes_of,
     everything,
     key_ids,
@@ -400,3 +402,21 @@ def test_the_command_line_tells_what_is_wrong_with_keys(
     monkeypatch.delenv("PALIMPSEST_KEY")
     assert run("import", "chat.jsonl", "--store", "sqlite:///plain.db").exit_code == 0
     assert run("rotate-keys", "--store", "sqlite:///plain.db").exit_code == 2
+
+
+def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str) -> None:
+    """What two changes of keys have written to and fro has another version and the same value: the next one ends."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        play(memory)
+    with Memory.open(where, encryption=BOTH) as memory:
+        items = Items(below(memory.store), now_us)
+        mark = drive(items.get(*MARK))
+        assert mark is not None
+        again = drive(items.put(*MARK, mark.value, None, mark.version))
+
+        rotate_keys(memory)
+
+        after = drive(items.get(*MARK))
+        assert after is not None
+        assert after.version > again.version > mark.version
+    assert key_ids(where, BOTH) == {"new"}

@@ -102,7 +102,7 @@ class Markings:
     async def refresh(self) -> None:
         """See what the store says now. Raises WrongKey where what it is written under is not among our keys."""
         item = await self._items.get(*MARK)
-        if item is None or self._item is None or item.value != self._item.value:
+        if item is None or item != self._item:  # one of the same value may have another version: another has written it
             await self._take(item)
 
     async def begin(self) -> bool:
