@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 from palimpsest.stores.backend import (
@@ -65,14 +64,14 @@ HEADS_DUE = (
     "WHERE (expires, number) > (?, ?) AND expires <= ? AND tenant = ? AND hot IS NOT NULL "
     "ORDER BY expires, number LIMIT ?"
 )
-ADD, PUT = (f"INSERT{other} INTO ROWS(pos, value, id, expires) VALUES" for other in ("", " OR REPLACE"))
-VALUES = "(?, ?, nullif(?, ''), ?)"
+ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
+PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
 DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
 ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
 """Statements over a table of rows, by `_sql`."""
 
 FEW = 8
-"""Parts of a table that are looked into one by one for an id; rows that one statement puts."""
+"""Parts of a table that are looked into one by one for an id."""
 
 MARKED = 1_000_000
 """Microseconds that one mark lasts: the index of marks is not written with every head."""
@@ -281,16 +280,9 @@ class Tables:
                     shift = numbers.make_part(self._db, place, name, high) - high << 32
                 values.append((key + shift, value, id, expires))
             try:
-                self._put(ADD, name, values)  # a third cheaper, and nearly always enough
+                self._db.executemany(_sql(ADD, name), values)  # a third cheaper, and nearly always enough
             except sqlite3.IntegrityError:
-                self._put(PUT, name, values)
-
-    def _put(self, statement: str, name: str, values: Sequence[Cells]) -> None:
-        """Put rows: few by one statement, which costs less than one for each."""
-        if len(values) > FEW:
-            self._db.executemany(_sql(statement, name, 1), values)
-        elif values:
-            self._db.execute(_sql(statement, name, len(values)), list(chain.from_iterable(values)))
+                self._db.executemany(_sql(PUT, name), values)
 
     def _drop(self, place: Place, name: str, low: int, high: int) -> None:
         """Remove the rows of a span, and the parts that are left empty."""
@@ -324,10 +316,9 @@ class Tables:
 
 
 @lru_cache(256)
-def _sql(statement: str, name: str, rows: int = 0) -> str:
-    """The statement over the table in which a table of the seam is: that has one of a few names of ours; for so many
-    rows."""
-    return statement.replace("ROWS", table_of(name)) + ", ".join([VALUES] * rows)
+def _sql(statement: str, name: str) -> str:
+    """The statement over the table in which a table of the seam is: that has one of a few names of ours."""
+    return statement.replace("ROWS", table_of(name))
 
 
 def _lenient(text: bytes) -> str:
