@@ -133,7 +133,7 @@ def test_nothing_but_addresses_is_in_clear() -> None:
     fields = [field for content in there.values() for field in values_of(content)]
     stored = b"".join(one if isinstance(one, bytes) else str(one).encode() for one in fields)
 
-    names = {"default", "one", "session", "log", "", "entry", "record", "notes", "item/notes"}
+    names = {"default", "one", "session", "log", "", "entry", "record", "notes", "item/notes", "order"}
     (hidden,) = clear - names
     assert len(hidden) == 64  # the item's
     for word in ("given", "hello", "notes", 'kind"', "context", "value", "item's", "pinned", "tool_call"):

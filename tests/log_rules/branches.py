@@ -321,3 +321,16 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["", big]
         await on.store.delete(KEY)
         assert texts(await on.store.read(FOREIGN)) == [big]
+
+    @rule
+    async def test_large_content_of_who_is_made_anew_outlives_a_branch(self, on: OpenedStore) -> None:
+        """Deleting a branch takes nothing of a session that was made anew where the branch comes from."""
+        big = "all the same " * 5_000
+        await on.store.append(KEY, said(big))
+        await fork(on.store, KEY, BRANCH)
+        await on.store.delete(KEY)
+        await on.store.append(KEY, said(big, "and " + big))
+
+        await on.store.delete(BRANCH)
+
+        assert texts(await on.store.read(KEY)) == [big, "and " + big]

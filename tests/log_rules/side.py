@@ -65,6 +65,22 @@ class SideConformance(Contract):
         assert again.version == 1
 
     @rule
+    async def test_items_come_in_order_whatever_clocks_say(self, on: OpenedStore) -> None:
+        """Also those that came at one moment, or before by a clock that goes behind; what is cleared begins anew."""
+        on.clock.advance(10)
+        await on.store.put_item(TENANT, "n", "b", b"")
+        on.clock.advance(-5)
+        for key in ("a", "c"):
+            await on.store.put_item(TENANT, "n", key, b"")
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["b", "a", "c"]
+
+        assert await on.store.clear_items(TENANT) == {"n": 3}
+        for key in ("z", "y"):
+            await on.store.put_item(TENANT, "n", key, b"")
+
+        assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["z", "y"]
+
+    @rule
     async def test_an_expired_item_is_not_there(self, on: OpenedStore) -> None:
         """From its expiry on an item is in no answer, and a put of its key makes a new item at the end."""
         end = on.clock.now + 1_000_000

@@ -43,9 +43,6 @@ T = TypeVar("T")
 ABOVE = 1 << 62
 """The mark of the first write here: behind every one below."""
 
-AHEAD = 1_000_000
-"""Microseconds by which items that come here are later than they are: so they stand behind those below."""
-
 Hidden = tuple[str, str, int, int]
 """A space, a table or how several begin (`*`), and the first and last key of rows that are not seen."""
 
@@ -56,7 +53,6 @@ class Overlay(Store):
     def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
         super().__init__(OverBackend(store.backend), clock)
         self._below = store
-        self._items.newest = clock() + AHEAD
 
     left_open = False  # it holds nothing but memory
 

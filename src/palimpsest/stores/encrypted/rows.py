@@ -16,13 +16,13 @@ from palimpsest.stores.encrypted.notes import NOTHING
 from palimpsest.stores.encrypted.sealing import Unsealed, token
 from palimpsest.stores.encrypted.values import Known, Values
 from palimpsest.stores.engine.forms import Spoilt
-from palimpsest.stores.engine.items import ITEMS, LEASES
+from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")
 LISTED = ("record", "share")
 CLEAR = "tokens/"
-"""How tables begin that are in clear. So are leases."""
+"""How tables begin that are in clear. So are leases, and the counters of namespaces."""
 
 
 class Rows:
@@ -123,7 +123,7 @@ def hides(place: Place) -> bool:
 
 def is_clear(place: Place, table: str = "") -> bool:
     """Whether what a place has, or rows of a table, are not sealed."""
-    return place.space == LEASES or table.startswith(CLEAR)
+    return place.space in (LEASES, ORDER) or table.startswith(CLEAR)
 
 
 def agrees(heads: Sequence[tuple[Place, Known | None]]) -> bool:

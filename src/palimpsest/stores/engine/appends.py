@@ -14,7 +14,7 @@ from palimpsest.log.linking import link
 from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Step
 from palimpsest.stores.common import expected, unknown_only
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
-from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.heads import Known, Sessions, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.values import Appended
 
@@ -76,8 +76,6 @@ class Appends:
                 key = after.key
                 if refusal is not None:
                     there[key] = self._sessions.moved(before, refusal[0])
-                elif before.there is None and await self._sessions.astray(after, at):
-                    there[key] = None
                 else:
                     self._sessions.remember(after)
                     for append in left[key]:
@@ -122,6 +120,8 @@ class Appends:
     def _plain(self, appends: Sequence[Append], known: Known, at: int) -> Made | None:
         """What writes appends as most are, without asking the store for anything; None where some are not so."""
         head, log = known.head, known.log
+        if known.there is None and known.pointer is not None:
+            return None
         rows: list[Cells] = []
         results: list[Appended] = []
         for append in appends:
@@ -139,7 +139,7 @@ class Appends:
             append.linked, append.over, append.result = result.entries, known, result
         after, step = known.grown(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
-        return known, after, steps if known.there is not None else (*steps, *self._sessions.created(known))
+        return known, after, steps if known.there is not None else (*steps, Step(where_of(known.key)))
 
     async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Made | None:
         """What writes these appends; None where none is to be written."""
@@ -180,7 +180,7 @@ class Appends:
         now, step = known.grown(head)
         put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
-        return known, now, steps if known.there is not None else steps + self._sessions.created(known)
+        return known, now, [*steps, *await self._sessions.created(known, at)]
 
     async def _found(self, append: Append, known: Known, head: Head, entered: Sequence[Entry]) -> dict[str, Entry]:
         """The entries that are there, or just come, under ids of an append, which expects what it expects."""

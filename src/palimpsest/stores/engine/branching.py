@@ -10,7 +10,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, St
 from palimpsest.stores.common import branching, expected, info
 from palimpsest.stores.engine.changing import dropping, spans_of
 from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot, whole
-from palimpsest.stores.engine.heads import Known, Sessions, new_log, pointer_to, where_of
+from palimpsest.stores.engine.heads import Known, Sessions, bar_of, barred, new_log, pointer_to, root, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.trees import Tree, of_owner, of_tree
@@ -42,7 +42,12 @@ class Branching:
     async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         while True:
             known, seen = await self._sessions.look(
-                key, lambda known: [of_owner(known), of_records(known, 0, head.revision + 1)]
+                key,
+                lambda known: [
+                    of_owner(known),
+                    of_records(known, 0, head.revision + 1),
+                    Ask(barred(known.place._replace(name=into))),
+                ],
             )
             expected(key, known.head, None, expect_epoch, created)
             target = await self._sessions.find(SessionKey(key.tenant, into))
@@ -52,15 +57,17 @@ class Branching:
 
     async def _forked(self, known: Known, seen: list[Seen], target: Known, head: Head) -> bool:
         """Make the branch where it is to be, unless somebody was first."""
-        home = known.place.home if known.there is not None else target.key.session
-        at = self._clock()
-        if home != target.key.session and target.pointer != pointer_to(home):
-            where = Step(where_of(target.key), target.pointer, pointer_to(home))
-            (refusal,) = await self._backend.write([[where, Step(_own(target.key))]], at)
+        key, pointer, at = target.key, target.pointer, self._clock()
+        home = known.place.home if known.there is not None else key.session
+        if home != key.session:
+            pointer = pointer_to(home)
+            (refusal,) = await self._backend.write(
+                [[Step(where_of(key), target.pointer, pointer), Step(root(key))]], at
+            )
             if refusal is not None:
                 return False
-        place = Place(target.place.tenant, home, "session", target.key.session)
-        branch = Known(target.key, place, new_log(), pointer=pointer_to(home))
+        place = Place(key.tenant, home, "session", key.session)
+        branch = Known(key, place, new_log(), pointer=pointer)
         steps: list[Step] = []
         shares: tuple[tuple[int, int], ...] = ()
         if seen:
@@ -76,13 +83,13 @@ class Branching:
             assert known.there is not None, "what was looked at is there"
             log = branch.log
             rows = [Row(log << 32 | key & LAST, value, str(log) if id else "") for key, value, id, _ in seen[1].rows[0]]
+            bar = seen[2].head
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
+            steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
             steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
         after, step = branch.step(head, shares)
-        batch = [step, *steps, *self._sessions.created(branch)]
-        if await self._sessions.write(batch, at, after) is not None:
-            return False
-        return not await self._sessions.astray(after, at)
+        batch = [step, *steps, *await self._sessions.created(branch, at)]
+        return await self._sessions.write(batch, at, after) is None
 
     # --- deletion
 
@@ -94,27 +101,18 @@ class Branching:
                 return False
             tree, pieces, last = removed(self._url, known, seen)
             steps = [Step(known.place, known.there.hot, destroys=True)]
-            if last:
-                steps += await self._large.wiped(known)
-                pieces = [(known.log, 0, LAST), *pieces]
-            else:
-                steps += (await self._large.taken(known, [], spans_of(pieces)))[1]
-            drop = dropped(known, pieces)
             if last and tree.hot is not None:
                 steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
             else:
                 steps.append(tree.step())
-            steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
+            steps += (await self._large.taken(known, [], spans_of(pieces)))[1]
+            steps.append(Step(known.logs, rows_only=True, drop=dropped(known, pieces), destroys=True))
             if await self._sessions.write(steps, self._clock()) is None:
                 self._sessions.forget(key)
-                await self._unpointed(known)
+                if known.place.home != key.session:
+                    where = Step(where_of(key), known.pointer, destroys=True)
+                    await self._backend.write([[where]], self._clock())
                 return True
-
-    async def _unpointed(self, known: Known) -> None:
-        """Let nothing say any more where a session was."""
-        if known.place.home != known.key.session:
-            where = Step(where_of(known.key), pointer_to(known.place.home), destroys=True)
-            await self._backend.write([[where]], self._clock())
 
     # --- listings
 
@@ -149,10 +147,6 @@ class Branching:
     async def _has_something(self, tenant: str) -> bool:
         sessions = await self._backend.places(tenant, "session", limit=1)
         return bool(sessions or await self._backend.places(tenant, "item/", beneath=True, limit=1))
-
-
-def _own(key: SessionKey) -> Place:
-    return Place(key.tenant, key.session, "session", key.session)
 
 
 def of_removal(known: Known) -> list[Ask]:

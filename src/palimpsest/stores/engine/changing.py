@@ -55,17 +55,10 @@ class Changing:
                     raise
                 known, fresh = None, True  # what was remembered may be outdated
                 continue
-            refusal = await self._written(known, after, steps, at)
+            refusal = await self._sessions.write([*steps, *await self._sessions.created(known, at)], at, after)
             if refusal is None:
                 return after.head
             known, fresh = self._sessions.moved(known, refusal[0]), True
-
-    async def _written(self, known: Known, after: Known, steps: list[Step], at: int) -> Refusal | None:
-        """Write what makes a session so; what came of it."""
-        refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
-        if refusal is None and known.there is None and await self._sessions.astray(after, at):
-            return (None,)
-        return refusal
 
     async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
@@ -93,7 +86,8 @@ class Changing:
             rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())
             gone = Step(known.logs, rows_only=True, drop=drop, put=[*put, ("record", rows)], destroys=True)
-            if await self._written(known, cleared, [step, gone, tree.step(), *more], at) is None:
+            steps = [step, gone, tree.step(), *more, *await self._sessions.created(known, at)]
+            if await self._sessions.write(steps, at, cleared) is None:
                 return head
 
     # --- erasing
@@ -109,14 +103,11 @@ class Changing:
             at = self._clock()
             batch, after = erasure.batch(at)
             batch += (await self._large.taken(known, [], erasure.points))[1]
-            batch += self._sessions.created(known)
+            batch += await self._sessions.created(known, at)
             refusal = await self._sessions.write(batch, at, *after)
-            if refusal is not None:
-                known, seen = self._still(known, erasure, refusal, seen)
-            elif known.there is not None or not await self._sessions.astray(after[0], at):
+            if refusal is None:
                 return after[0].head
-            else:
-                seen = []
+            known, seen = self._still(known, erasure, refusal, seen)
 
     def _still(self, known: Known, erasure: Erasure, refusal: Refusal, seen: list[Seen]) -> tuple[Known, list[Seen]]:
         """The session as it is now, and what was read of it, where nobody but those who append was in the way.

@@ -11,7 +11,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import Ask, Due, Place
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
-from palimpsest.stores.engine.heads import Sessions, root
+from palimpsest.stores.engine.heads import BARRED, Sessions, root
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
 from palimpsest.stores.engine.loading import LAID, Loading
 from palimpsest.stores.engine.trees import Tree, named
@@ -72,6 +72,8 @@ class Expiry:
                             swept += await self._items.swept(due.place, now)
                         if not due.table and due.place.space == LAID:
                             await self._loading.taken_away(due.place)
+                        if not due.table and due.place.space == BARRED:
+                            await self._sessions.unbarred(due.place, now)
                     for (place, log), seqs in _by_log(page).items():
                         try:
                             swept += await self._erased(place, log, seqs)

@@ -15,6 +15,12 @@ from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Ran
 from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
 from palimpsest.stores.engine.forms import whole as head_of
 
+BARRED = "barred"
+"""The space of places that keep a branch from being made, whose session has been made in its own home instead."""
+
+PATIENCE = 3_600_000_000
+"""Microseconds for which what was begun, and that nobody has finished, is left alone."""
+
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
 
@@ -26,8 +32,8 @@ Asks = Callable[["Known"], Sequence[Ask]]
 class Known(msgspec.Struct, frozen=True, gc=False):
     """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
 
-    `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and `pointer`
-    is what says where it would be, if anything does.
+    `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and its place
+    is in its own home. `pointer` is what says, if anything does, in which other home it is, or was.
     """
 
     key: SessionKey
@@ -168,7 +174,7 @@ class Sessions:
             if newest and now.log == known.log:
                 self._check(now, seen.pop())
             self.remember(now)
-            if now.there is None:
+            if now.log != known.log:
                 known = await self._sought(key)  # it may be elsewhere by now
             elif now.reads_as(known):
                 return now, seen[1:]
@@ -190,13 +196,15 @@ class Sessions:
         own, other = await self.backend.look([Ask(place), Ask(where)])
         if own.head is not None or other.head is None:
             return self.read(key, place, own.head)
-        place = place._replace(home=self._told(key, other.head.hot))
-        (there,) = await self.backend.look([Ask(place)])
-        return _replace(self.read(key, place, there.head), pointer=other.head.hot)
+        elsewhere = place._replace(home=self.home_of(key, other.head.hot))
+        (there,) = await self.backend.look([Ask(elsewhere)])
+        found = self.read(key, place if there.head is None else elsewhere, there.head)
+        return _replace(found, pointer=other.head.hot)
 
-    def _told(self, key: SessionKey, pointer: bytes) -> str:
+    def home_of(self, key: SessionKey, pointer: bytes) -> str:
+        """The home that a pointer names. Raises StoreCorrupt."""
         try:
-            return msgspec.json.decode(pointer, type=str)
+            return msgspec.json.decode(pointer, type=tuple[str, int])[0]
         except msgspec.DecodeError as cause:
             raise StoreCorrupt(self.url, f"where session {key.session!r} is cannot be read ({cause})") from cause
 
@@ -212,7 +220,7 @@ class Sessions:
         Raises StoreCorrupt, naming it, where it cannot be read.
         """
         if there is None:
-            return Known(known.key, known.place, new_log(), pointer=known.pointer)
+            return Known(known.key, root(known.key), new_log(), pointer=known.pointer)
         before = known.there
         if before is not None and before.hot == there.hot:
             return known
@@ -235,20 +243,39 @@ class Sessions:
 
     def moved(self, known: Known, there: PlaceHead | None) -> Known | None:
         """The session by the head that a refusal tells; None where it has to be looked for."""
-        if there is None or known.there is None:
+        now = self.now(known, there)
+        if there is None or now.log != known.log:
             self.forget(known.key)
             return None
-        now = self.now(known, there)
         self.remember(now)
         return now
 
     # --- writing
 
-    def created(self, known: Known) -> list[Step]:
-        """What has to be so, too, for a session to be made: nothing says that it is elsewhere."""
+    async def created(self, known: Known, at: int) -> list[Step]:
+        """What has to be so, too, for a session to be made in its own home: nothing says any more that it is elsewhere.
+
+        What says so still is of a branch that is gone, or not made yet: it goes in the same step, when whoever makes
+        that branch has been kept from it. Where the branch is there after all, the step is one that will be refused.
+        """
         if known.there is not None or known.place.home != known.key.session:
             return []
-        return [Step(where_of(known.key))]
+        pointer = known.pointer
+        if pointer is not None:
+            place = known.place._replace(home=self.home_of(known.key, pointer))
+            branch, bar = await self.backend.look([Ask(place), Ask(barred(place))])
+            refusal = None
+            if branch.head is None:
+                refusal = await self.write([Step(place), bar_of(place, bar.head, at)], at)
+            if branch.head is not None or refusal is not None:
+                pointer = None
+        return [Step(where_of(known.key), pointer)]
+
+    async def unbarred(self, place: Place, at: int) -> None:
+        """Let nothing keep a branch from being made any more: whoever began to make it has given up long ago."""
+        (seen,) = await self.backend.look([Ask(place)])
+        if seen.head is not None:
+            await self.write([Step(place, seen.head.hot)], at)
 
     async def write(self, batch: Batch, at: int, *after: Known) -> Refusal | None:
         """Write a batch, after which these sessions are so; what came of it."""
@@ -257,21 +284,6 @@ class Sessions:
             for known in after:
                 self.remember(known)
         return refusal
-
-    async def astray(self, known: Known, at: int) -> bool:
-        """Whether a session that was made in another home than its own is looked for elsewhere by now.
-
-        Then it is taken back.
-        """
-        if known.place.home == known.key.session or known.there is None:
-            return False
-        own, where = await self.backend.look([Ask(root(known.key)), Ask(where_of(known.key))])
-        if own.head is None and where.head is not None and where.head.hot == pointer_to(known.place.home):
-            return False
-        self.forget(known.key)
-        gone = Step(known.logs, rows_only=True, drop=[("*", key_of(known.log, 0), key_of(known.log, LAST))])
-        await self.backend.write([[Step(known.place, known.there.hot), gone]], at)
-        return True
 
 
 def _newest(known: Known) -> Ask:
@@ -283,6 +295,16 @@ def _newest(known: Known) -> Ask:
 def root(key: SessionKey) -> Place:
     """Where a session is that is in its own home."""
     return Place(key.tenant, key.session, "session", key.session)
+
+
+def barred(place: Place) -> Place:
+    """Where it says that a branch is not to be made at a place."""
+    return place._replace(space=BARRED)
+
+
+def bar_of(place: Place, there: PlaceHead | None, at: int) -> Step:
+    """What keeps everybody from making a branch at a place who saw it before."""
+    return Step(barred(place), there.hot if there is not None else None, encode(new_log()), expires=at + PATIENCE)
 
 
 @lru_cache(KNOWN)
@@ -297,8 +319,8 @@ def where_of(key: SessionKey) -> Place:
 
 
 def pointer_to(home: str) -> bytes:
-    """What says that a session is in this home."""
-    return encode(home)
+    """What says that a session is in this home. It is like no other, so that none is taken for an earlier one."""
+    return encode((home, new_log()))
 
 
 def new_log() -> int:

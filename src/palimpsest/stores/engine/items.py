@@ -1,6 +1,7 @@
 """Items and leases: places that have nothing but a head.
 
-An item's hot value is what is compared, its cold value what it holds. A lease that was given back stays, so that its
+An item's hot value is what is compared, its cold value what it holds. Each namespace counts the items that came, which
+tells their order whatever clocks say. A lease that was given back stays, so that its
 fence goes on, until the clock has passed that.
 """
 
@@ -18,6 +19,8 @@ from palimpsest.stores.values import Item
 
 ITEMS = "item/"
 LEASES = "lease"
+ORDER = "order"
+"""The space of a namespace's counter."""
 PAGE = 1000
 KEPT = 4096
 """Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
@@ -49,7 +52,7 @@ class Items:
     def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
         self._backend, self._url, self._clock = backend, backend.url, clock
         self._leases: dict[Place, PlaceHead] = {}
-        self.newest = self._fence = 0  # the place of the item that came last, as far as this process knows
+        self._fence = 0
 
     # --- items
 
@@ -89,22 +92,32 @@ class Items:
     async def put(
         self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
     ) -> Item:
-        place = place_of(tenant, namespace, key)
-        head = await self._look(place)
+        place, counter = place_of(tenant, namespace, key), Place(tenant, namespace, ORDER, "")
+        seen, counted = await self._backend.look([Ask(place), Ask(counter)])
+        head, last = seen.head, counted.head
         while True:
             live = self._live(place, head)
             version = live[0].version if live is not None else 0
             if expect is not None and expect != version:
                 raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
             at = self._clock()
-            self.newest = max(self.newest + 1, at)
-            about = About(version + 1, live[0].order if live is not None else self.newest, expires)
+            order = live[0].order if live is not None else self._number(counter, last) + 1
+            about = About(version + 1, order, expires)
             hot = head.hot if head is not None else None
-            step = Step(place, hot, stamped(encoded(about)), stamped(value), expires)
-            (refusal,) = await self._backend.write([[step]], at)
+            steps = [Step(place, hot, stamped(encoded(about)), stamped(value), expires)]
+            if live is None:
+                steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % order)))
+            (refusal,) = await self._backend.write([steps], at)
             if refusal is None:
                 return Item(key=key, value=value, version=about.version, expires=expires)
-            head = refusal[0]
+            head, last = refusal[0], refusal[1] if live is None else last
+
+    def _number(self, counter: Place, head: PlaceHead | None) -> int:
+        try:
+            return int(checked(head.hot)) if head is not None else 0
+        except ValueError as cause:
+            told = f"how many items came to the namespace {counter.home} cannot be read ({cause})"
+            raise StoreCorrupt(self._url, told) from cause
 
     async def delete(self, tenant: str, namespace: str, key: str) -> bool:
         place = place_of(tenant, namespace, key)
@@ -143,6 +156,8 @@ class Items:
             gone.append(one)
         if not dry_run:
             for one in gone:
+                await self.removed(one.place, one.head)
+            async for one in self._pages(tenant, ORDER):
                 await self.removed(one.place, one.head)
             async for one in self._pages(tenant, LEASES):
                 await self._ended(one.place, one.head)

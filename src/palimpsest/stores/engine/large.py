@@ -18,7 +18,7 @@ from palimpsest.log.codec import decoded
 from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import stamped
-from palimpsest.stores.engine.heads import Known
+from palimpsest.stores.engine.heads import Known, new_log
 from palimpsest.stores.large import filled, take_out
 
 MARK = b'{"held":'
@@ -77,18 +77,14 @@ class Large:
         ]
         return put, [await self.counted(known, uses, contents)] if uses else []
 
-    async def wiped(self, known: Known) -> list[Step]:
-        """What removes all that a home has."""
-        place = place_of(known)
-        (seen,) = await self._backend.look([Ask(place)])
-        return [] if seen.head is None else [Step(place, seen.head.hot, drop=[("*", 0, LAST_KEY)], destroys=True)]
-
     async def counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
         """What counts that so many entries more, or less, have these contents."""
         place, keys = place_of(known), sorted((_key(digest), digest) for digest in uses)
-        (seen,) = await self._backend.look([Ask(place, [Range("uses", [(key, key) for key, _ in keys])])])
+        those = Range("uses", [(key, key) for key, _ in keys])
+        others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(uses.values()) < 0 else 0)
+        (seen,) = await self._backend.look([Ask(place, [those, others])])
         there = {row[0]: Row(*row) for row in seen.rows[0]}
-        put, new, drop = [], [], list[tuple[str, int, int]]()
+        put, new, gone = [], [], list[int]()
         for key, digest in keys:
             before = there.get(key)
             if before is not None and before.id != digest:
@@ -99,9 +95,12 @@ class Large:
                 if before is None:
                     new.append(Row(key, contents[digest], digest))
             else:
-                drop += [("uses", key, key), ("large", key, key)]
+                gone.append(key)
         hot = seen.head.hot if seen.head is not None else None
-        after = b"%d" % (int(hot or b"0") + 1)
+        number = int(hot) if hot is not None else new_log() << 16  # none comes again, of whatever place
+        left = put or any(row[0] not in gone for row in seen.rows[1])
+        drop = [(table, key, key) for key in gone for table in ("uses", "large")]
+        after = b"%d" % (number + 1) if left else None
         return Step(place, hot, after, drop=drop, put=[("uses", put), ("large", new)], destroys=bool(drop))
 
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:

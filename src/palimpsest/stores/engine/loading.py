@@ -19,7 +19,7 @@ from palimpsest.stores.common import loading
 from palimpsest.stores.engine.branching import dropped, of_removal, removed
 from palimpsest.stores.engine.changing import dropping, spans_of
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
-from palimpsest.stores.engine.heads import Known, Sessions, new_log
+from palimpsest.stores.engine.heads import PATIENCE, Known, Sessions, new_log
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.values import Dump
 
@@ -28,9 +28,6 @@ PIECE, BYTES = 1000, 2**22
 
 LAID = "laid"
 """The space of places that say which logs are being laid, by their numbers."""
-
-PATIENCE = 3_600_000_000
-"""Microseconds after which a log that nobody has laid any more of is taken away."""
 
 
 class Loading:
@@ -70,10 +67,8 @@ class Loading:
     async def _made(self, new: Known, dump: Dump, replace: bool, last: Sequence[Cells], laid: int) -> bool:
         """Make the session in one step, of what was laid and the last piece; whether nobody was in the way."""
         known, seen = await self._sessions.look(new.key, of_removal)
-        if known.place != new.place:
-            raise Conflict(
-                f"session {new.key.session!r}", "was made anew as a branch of another meanwhile: load it again"
-            )
+        if known.place != new.place and laid:
+            raise Conflict(f"session {new.key.session!r}", "was made anew elsewhere meanwhile: load it again")
         head, at = _head(known, dump, replace), self._clock()
         new = msgspec.structs.replace(known, log=new.log, head=Head())
         after, step = new.step(head, ())
@@ -84,16 +79,16 @@ class Loading:
             tree, unread, _ = removed(self._url, known, seen)
             if tree.hot is not None:
                 tree.join(new, (), head.first_seq)
-                steps.append(tree.step())
+            steps.append(tree.step())
             drop, gone = dropped(known, unread), spans_of(unread)
         put, more = await self._large.taken(known, last, gone)
         if dump.records:
             put.append(("record", [record_row(new.log, record) for record in dump.records]))
         steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
-        refusal = await self._sessions.write([*steps, *self._sessions.created(known)], at, after)
+        refusal = await self._sessions.write([*steps, *await self._sessions.created(known, at)], at, after)
         if refusal is not None and laid:
             _still_laid(new.key, refusal[1], laid)
-        return refusal is None and (known.there is not None or not await self._sessions.astray(after, at))
+        return refusal is None
 
     # --- what nobody has finished
 

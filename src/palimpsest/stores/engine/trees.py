@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
+from palimpsest.log import spans
 from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, Share, checked, stamped
 from palimpsest.stores.engine.heads import Known, new_log
@@ -67,10 +68,6 @@ class Tree:
         """The session whose log it is, if that is there."""
         return next((one for one in self._now if one.log == log == one.own), None)
 
-    def kept(self, log: int) -> int:
-        """The last seq of a log that a branch reads; 0 for none."""
-        return max((one.last for one in self._now if one.log == log != one.own), default=0)
-
     # --- changing
 
     def join(self, known: Known, shares: Sequence[Share], first: int) -> None:
@@ -88,10 +85,8 @@ class Tree:
         """What of these logs nobody reads any more: log, first seq, last seq."""
         found = []
         for log in dict.fromkeys(logs):
-            owner = self.owner(log)
-            first, last = self.kept(log) + 1, LAST if owner is None else owner.first - 1
-            if first <= last:
-                found.append((log, first, last))
+            read = spans.union((one.first, one.last) for one in self._now if one.log == log)
+            found += [(log, first, last) for first, last in spans.minus([(0, LAST)], read)]
         return found
 
     def step(self) -> Step:
