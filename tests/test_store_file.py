@@ -88,7 +88,7 @@ def test_names_begin_with_what_they_stand_for(store: Store, folder: Path) -> Non
     assert items.name.startswith("facts-")
     first, line = map(json.loads, items.read_text().splitlines())
     assert first["home"] == "Facts"
-    assert [step["name"] for step in line["steps"]] == ["name"]
+    assert [(step["space"], step.get("name")) for step in line["steps"]] == [("item/Facts", "name"), ("order", None)]
     assert "Ada" in str(line["values"])
 
 

@@ -101,7 +101,8 @@ class Large:
         left = put or any(row[0] not in gone for row in seen.rows[1])
         drop = [(table, key, key) for key in gone for table in ("uses", "large")]
         after = b"%d" % (number + 1) if left else None
-        return Step(place, hot, after, drop=drop, put=[("uses", put), ("large", new)], destroys=bool(drop))
+        some = [(table, rows) for table, rows in (("uses", put), ("large", new)) if rows]
+        return Step(place, hot, after, drop=drop, put=some, destroys=bool(drop))
 
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
         """The contents of these digests that are there and as they were written."""
