@@ -16,12 +16,13 @@ import os
 import sqlite3
 import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking
+from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 from palimpsest.stores.sqlite.numbers import Known
@@ -105,25 +106,25 @@ class Database:
                 result = body(bound)
         return result
 
-    def write(self, body: Callable[[Tables], T]) -> T:
-        """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
+    def write(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
+        """Write batches as `Tables.write` does, and commit; whatever is raised before takes all of it back.
 
-        Another process may be in the way: `body` may be called again.
+        Another process may be in the way: `again` may be asked again.
         """
         since = time.monotonic()
         with self.turn:
             try:
-                result = self._written(body)
+                result = self._written(batches, at, again, False)
             except FAULTS as fault:
                 self._pause(fault, since + self.busy_seconds)
-                result = self._tried(partial(self._written, body), self.busy_seconds, since)
+                result = self._tried(partial(self._written, batches, at, again, False), self.busy_seconds, since)
         return result
 
-    def relaxed(self, body: Callable[[Tables], object], patience: float) -> None:
+    def relaxed(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
-        self._tried(partial(self._written, body, relaxed=True), patience)
+        return self._tried(partial(self._written, batches, at, None, True), patience)
 
-    def _written(self, body: Callable[[Tables], T], *, relaxed: bool = False) -> T:
+    def _written(self, batches: Sequence[Batch], at: int, again: Again | None, relaxed: bool) -> list[Refusal | None]:
         writer = self._writer
         with writer.lock:
             if self._closed:  # by another thread, while this one waited
@@ -137,7 +138,7 @@ class Database:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    result = body(bound)
+                    result = bound.write(batches, at, again)
                     if time.monotonic() > self._looked + LOOK:
                         self._be_the_same()
                     connection.execute("COMMIT")  # prepared once, which `commit` is not
