@@ -19,6 +19,7 @@ from _thread import LockType, allocate_lock  # `threading` costs a cold start a 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
+from weakref import ref
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking
@@ -30,14 +31,29 @@ from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
 
-PAUSE = 0.002
-"""Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
+PAUSE = 0.0005
+"""Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
+overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
 
 LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
 
 
 _creating = allocate_lock()
+_turns: dict[tuple[int, int, int], ref[LockType]] = {}
+
+
+def _turn_of(identity: tuple[int, int]) -> LockType:
+    """The turn at a file that all connections of this process to it share, by device and inode."""
+    with _creating:
+        for mine in [mine for mine, turn in _turns.items() if turn() is None]:
+            del _turns[mine]
+        mine = (os.getpid(), *identity)  # a fork may have come while another thread had it
+        turn = _turns[mine]() if mine in _turns else None
+        if turn is None:
+            turn = allocate_lock()
+            _turns[mine] = ref(turn)
+    return turn
 
 
 class _Link:
@@ -63,7 +79,9 @@ class _Link:
 
 
 class Database:
-    """One file. `turn` is the lock of whoever writes, or waits to write. Nobody who is `leaving` waits for others."""
+    """One file. `turn` is the lock of whoever writes, of all in this process who have the file open: they wait for each
+    other by a lock, and come sooner and more evenly to their turn than by trying. Nobody who is `leaving` waits.
+    """
 
     def __init__(self, url: str, path: str, options: DiskOptions) -> None:
         self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
@@ -112,12 +130,15 @@ class Database:
         Another process may be in the way: `again` may be asked again.
         """
         since = time.monotonic()
+        try:
+            return self._in_turn(batches, at, again)
+        except FAULTS as fault:
+            self._pause(fault, since + self.busy_seconds)
+        return self._tried(partial(self._in_turn, batches, at, again), self.busy_seconds, since)
+
+    def _in_turn(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
         with self.turn:
-            try:
-                result = self._written(batches, at, again, False)
-            except FAULTS as fault:
-                self._pause(fault, since + self.busy_seconds)
-                result = self._tried(partial(self._written, batches, at, again, False), self.busy_seconds, since)
+            result = self._written(batches, at, again, False)
         return result
 
     def relaxed(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
@@ -193,6 +214,7 @@ class Database:
             raise StoreUnavailable(self._url, f"the file is not there any more ({fault.strerror}). {_MOVED}") from fault
         if self._identity is None:
             self._identity = (there.st_dev, there.st_ino)
+            self.turn = _turn_of(self._identity)
         elif self._identity != (there.st_dev, there.st_ino):
             raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
         self._looked = now
