@@ -170,6 +170,7 @@ def once(kind: str, disk: Path, count: int) -> dict[str, float]:
             "ratio": rate(outcomes) / ((before + after) / 2),
             "raw": (before + after) / 2,
             "p95": quantiles(latencies, n=20)[18] * 1e3,
+            "longest": max(latencies) * rate(outcomes) / (PROCESSES * THREADS),
         }
 
 
@@ -191,6 +192,7 @@ def main() -> int:
             figures += [
                 Figure(f"{kind}: throughput, in raw ones", m["ratio"], 0.8, detail, least=True),
                 Figure(f"{kind}: p95 of an append, ms", m["p95"], 20),
+                Figure(f"{kind}: longest append, in those of each his turn", m["longest"], 15, "fair: all wait alike"),
             ]
         where = f"On {file_system(disk)}, FULL mode."
     return report("Eight writers in two processes on one session", figures, given, where)

@@ -15,6 +15,7 @@ import pytest
 
 from palimpsest import Closed, Conflict, LockTimeout, Memory, Session
 from palimpsest.log.entry import now_us
+from palimpsest.stores.sqlite.db import Database
 from processes import PATIENCE, Process, integrity, run, together, whole_turns
 from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
@@ -157,6 +158,21 @@ def held(path: Path) -> Iterator[None]:
     finally:
         db.execute("ROLLBACK")
         db.close()
+
+
+def test_memories_of_one_process_take_turns_at_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has a file open in one process waits for the others there by a lock: nobody tries in vain."""
+    tried: list[str] = []
+    with contextlib.ExitStack() as opened:
+        memories = [opened.enter_context(Memory.open(path)) for _ in range(4)]
+        for number, memory in enumerate(memories):
+            memory.session(f"own {number}").add_user_message("first")
+        monkeypatch.setattr(Database, "_pause", lambda *_: tried.append("in vain"))
+
+        at_once(lambda number: [memories[number].session(SESSION).add(turn(str(number))) for _ in range(20)], 4)
+
+        assert len(memories[0].session(SESSION).entries()) == 4 * 20 * ENTRIES_A_TURN
+    assert not tried
 
 
 def test_threads_that_write_at_once_share_commits(path: Path, memory: Memory, statements: list[str]) -> None:

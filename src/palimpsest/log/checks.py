@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from errno import EMFILE, ENFILE
-from operator import attrgetter, is_
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
@@ -120,10 +119,9 @@ def check(entry: Entry, where: str) -> None:
             raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
         for i, part in enumerate(content):
             _check_part(part, f"{where}.content[{i}]")
-    values = _values(entry)
-    if not all(map(is_, values, _USUAL)):  # the usual message is done with here: every append comes by
-        for value, (field, usual, wrong, fits) in zip(values, _FIELDS, strict=True):
-            if value is not usual and not fits(value):
+    if not _is_usual(entry):
+        for field, wrong, fits in _FIELDS:
+            if not fits(value := getattr(entry, field)):
                 raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
     if entry.native is not None:
         _check_native(entry.native, f"{where}.native")
@@ -145,24 +143,43 @@ def _is_share(value: object) -> bool:
     return is_number(value) and 0 <= value <= 1
 
 
-_FIELDS: tuple[tuple[str, object, str, Callable[[object], bool]], ...] = (
-    ("id", "", "not text", lambda value: isinstance(value, str)),
-    ("name", None, "not text", lambda value: isinstance(value, str)),
-    ("call_id", None, "not text", lambda value: isinstance(value, str)),
-    ("importance", None, "not a number between 0 and 1", _is_share),
-    ("expires_at", None, "not a datetime", lambda value: isinstance(value, datetime)),
-    ("metadata", None, "not a mapping", lambda value: isinstance(value, dict)),
-    ("damaged", False, "for stores alone to say", lambda value: value is False),
-    ("at", 0, f"not {MICROSECONDS}", _is_moment),
-    *(
-        (field, False, "neither True nor False", _is_switch)
-        for field in ("pinned", "continues", "pauses", "erased", "lone")
-    ),
-)
-"""What the fields of an entry may be: what they are as a rule, what is wrong with another value, and which fit."""
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
-_values = attrgetter(*(field for field, *_ in _FIELDS))
-_USUAL = tuple(usual for _, usual, *_ in _FIELDS)
+
+_FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+    ("id", "not text", lambda value: isinstance(value, str)),
+    ("name", "not text", _is_text_or_none),
+    ("call_id", "not text", _is_text_or_none),
+    ("importance", "not a number between 0 and 1", lambda value: value is None or _is_share(value)),
+    ("expires_at", "not a datetime", lambda value: value is None or isinstance(value, datetime)),
+    ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
+    ("damaged", "for stores alone to say", lambda value: value is False),
+    ("at", f"not {MICROSECONDS}", _is_moment),
+    *((field, "neither True nor False", _is_switch) for field in ("pinned", "continues", "pauses", "erased", "lone")),
+)
+"""What the fields of an entry may be: what is wrong with another value, and which fit."""
+
+_NO_ID, _NO_TIME = "", 0
+
+
+def _is_usual(entry: Entry) -> bool:
+    """Whether these fields are as most messages have them: every append asks, and nothing in C answers as quickly."""
+    return (
+        entry.id is _NO_ID
+        and entry.name is None
+        and entry.call_id is None
+        and entry.importance is None
+        and entry.expires_at is None
+        and entry.metadata is None
+        and entry.damaged is False
+        and entry.at is _NO_TIME
+        and entry.pinned is False
+        and entry.continues is False
+        and entry.pauses is False
+        and entry.erased is False
+        and entry.lone is False
+    )
 
 
 def _check_part(part: Part, where: str) -> None:

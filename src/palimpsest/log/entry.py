@@ -283,10 +283,10 @@ def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
     So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance, which entries that
     come together share, keep the ids of different sessions apart.
     """
-    noise = int.from_bytes(os.urandom(6), "little") & 0x0FFF_3FFF_FFFF
-    h = f"{(now_ms & 0xFFFF_FFFF_FFFF) << 48 | 0x7000_8000_0000 | noise:024x}"  # with the version and the variant
-    prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
-    return [f"{prefix}{seq & 0xFFFFFFFF:08x}" for seq in seqs]
+    noise = int.from_bytes(os.urandom(6)) & 0x0FFF_3FFF_FFFF | 0x7000_8000_0000  # with the version and the variant
+    pairs = (now_ms & 0xFFFF_FFFF_FFFF).to_bytes(6).hex("-", 2), noise.to_bytes(6).hex("-", 2)
+    prefix = f"{pairs[0][:4]}{pairs[0][5:]}-{pairs[1]}"
+    return [prefix + (seq & 0xFFFFFFFF).to_bytes(4).hex() for seq in seqs]
 
 
 def placed_at(id: str) -> int:

@@ -69,6 +69,11 @@ class Observers:
         self._failed.add((session, condition))
         return len(self._failed) > before
 
+    @property
+    def handled(self) -> bool:
+        """Whether anybody listens to anything."""
+        return bool(self._handlers)
+
     def wants(self, event: EventName) -> bool:
         """Whether anybody listens to `event`: its facts need not be gathered otherwise."""
         return bool(self._handlers.get(event))

@@ -76,8 +76,11 @@ class Appender:
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
         if self._gate.redactor is None and self.turn.buffer is None:
-            done = await scope.store.append(scope.key, entries, check_ids=given_ids)  # as `_stored`, a coroutine less
-            await self.follow_up(done)
+            done = await scope.store.append(scope.key, entries, check_ids=given_ids)
+            if self._options.long_term or scope.observers.handled:
+                await self.follow_up(done)
+            else:  # as a rule there is nothing to be done: a coroutine less
+                self.turn.added += done.added
             return done.entries
         slots = await self.admitted(entries)
         if self.turn.buffer is None:

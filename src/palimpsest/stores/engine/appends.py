@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -66,11 +66,14 @@ class Appends:
         there = {key: self._sessions.remembered(key) for key in left}
         while left:
             at = self._clock()
-            made = [await self._batch(key, appends, there[key], at) for key, appends in left.items()]
-            batches = [one for one in made if one is not None]
+            batches = list[Made]()
+            for key, appends in left.items():
+                made = await self._batch(key, appends, there[key], at)
+                if made is not None:
+                    batches.append(made)
 
             steps = [batch for _, _, batch in batches]
-            again = partial(self._again, left, batches, at)
+            again = partial(self._again, batches, left, at)
             done = await self._backend.write(steps, at, again=again) if batches else ()
             for (before, after, _), refusal in zip(batches, done, strict=True):
                 key = after.key
@@ -88,13 +91,13 @@ class Appends:
         known = self._sessions.remembered(append.key)
         if known is None or append.over is not None:
             return
-        at = self._clock()
-        made = self._plain((append,), known, at)
+        at, appends = self._clock(), (append,)
+        made = self._plain(appends, known, at)
         if made is None:
             return
 
         batches = [made]
-        again = partial(self._again, {append.key: [append]}, batches, at)
+        again = partial(self._again, batches, {append.key: appends}, at)
         (refusal,) = await self._backend.write((made[2],), at, again=again)
         if refusal is not None:
             append.over = None
@@ -104,14 +107,19 @@ class Appends:
             append.done = True
 
     def _again(
-        self, left: dict[SessionKey, list[Append]], batches: list[Made], at: int, number: int, heads: Refusal
+        self,
+        batches: list[Made],
+        appends: Mapping[SessionKey, Sequence[Append]],
+        at: int,
+        number: int,
+        heads: Refusal,
     ) -> Batch | None:
         """What writes the appends of the batch of this number over the head that is there, if it is of the same log."""
-        before, after, _ = batches[number]
+        before = batches[number][0]
         known = self._sessions.now(before, heads[0])
         if known.there is None or not known.reads_as(before):
             return None
-        anew = self._plain(left[after.key], known, at)
+        anew = self._plain(appends[before.key], known, at)
         if anew is None:
             return None
         batches[number] = anew
@@ -123,7 +131,6 @@ class Appends:
         if known.there is None and known.pointer is not None:
             return None
         rows: list[Cells] = []
-        results: list[Appended] = []
         for append in appends:
             if append.check_ids or append.expect is not None:
                 return None
@@ -131,12 +138,13 @@ class Appends:
                 head, linked = link(head, append.entries, at)
             except InvalidEntry:
                 return None
-            results.append(Appended(head, tuple(linked), len(linked)))
-            rows += [entry_row(log, entry) for entry in linked]
+            append.linked, append.result = linked, Appended(head, tuple(linked), len(linked))
+            for entry in linked:
+                rows.append(entry_row(log, entry))  # noqa: PERF401 (a list of its own each time would cost more)
         if not rows or self._large.meant(rows):
             return None
-        for append, result in zip(appends, results, strict=True):
-            append.linked, append.over, append.result = result.entries, known, result
+        for append in appends:
+            append.over = known
         after, step = known.grown(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
         return known, after, steps if known.there is not None else (*steps, Step(where_of(known.key)))

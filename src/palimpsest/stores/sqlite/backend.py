@@ -16,7 +16,6 @@ from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.layout import migrate
 from palimpsest.stores.sqlite.scrubbing import PATIENCE, scrub
-from palimpsest.stores.sqlite.tables import Tables
 
 FLEETING = 0.05
 """Seconds that writing what may be lost waits for other processes, which hold up who reads."""
@@ -45,16 +44,11 @@ class SQLiteBackend(BlockingBackend):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         if lasting:
-            return self._database.write(lambda tables: tables.write(batches, at, again))
-        done: list[Refusal | None] = [None] * len(batches)
-
-        def write(tables: Tables) -> None:
-            done[:] = tables.write(batches, at)
-
+            return self._database.write(batches, at, again)
         if self.writable:
             with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
-                self._database.relaxed(write, FLEETING)
-        return done
+                return self._database.relaxed(batches, at, FLEETING)
+        return [None] * len(batches)
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000

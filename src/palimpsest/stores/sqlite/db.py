@@ -16,12 +16,14 @@ import os
 import sqlite3
 import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
+from weakref import ref
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking
+from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 from palimpsest.stores.sqlite.numbers import Known
@@ -29,14 +31,29 @@ from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
 
-PAUSE = 0.002
-"""Seconds between two tries to begin. Always the same: who waits longer and longer is overtaken for ever."""
+PAUSE = 0.0005
+"""Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
+overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
 
 LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
 
 
 _creating = allocate_lock()
+_turns: dict[tuple[int, int, int], ref[LockType]] = {}
+
+
+def _turn_of(identity: tuple[int, int]) -> LockType:
+    """The turn at a file that all connections of this process to it share, by device and inode."""
+    with _creating:
+        for mine in [mine for mine, turn in _turns.items() if turn() is None]:
+            del _turns[mine]
+        mine = (os.getpid(), *identity)  # a fork may have come while another thread had it
+        turn = _turns[mine]() if mine in _turns else None
+        if turn is None:
+            turn = allocate_lock()
+            _turns[mine] = ref(turn)
+    return turn
 
 
 class _Link:
@@ -62,7 +79,9 @@ class _Link:
 
 
 class Database:
-    """One file. `turn` is the lock of whoever writes, or waits to write. Nobody who is `leaving` waits for others."""
+    """One file. `turn` is the lock of whoever writes, of all in this process who have the file open: they wait for each
+    other by a lock, and come sooner and more evenly to their turn than by trying. Nobody who is `leaving` waits.
+    """
 
     def __init__(self, url: str, path: str, options: DiskOptions) -> None:
         self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
@@ -105,25 +124,28 @@ class Database:
                 result = body(bound)
         return result
 
-    def write(self, body: Callable[[Tables], T]) -> T:
-        """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
+    def write(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
+        """Write batches as `Tables.write` does, and commit; whatever is raised before takes all of it back.
 
-        Another process may be in the way: `body` may be called again.
+        Another process may be in the way: `again` may be asked again.
         """
         since = time.monotonic()
+        try:
+            return self._in_turn(batches, at, again)
+        except FAULTS as fault:
+            self._pause(fault, since + self.busy_seconds)
+        return self._tried(partial(self._in_turn, batches, at, again), self.busy_seconds, since)
+
+    def _in_turn(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
         with self.turn:
-            try:
-                result = self._written(body)
-            except FAULTS as fault:
-                self._pause(fault, since + self.busy_seconds)
-                result = self._tried(partial(self._written, body), self.busy_seconds, since)
+            result = self._written(batches, at, again, False)
         return result
 
-    def relaxed(self, body: Callable[[Tables], object], patience: float) -> None:
+    def relaxed(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
-        self._tried(partial(self._written, body, relaxed=True), patience)
+        return self._tried(partial(self._written, batches, at, None, True), patience)
 
-    def _written(self, body: Callable[[Tables], T], *, relaxed: bool = False) -> T:
+    def _written(self, batches: Sequence[Batch], at: int, again: Again | None, relaxed: bool) -> list[Refusal | None]:
         writer = self._writer
         with writer.lock:
             if self._closed:  # by another thread, while this one waited
@@ -137,7 +159,7 @@ class Database:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    result = body(bound)
+                    result = bound.write(batches, at, again)
                     if time.monotonic() > self._looked + LOOK:
                         self._be_the_same()
                     connection.execute("COMMIT")  # prepared once, which `commit` is not
@@ -192,6 +214,7 @@ class Database:
             raise StoreUnavailable(self._url, f"the file is not there any more ({fault.strerror}). {_MOVED}") from fault
         if self._identity is None:
             self._identity = (there.st_dev, there.st_ino)
+            self.turn = _turn_of(self._identity)
         elif self._identity != (there.st_dev, there.st_ino):
             raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
         self._looked = now
