@@ -119,9 +119,9 @@ class Database:
                 result = self._tried(partial(self._written, body), self.busy_seconds, since)
         return result
 
-    def relaxed(self, body: Callable[[Tables], object], patience: float) -> None:
+    def relaxed(self, body: Callable[[Tables], T], patience: float) -> T:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
-        self._tried(partial(self._written, body, relaxed=True), patience)
+        return self._tried(partial(self._written, body, relaxed=True), patience)
 
     def _written(self, body: Callable[[Tables], T], *, relaxed: bool = False) -> T:
         writer = self._writer
