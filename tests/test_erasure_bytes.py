@@ -272,3 +272,31 @@ def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: Non
     size = (tmp_path / "log.db").stat().st_size
     assert b"zanzibar 1 " not in remains(tmp_path / "log.db")
     assert size > 1 << 16
+
+
+def test_nobody_waits_for_who_reads(tmp_path: Path) -> None:
+    """While an erasure waits for somebody who reads, to cut the log off, another process's message is stored."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, busy_seconds=0) as other:
+        session = memory.session("one", counter=quarters)
+        session.add_user_message("zanzibar " * 50)
+        tries: list[str] = []
+
+        def watch(statement: str) -> None:
+            if "wal_checkpoint" in statement:
+                tries.append(statement)
+                if len(tries) == 3:
+                    other.session("two").add_user_message("meanwhile")
+                    reader.execute("COMMIT")
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM entry").fetchone()
+            connection(memory).set_trace_callback(watch)
+            done = session.erase([1])
+            connection(memory).set_trace_callback(None)
+
+        assert len(tries) >= 3
+        assert done.remains == ()
+        assert len(other.session("two").entries()) == 1
+    assert b"zanzibar" not in remains(path)

@@ -94,7 +94,7 @@ class SQLiteBackend(BlockingBackend):
         return done
 
     def _scrub(self) -> tuple[str, ...]:
-        return self._database.alone(lambda connection: scrub(self.url, connection), self._patience)
+        return self._database.alone(lambda connection: scrub(self.url, connection, self._patience), self._patience)
 
     @property
     def _patience(self) -> float:
@@ -108,6 +108,6 @@ class SQLiteBackend(BlockingBackend):
         def finish(connection: sqlite3.Connection) -> None:
             with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
                 if self.writable:
-                    scrub(self.url, connection)
+                    scrub(self.url, connection, self._patience)
 
         self._database.close(finish, self._patience)

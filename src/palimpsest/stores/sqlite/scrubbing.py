@@ -9,6 +9,7 @@ due stands in the file itself: after a kill the next to open it does it.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -16,6 +17,9 @@ from palimpsest.stores.sqlite import vacuuming
 
 PATIENCE = 1.0
 """Seconds that scrubbing waits, at most, for others who use the file."""
+
+PAUSE = 0.005
+"""Seconds between two tries to cut the write-ahead log off."""
 
 HELD = (
     "the write-ahead log of {url} may still hold it, for another connection is in the middle of something. It is gone "
@@ -37,15 +41,15 @@ def note(db: sqlite3.Connection) -> None:
     db.execute("INSERT INTO meta VALUES('scrub', 1) ON CONFLICT DO UPDATE SET value = value + 1")
 
 
-def scrub(url: str, db: sqlite3.Connection) -> tuple[str, ...]:
+def scrub(url: str, db: sqlite3.Connection, patience: float) -> tuple[str, ...]:
     """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
     noted = vacuuming.noted(db)
-    return tuple(_scrub(url, db, noted)) if noted is not None else ()
+    return tuple(_scrub(url, db, noted, patience)) if noted is not None else ()
 
 
-def _scrub(url: str, db: sqlite3.Connection, noted: int) -> Iterator[str]:
+def _scrub(url: str, db: sqlite3.Connection, noted: int, patience: float) -> Iterator[str]:
     left = None if vacuuming.noted(db, "clean") == noted else _written_anew(url, db)
-    busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    busy = not _cut_off(db, patience)
     if left is not None:
         yield left
     if busy:
@@ -54,6 +58,24 @@ def _scrub(url: str, db: sqlite3.Connection, noted: int) -> Iterator[str]:
         with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
             # Where more was destroyed since, the note stays, and that of what is clean says nothing any more.
             db.execute("DELETE FROM meta WHERE (name = 'scrub' AND value = ?) OR name = 'clean'", (noted,))
+
+
+def _cut_off(db: sqlite3.Connection, patience: float) -> bool:
+    """Write the write-ahead log back and cut it off; whether others let that happen within so many seconds.
+
+    Each try waits for nobody: one that waits for who reads would keep everybody from writing meanwhile.
+    """
+    (waits,) = db.execute("PRAGMA busy_timeout").fetchone()
+    until = time.monotonic() + patience
+    db.execute("PRAGMA busy_timeout=0")
+    try:
+        while busy := db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            if time.monotonic() >= until:
+                break
+            time.sleep(PAUSE)
+    finally:
+        db.execute(f"PRAGMA busy_timeout={waits}")
+    return not busy
 
 
 def _written_anew(url: str, db: sqlite3.Connection) -> str | None:
