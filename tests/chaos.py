@@ -130,11 +130,11 @@ def judged(setting: Setting, faults: Sequence[Fault]) -> Judge:
     judge.journals()
     with Memory.open(setting.url, tenant=setting.tenant, synchronous="NORMAL", busy_seconds=1, **keys) as memory:
         judge.store(memory)
-        remains = drive(memory.store.scrub())
+        remains = drive(memory.store.scrub()).remains
         judge.bytes_of(everything(setting.url), sealed=setting.sealed)
         memory.sweep()
         memory.scan(POLICY, apply=True)
-        remains += drive(memory.store.scrub())
+        remains += drive(memory.store.scrub()).remains
         if remains:
             judge.faults.append(Fault(f"a scrub with nobody else there left something: {remains}"))
         if b"@example.com" in everything(setting.url):

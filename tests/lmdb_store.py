@@ -15,7 +15,20 @@ import msgspec
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Ask, BlockingBackend, Due, Listed, Named, Place, PlaceHead, Range, Row, Seen, Step
+from palimpsest.stores.backend import (
+    Ask,
+    BlockingBackend,
+    Due,
+    Listed,
+    Named,
+    Place,
+    PlaceHead,
+    Range,
+    Row,
+    Scrubbed,
+    Seen,
+    Step,
+)
 
 KEY = Struct(">QIQ")  # of a place, a table and a row, by their numbers
 pack = msgspec.msgpack.encode
@@ -198,14 +211,14 @@ class LMDBBackend(BlockingBackend):
         found = {one.place.tenant for one in self._all()}
         return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
         with self._lock:  # free pages keep what was in them: only a copy has none
             os.makedirs(f"{self._path}/copy", exist_ok=True)
             self._env.copy(f"{self._path}/copy", compact=True)
             self._env.close()
             os.replace(f"{self._path}/copy/data.mdb", f"{self._path}/data.mdb")
             self._open()
-        return ()
+        return Scrubbed()
 
     async def close(self) -> None:
         self._env.close()

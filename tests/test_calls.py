@@ -83,6 +83,7 @@ VERBS: dict[str, Played] = {
     "`import_session`": out_of_an_export,
     "`sessions`": lambda memory, _: memory.sessions(),
     "`delete_session`": lambda memory, _: memory.delete_session("one"),
+    "`vacuum`": lambda memory, _: memory.vacuum(),
     "`sweep`": lambda memory, _: memory.sweep(),
 }
 

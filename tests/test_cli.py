@@ -437,6 +437,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
 SILENT = {
     "chat": "asks a model",
     "demo": "has a conversation of its own",
+    "vacuum": "names nobody",
     "derived": "names of programs, which are printable",
     "doctor": "tells of the machine",
     "rotate-keys": "names keys alone",

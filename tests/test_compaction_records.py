@@ -129,7 +129,7 @@ def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
     clock.advance(10)
 
     assert drive(store_of(stored).sweep(clock.now)) == 1
-    assert drive(store_of(stored).scrub()) == ()
+    assert drive(store_of(stored).scrub()).remains == ()
 
     assert told(stored) == [""]
     assert told(branch) == ["", f"{MARKER} too"]

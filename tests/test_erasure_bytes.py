@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -252,20 +253,50 @@ def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A file is large from 64 kB on."""
-    monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 1 << 16)
+    monkeypatch.setattr("palimpsest.stores.sqlite.vacuuming.SMALL", 1 << 16)
     return None
 
 
-def test_a_large_file_is_written_anew_by_forget_alone(tmp_path: Path, small: None) -> None:
-    """An erasure in a large file says what may remain in unused parts of pages, and `forget` leaves nothing there."""
+def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: None) -> None:
+    """An erasure in a large file says what may remain, how many bytes are free and what to do; that leaves nothing."""
     with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
         session = memory.session("one", counter=quarters)
         for number in range(200):
             session.add_user_message(f"zanzibar {number} " * 40)
 
         done = session.erase([3])
-        assert "too large" in done.remains[0]
-        assert memory.forget(matches="zanzibar 1 ").remains == ()
+        assert re.search("at [0-9,]+ bytes, of which [0-9,]+ are free, .* `palimpsest vacuum` do", done.remains[0])
+        assert len(memory.forget(matches="zanzibar 1 ").remains) == 1
+        assert memory.vacuum().remains == ()
+        assert session.erase([5]).remains != ()
     size = (tmp_path / "log.db").stat().st_size
     assert b"zanzibar 1 " not in remains(tmp_path / "log.db")
     assert size > 1 << 16
+
+
+def test_nobody_waits_for_who_reads(tmp_path: Path) -> None:
+    """While an erasure waits for somebody who reads, to cut the log off, another process's message is stored."""
+    path = tmp_path / "log.db"
+    with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, busy_seconds=0) as other:
+        session = memory.session("one", counter=quarters)
+        session.add_user_message("zanzibar " * 50)
+        tries: list[str] = []
+
+        def watch(statement: str) -> None:
+            if "wal_checkpoint" in statement:
+                tries.append(statement)
+                if len(tries) == 3:
+                    other.session("two").add_user_message("meanwhile")
+                    reader.execute("COMMIT")
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM entry").fetchone()
+            connection(memory).set_trace_callback(watch)
+            done = session.erase([1])
+            connection(memory).set_trace_callback(None)
+
+        assert len(tries) >= 3
+        assert done.remains == ()
+        assert len(other.session("two").entries()) == 1
+    assert b"zanzibar" not in remains(path)

@@ -19,6 +19,7 @@ from typing import Any
 
 from palimpsest import Closed, ForkedProcess, Memory, PalimpsestError, Session
 from palimpsest.formats import find_format
+from palimpsest.stores.sqlite import vacuuming
 
 SESSION = "writer"
 NOBODY = 65534
@@ -80,6 +81,20 @@ def budgeted(memory: Memory) -> Session:
 
 
 # --- until it is killed
+
+
+def vacuum(path: str) -> None:
+    """Add turns, erase the question of one, and write the store anew in many small steps. Say each step."""
+    vacuuming.SMALL, vacuuming.PIECE = 1 << 16, 1 << 15
+    numbers = labels(path)
+    with Memory.open(address(path)) as memory:
+        for number in numbers:
+            questions = [memory.session(SESSION).add(turn(f"{number}.{i}"))[0] for i in range(4)]
+            say(["added", number])
+            memory.session(SESSION).erase([questions[1].id])
+            say(["erased", number])
+            memory.vacuum(progress=lambda done, total: say(["step", done, total]))
+            say(["vacuumed", number])
 
 
 def append(path: str) -> None:
@@ -320,6 +335,7 @@ MODES: dict[str, Callable[..., None]] = {
         fork,
         limited,
         attempt,
+        vacuum,
     )
 }
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor as Redactor
     from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
     from palimpsest.sessions.erased import Erased as Erased
+    from palimpsest.sessions.erased import Vacuumed as Vacuumed
     from palimpsest.sessions.erasing.query import Query as Query
     from palimpsest.sessions.erasing.scanned import Scanned as Scanned
     from palimpsest.sessions.importing.report import Imported as Imported
@@ -160,6 +161,7 @@ _HOMES = {
     "Triggers": "compaction.triggers",
     "TurnEnd": "sessions.turns",
     "Usage": "log.head",
+    "Vacuumed": "sessions.erased",
     "Verification": "sessions.verifying",
     "WrongKey": "errors",
 }

@@ -46,6 +46,7 @@ COMMANDS = {
     "show": "sessions",
     "stats": "sessions",
     "summaries": "compacting",
+    "vacuum": "vacuum",
     "verify": "compacting",
 }
 F = TypeVar("F", bound=Callable[..., Any])

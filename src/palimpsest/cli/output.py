@@ -144,15 +144,15 @@ def counted(number: int, one: str) -> str:
 
 
 @contextmanager
-def session_progress() -> Iterator[Callable[[int, int], object]]:
-    """Show how many sessions are done, on a terminal only."""
+def session_progress(what: str = "sessions") -> Iterator[Callable[[int, int], object]]:
+    """Show how many sessions are done, or what else there is to do, on a terminal only."""
     if not on_terminal(sys.stderr):
         yield lambda _, __: None
         return
     # As `console`.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("sessions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

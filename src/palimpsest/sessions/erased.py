@@ -51,6 +51,13 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Vacuumed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of writing a store anew: how many bytes smaller it is, and in plain sentences what remains, and why."""
+
+    freed: int = 0
+    remains: tuple[str, ...] = ()
+
+
 def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({*one, *other}))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
     from palimpsest.sessions.derived import Derived
-    from palimpsest.sessions.erased import Erased
+    from palimpsest.sessions.erased import Erased, Vacuumed
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scanned import Scanned
     from palimpsest.sessions.importing.report import ImportReport
@@ -172,8 +172,7 @@ class AsyncMemory:
         Every reference is checked and every total made anew; ids, times and links are kept. Where the session
         exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
         appends those of its entries that are not there, but for what was taken back, and results whose call was
-        erased. Raises ImportFailed, and stores nothing, for an
-        export that does not hold together.
+        erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
         """
         return await self._importing.session(data, session_id=session_id, on_conflict=on_conflict)
 
@@ -222,8 +221,7 @@ class AsyncMemory:
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it and return whether there was one."""
         check_id(session_id, "session")
-        key = self._scope.key(session_id)
-        async with self._scope.drop_derived(key):
+        async with self._scope.drop_derived(key := self._scope.key(session_id)):
             there = await self.store.delete(key)
         self._scope.let_go(key)
         await self.store.scrub(whole=False)
@@ -255,16 +253,19 @@ class AsyncMemory:
         """
         from palimpsest.sessions.erasing.forget import forget  # with all of erasing: forty milliseconds
 
-        return await forget(
-            self._scope,
-            user=user,
-            session=session,
-            tenant=tenant,
-            matches=matches,
-            reason=reason,
-            dry_run=dry_run,
-            progress=progress,
-        )
+        return await forget(self._scope, user, session, tenant, matches, reason, progress, dry_run=dry_run)
+
+    async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
+        """Write anew what is kept where something was destroyed, and give back what the store does not use.
+
+        That is of all tenants. Others go on writing meanwhile. It is what `remains` of an erasure in a large file asks
+        for: then no byte of what was erased before is left. Interrupted, the same again goes on with what is left.
+        `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
+        memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
+        """
+        from palimpsest.sessions.erasing.sweep import vacuum  # as forget
+
+        return await vacuum(self._scope, progress)
 
     async def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.derived import Derived
-    from palimpsest.sessions.erased import Erased
+    from palimpsest.sessions.erased import Erased, Vacuumed
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scanned import Scanned
     from palimpsest.sessions.history import When
@@ -569,8 +569,7 @@ class Memory:
         Every reference is checked and every total made anew; ids, times and links are kept. Where the session
         exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
         appends those of its entries that are not there, but for what was taken back, and results whose call was
-        erased. Raises ImportFailed, and stores nothing, for an
-        export that does not hold together.
+        erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
         """
         return drive(self._core.import_session(data, session_id=session_id, on_conflict=on_conflict))
 
@@ -657,6 +656,16 @@ class Memory:
                 progress=progress,
             )
         )
+
+    def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
+        """Write anew what is kept where something was destroyed, and give back what the store does not use.
+
+        That is of all tenants. Others go on writing meanwhile. It is what `remains` of an erasure in a large file asks
+        for: then no byte of what was erased before is left. Interrupted, the same again goes on with what is left.
+        `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
+        memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
+        """
+        return drive(self._core.vacuum(progress=progress))
 
     def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.

@@ -148,6 +148,18 @@ class Due(NamedTuple):
     key: int = 0
 
 
+class Scrubbed(NamedTuple):
+    """What scrubbing has come to.
+
+    `remains` says in plain sentences what could not be done, and how it comes about, `left` about how many bytes are
+    left to go through (0: it is over), `freed` how many bytes smaller the store is (below 0: larger).
+    """
+
+    remains: tuple[str, ...] = ()
+    left: int = 0
+    freed: int = 0
+
+
 class Backend(ABC):
     """Where places are kept.
 
@@ -240,13 +252,14 @@ class Backend(ABC):
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that have a place with a head, and sort behind `after`: a page."""
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
         """See that no byte of what was dropped, or replaced, is left where the store keeps things.
 
-        Returns, in plain sentences, what could not be done now, and how it comes about. Without `whole` what would take
-        long is left for another time. Stores that overwrite as they drop have nothing to do.
+        Without `whole` what would take long is left for another time. With it a call does a piece of that, so that
+        others need not wait, and is called again until nothing is left; what the store does not use is given back, too.
+        Stores that overwrite as they drop have nothing to do.
         """
-        return ()
+        return Scrubbed()
 
     def give_up(self) -> None:  # noqa: B027 (most have nobody waiting)
         """Have whatever waits for another writer wait no longer, for `close` is about to be called. From any thread."""

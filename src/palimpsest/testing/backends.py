@@ -160,8 +160,11 @@ class StoreConformance(StepConformance):
         await written(backend, Step(ONE, None, b"1", put=[("t", [Row(1, b"a"), Row(2, b"b")])]))
         await written(backend, Step(ONE, b"1", b"1", drop=[("t", 1, 1)], destroys=True))
 
-        assert await backend.scrub(whole=False) == ()
-        assert await backend.scrub() == ()
+        assert (await backend.scrub(whole=False))[:2] == ((), 0)
+        told = list[str]()
+        while (done := await backend.scrub()).left:
+            told += done.remains
+        assert (*told, *done.remains) == ()
 
         assert await rows(backend, ONE, all_of()) == [Row(2, b"b")]
 

@@ -41,14 +41,14 @@ Progress = Callable[[int, int], object]
 
 async def forget(
     scope: MemoryScope,
-    *,
     user: str | None,
     session: str | None,
     tenant: str | None,
     matches: str | Query | None,
     reason: str,
-    dry_run: bool,
     progress: Progress | None,
+    *,
+    dry_run: bool,
 ) -> Erased:
     """As `AsyncMemory.forget` says."""
     subjects = {"user": user, "session": session, "tenant": tenant, "matches": matches}
@@ -80,7 +80,7 @@ async def forget(
         done = await forgetting.everything()
     if dry_run:
         return done + Erased(dry_run=True)
-    return done + Erased(remains=await scope.store.scrub())
+    return done + Erased(remains=(await scope.store.scrub(whole=False)).remains)
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:

@@ -99,7 +99,7 @@ async def scan(
                 progress(len(done), total)
     else:
         busy = (BUSY,) if await _left(scope, session, done, apply) else ()
-    return scanner.result(len(done), busy + (await scope.store.scrub() if apply else ()))
+    return scanner.result(len(done), busy + ((await scope.store.scrub(whole=False)).remains if apply else ()))
 
 
 def _check_writable(store: Store) -> None:

@@ -16,7 +16,20 @@ from typing import Any, TypeVar
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
-from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen, Step
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Backend,
+    Batch,
+    Due,
+    Listed,
+    Place,
+    PlaceHead,
+    Refusal,
+    Scrubbed,
+    Seen,
+    Step,
+)
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.anew import Anew
 from palimpsest.stores.encrypted.batches import Sealing
@@ -70,7 +83,7 @@ class SealedBackend(Backend):
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.below.apart(function, *arguments)
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return await self.below.scrub(whole=whole)
 
     def give_up(self) -> None:

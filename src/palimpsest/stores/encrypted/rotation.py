@@ -100,7 +100,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     if damaged:
         raise damaged[0]
     await backend.together(markings.finish)
-    remains = await store.scrub(whole=False)  # what would take long would keep others waiting
+    remains = (await store.scrub(whole=False)).remains  # what would take long would keep others waiting
     return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)
 
 

@@ -10,7 +10,7 @@ from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.backend import Backend
+from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.branching import Branching
 from palimpsest.stores.engine.changing import Changing
@@ -313,14 +313,24 @@ class Store:
         """Rewrite the tenant's items; `how` is given namespace and item. Returns how many were rewritten."""
         return await self._run(lambda: self._items.rewritten(tenant, how))
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
+    async def scrub(
+        self, *, whole: bool = True, progress: Callable[[int, int], object] = lambda _, __: None
+    ) -> Scrubbed:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
 
-        Returns, in plain sentences, what could not be done now, and how it comes about. Without `whole` what would take
-        long is left for another time. Stores that overwrite as they destroy have nothing to do.
+        Returns what could not be done now. Without `whole` what would take long is left for another time; with it that
+        is done by pieces, so that others go on, and what the store does not use is given back. `progress` is called
+        with about how many bytes were gone through, and of how many. Stores that overwrite as they destroy have nothing
+        to do.
         """
-        self.check()
-        return await self.backend.together(lambda: self.backend.scrub(whole=whole))
+        all_done, most = Scrubbed(left=1), 1
+        while all_done.left:
+            self.check()
+            done = await self.backend.together(lambda: self.backend.scrub(whole=whole))
+            all_done = Scrubbed((*all_done.remains, *done.remains), done.left, all_done.freed + done.freed)
+            most = max(most, done.left)
+            progress(most - done.left, most)
+        return all_done._replace(freed=max(all_done.freed, 0))
 
     async def close(self) -> None:
         """Let go of everything. Closing twice is fine."""

@@ -10,15 +10,16 @@ from functools import partial
 from io import FileIO
 from typing import TypeVar
 
-from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreError, StoreUnavailable
+from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.change import Change
-from palimpsest.stores.file.disk import NEW, Disk, names, remove, unavailable
-from palimpsest.stores.file.home import DESTROYED, DROPPED, Home, Unsure, seen_in, spoiled_at
+from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
+from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.marks import Marks
 from palimpsest.stores.file.names import LOG, log_of, tenant_folder
+from palimpsest.stores.file.scrubbing import Scrubbing
 
 T = TypeVar("T")
 There = dict[str, tuple[Home, int]]
@@ -44,13 +45,13 @@ class FileBackend(BlockingBackend):
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._homes: dict[str, Home] = {}
         self._guard, self.large_bytes = allocate_lock(), options.large_bytes
-        self._spoiled: set[str] = set()
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
             self._disk = Disk(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._disk)
+        self._scrubbing = Scrubbing(self._disk, self._home)
 
     # --- the verbs
 
@@ -96,8 +97,8 @@ class FileBackend(BlockingBackend):
         found = self._do(self._tenants)
         return [tenant for tenant in sorted(found) if after is None or tenant > after][:limit]
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
-        return self._do(self._scrub, whole) if self.writable else ()
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
+        return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
 
     def give_up(self) -> None:
         self._disk.closed = True
@@ -154,7 +155,7 @@ class FileBackend(BlockingBackend):
             with home.lock:
                 home.refresh(fd, status, sure=locked)
                 if home.spoiled == DESTROYED:  # by a process that was killed, or has not come to it yet
-                    self._spoiled.add(path)
+                    self._scrubbing.spoiled.add(path)
                 there[path] = home, fd
                 return self._opened(paths[1:], there, read, locked)
 
@@ -219,7 +220,7 @@ class FileBackend(BlockingBackend):
             return next((home.tenant for home, _ in there.values() if home.heads), None)
 
         found: set[str] = set()
-        for folder in self._folders():
+        for folder in folders(self.path):
             damaged = tenant = None
             for path in (f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)):
                 try:
@@ -231,9 +232,6 @@ class FileBackend(BlockingBackend):
             if tenant is not None:
                 found.add(tenant)
         return found
-
-    def _folders(self) -> list[str]:
-        return [path for name in names(self.path) if os.path.isdir(path := f"{self.path}/{name}")]
 
     # --- writing
 
@@ -291,59 +289,11 @@ class FileBackend(BlockingBackend):
             home.wrote(lines, end)
             dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)
             if change.spoiled == DESTROYED:
-                self._spoiled.add(path)
+                self._scrubbing.spoiled.add(path)
         if dead:
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
-                self._anew(home, fd)
+                self._scrubbing.anew(home, fd)
         return True
-
-    # --- what is not there any more
-
-    def _scrub(self, whole: bool) -> tuple[str, ...]:
-        remains = []
-        for path in self._all_logs() if whole else sorted(self._spoiled):
-            try:
-                self._scrub_log(path, whole)
-            except (StoreCorrupt, OSError) as fault:
-                why = fault if isinstance(fault, StoreError) else unavailable(self.url, fault)
-                remains.append(f"what was dropped from {path} may still be there: {why.reason}")
-        self._disk.check()
-        return tuple(remains)
-
-    def _all_logs(self) -> list[str]:
-        """Every log, also one of which there is only a new one that was never finished."""
-        there = [f"{folder}/{name}" for folder in self._folders() for name in names(folder)]
-        return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
-
-    def _scrub_log(self, path: str, whole: bool) -> None:
-        if whole and path not in self._spoiled and not os.path.exists(path + NEW) and spoiled_at(path) == 0:
-            return
-
-        def scrub(fd: int, status: os.stat_result) -> None:
-            home = self._home(path)
-            remove(path + NEW)  # of a writer that was killed
-            with home.lock:
-                home.refresh(fd, status, sure=True)
-            if home.spoiled >= (DROPPED if whole else DESTROYED):
-                self._anew(home, fd)
-            elif not home.end:
-                remove(path)
-
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
-        self._spoiled.discard(path)
-
-    def _anew(self, home: Home, fd: int) -> None:
-        """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was."""
-        with home.lock:
-            if home.is_empty:
-                remove(home.path + NEW)
-                remove(home.path)
-                self._disk.sync_folder(os.path.dirname(home.path))
-            else:
-                self._disk.replace(home.path, lambda file: home.write_anew(fd, file))
-            home.forget()
-        self._spoiled.discard(home.path)
 
 
 def _order(place: Place) -> tuple[str, str, str]:

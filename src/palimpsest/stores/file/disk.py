@@ -309,6 +309,11 @@ def names(folder: str) -> list[str]:
         return []
 
 
+def folders(folder: str) -> list[str]:
+    """The paths of the folders in a folder."""
+    return [path for name in names(folder) if os.path.isdir(path := f"{folder}/{name}")]
+
+
 def named(fault: OSError, path: str) -> OSError:
     """The error with the name of the file that it is about, which calls on an open file leave out."""
     if fault.filename is None:

@@ -6,16 +6,20 @@ It keeps the contract of backends, and the engine over it that of stores.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import methodcaller
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.common import DiskOptions
-from palimpsest.stores.sqlite.db import Database
+from palimpsest.stores.sqlite import vacuuming
+from palimpsest.stores.sqlite.db import PAUSE, Database
 from palimpsest.stores.sqlite.layout import migrate
 from palimpsest.stores.sqlite.scrubbing import PATIENCE, scrub
+from palimpsest.stores.sqlite.tables import Tables
 
 FLEETING = 0.05
 """Seconds that writing what may be lost waits for other processes, which hold up who reads."""
@@ -32,7 +36,7 @@ class SQLiteBackend(BlockingBackend):
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:
-                self._scrub(whole=False)  # what a process that was killed has left
+                self._scrub()  # what a process that was killed has left
         except BaseException:
             self._database.close(lambda _: None, 0)
             raise
@@ -43,11 +47,12 @@ class SQLiteBackend(BlockingBackend):
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
+        act: Callable[[Tables], list[Refusal | None]] = methodcaller("write", batches, at, again)
         if lasting:
-            return self._database.write(batches, at, again)
+            return self._database.write(act)
         if self.writable:
             with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
-                return self._database.relaxed(batches, at, FLEETING)
+                return self._database.relaxed(act, FLEETING)
         return [None] * len(batches)
 
     async def places(
@@ -68,13 +73,25 @@ class SQLiteBackend(BlockingBackend):
 
     # --- the end
 
-    async def scrub(self, *, whole: bool = True) -> tuple[str, ...]:
-        return self._scrub(whole)
-
-    def _scrub(self, whole: bool) -> tuple[str, ...]:
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:
-            return ()
-        return self._database.alone(lambda connection: scrub(self.url, connection, whole=whole), self._patience)
+            return Scrubbed()
+        return (self._vacuumed() if whole else None) or Scrubbed(self._scrub())
+
+    def _vacuumed(self) -> Scrubbed | None:
+        """Take a step of writing the file anew; None where there is none to take."""
+
+        def act(tables: Tables) -> Scrubbed | None:
+            before, left = vacuuming.size_of(tables.connection), vacuuming.step(tables.connection)
+            return None if left is None else Scrubbed((), left, before - vacuuming.size_of(tables.connection))
+
+        done = self._database.relaxed(act, self._database.busy_seconds)
+        if done is not None:
+            time.sleep(PAUSE * 3)  # or whoever waits would hardly find a moment between two steps
+        return done
+
+    def _scrub(self) -> tuple[str, ...]:
+        return self._database.alone(lambda connection: scrub(self.url, connection, self._patience), self._patience)
 
     @property
     def _patience(self) -> float:
@@ -88,6 +105,6 @@ class SQLiteBackend(BlockingBackend):
         def finish(connection: sqlite3.Connection) -> None:
             with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
                 if self.writable:
-                    scrub(self.url, connection, whole=False)
+                    scrub(self.url, connection, self._patience)
 
         self._database.close(finish, self._patience)

@@ -16,14 +16,13 @@ import os
 import sqlite3
 import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 from weakref import ref
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking
-from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 from palimpsest.stores.sqlite.numbers import Known
@@ -124,28 +123,28 @@ class Database:
                 result = body(bound)
         return result
 
-    def write(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
-        """Write batches as `Tables.write` does, and commit; whatever is raised before takes all of it back.
+    def write(self, body: Callable[[Tables], T]) -> T:
+        """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
 
-        Another process may be in the way: `again` may be asked again.
+        Another process may be in the way: `body` may be called again.
         """
         since = time.monotonic()
         try:
-            return self._in_turn(batches, at, again)
+            return self._in_turn(body)
         except FAULTS as fault:
             self._pause(fault, since + self.busy_seconds)
-        return self._tried(partial(self._in_turn, batches, at, again), self.busy_seconds, since)
+        return self._tried(partial(self._in_turn, body), self.busy_seconds, since)
 
-    def _in_turn(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
+    def _in_turn(self, body: Callable[[Tables], T]) -> T:
         with self.turn:
-            result = self._written(batches, at, again, False)
+            result = self._written(body, False)
         return result
 
-    def relaxed(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
+    def relaxed(self, body: Callable[[Tables], T], patience: float) -> T:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
-        return self._tried(partial(self._written, batches, at, None, True), patience)
+        return self._tried(partial(self._written, body, True), patience)
 
-    def _written(self, batches: Sequence[Batch], at: int, again: Again | None, relaxed: bool) -> list[Refusal | None]:
+    def _written(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         writer = self._writer
         with writer.lock:
             if self._closed:  # by another thread, while this one waited
@@ -159,7 +158,7 @@ class Database:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    result = bound.write(batches, at, again)
+                    result = body(bound)
                     if time.monotonic() > self._looked + LOOK:
                         self._be_the_same()
                     connection.execute("COMMIT")  # prepared once, which `commit` is not

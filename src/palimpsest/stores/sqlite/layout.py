@@ -10,7 +10,8 @@
     entry, record, tokens, share, held, large, other
              rows: `pos` is the number of the part * 2^32 + the lower half of the key, so that neighbours are one range
              of the table's own tree and need no index
-    meta     `generation` tells who remembers numbers that some are gone; `scrub` that the file is to be scrubbed
+    meta     `generation` tells who remembers numbers that some are gone; `scrub` that the file is to be scrubbed,
+             `vacuum` how far it was written anew, `clean` up to which `scrub` that was done
 
 A place or part that is not found by its address is looked for by its checksum, too: an index that was damaged is not
 taken for something that is not there.
@@ -74,6 +75,7 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequen
         return
     if not writable:
         raise StoreUnavailable(url, f"schema version {version} needs migration to {newest}: open it writable once")
+    db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new: its pages can be given back one by one
     db.execute("PRAGMA journal_mode=WAL").fetchone()
     while version < newest:
         with db:

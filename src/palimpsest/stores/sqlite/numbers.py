@@ -127,17 +127,14 @@ class Numbers:
 
 def refuse_lost(db: sqlite3.Connection, place: Place, *, head: bool = False) -> None:
     """Raise where a place, or one with a `head`, that its address does not lead to is there all the same."""
-    sql = (
-        "SELECT hot IS NOT NULL FROM place INDEXED BY place_sum "
-        "WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
-    )
+    sql = "SELECT hot IS NOT NULL FROM place WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
     found = db.execute(sql, (_sum(*place), *place)).fetchone()
     if found is not None and (found[0] or not head):
         raise Damaged(f"the place {place.space}/{place.name} is not found by its address")
 
 
 def _refuse_lost_part(db: sqlite3.Connection, owner: int, table: str, high: int) -> None:
-    sql = "SELECT 1 FROM part INDEXED BY part_sum WHERE sum = ? AND +place = ? AND +name = ? AND +high = ?"
+    sql = "SELECT 1 FROM part WHERE sum = ? AND +place = ? AND +name = ? AND +high = ?"
     if db.execute(sql, (_sum(owner, table, high), owner, table, high)).fetchone() is not None:
         raise Damaged(f"rows of {table} are not found by their address")
 

@@ -2,28 +2,33 @@
 
 `secure_delete` overwrites what is deleted where it lies. Older copies may lie elsewhere: in the write-ahead log, until
 that is written back and cut off, and in the unused part of pages between which rows were moved, which only writing the
-database anew (VACUUM) clears. That this is due stands in the file itself: after a kill the next to open it does it.
+database anew clears: at once where it is small, by `palimpsest.stores.sqlite.vacuuming` where it is not. That this is
+due stands in the file itself: after a kill the next to open it does it.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-SMALL = 16 << 20
-"""Bytes of a file that is written anew whenever something was destroyed: a tenth of a second or so."""
+from palimpsest.stores.sqlite import vacuuming
 
 PATIENCE = 1.0
 """Seconds that scrubbing waits, at most, for others who use the file."""
+
+PAUSE = 0.005
+"""Seconds between two tries to cut the write-ahead log off."""
 
 HELD = (
     "the write-ahead log of {url} may still hold it, for another connection is in the middle of something. It is gone "
     "with the next erasure, or when the store is next opened or closed, once that is over"
 )
 LARGE = (
-    "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: the file is too large "
-    "to be written anew with every erasure. `memory.forget` and `palimpsest forget` do that"
+    "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: at {size:,} bytes, of "
+    "which {free:,} are free, it is too large to be written anew with every erasure. `memory.vacuum` and `palimpsest "
+    "vacuum` do that, a piece at a time while others go on, and give back what is free"
 )
 BUSY = (
     "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: the file could not be "
@@ -36,29 +41,48 @@ def note(db: sqlite3.Connection) -> None:
     db.execute("INSERT INTO meta VALUES('scrub', 1) ON CONFLICT DO UPDATE SET value = value + 1")
 
 
-def scrub(url: str, db: sqlite3.Connection, *, whole: bool) -> tuple[str, ...]:
+def scrub(url: str, db: sqlite3.Connection, patience: float) -> tuple[str, ...]:
     """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
-    noted = db.execute("SELECT value FROM meta WHERE name = 'scrub'").fetchone()
-    return tuple(_scrub(url, db, whole, *noted)) if noted is not None else ()
+    noted = vacuuming.noted(db)
+    return tuple(_scrub(url, db, noted, patience)) if noted is not None else ()
 
 
-def _scrub(url: str, db: sqlite3.Connection, whole: bool, noted: int) -> Iterator[str]:
-    left = _written_anew(url, db, whole)
-    busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+def _scrub(url: str, db: sqlite3.Connection, noted: int, patience: float) -> Iterator[str]:
+    left = None if vacuuming.noted(db, "clean") == noted else _written_anew(url, db)
+    busy = not _cut_off(db, patience)
     if left is not None:
         yield left
     if busy:
         yield HELD.format(url=url)
     if left is None and not busy:
         with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
-            db.execute("DELETE FROM meta WHERE name = 'scrub' AND value = ?", (noted,))  # else more was destroyed since
+            # Where more was destroyed since, the note stays, and that of what is clean says nothing any more.
+            db.execute("DELETE FROM meta WHERE (name = 'scrub' AND value = ?) OR name = 'clean'", (noted,))
 
 
-def _written_anew(url: str, db: sqlite3.Connection, whole: bool) -> str | None:
-    """Write the database anew, where it is small or `whole` says so; why that was not done, None where it was."""
-    (size,) = db.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()
-    if size > SMALL and not whole:
-        return LARGE.format(url=url)
+def _cut_off(db: sqlite3.Connection, patience: float) -> bool:
+    """Write the write-ahead log back and cut it off; whether others let that happen within so many seconds.
+
+    Each try waits for nobody: one that waits for who reads would keep everybody from writing meanwhile.
+    """
+    (waits,) = db.execute("PRAGMA busy_timeout").fetchone()
+    until = time.monotonic() + patience
+    db.execute("PRAGMA busy_timeout=0")
+    try:
+        while busy := db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            if time.monotonic() >= until:
+                break
+            time.sleep(PAUSE)
+    finally:
+        db.execute(f"PRAGMA busy_timeout={waits}")
+    return not busy
+
+
+def _written_anew(url: str, db: sqlite3.Connection) -> str | None:
+    """Write the database anew, where it is small; why that was not done, None where it was."""
+    size = vacuuming.size_of(db)
+    if size > vacuuming.SMALL:
+        return LARGE.format(url=url, size=size, free=vacuuming.free_in(db))
     try:
         db.execute("VACUUM")
     except sqlite3.OperationalError as fault:  # busy, or no room for a second copy: what is destroyed is destroyed

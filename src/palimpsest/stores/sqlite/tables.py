@@ -60,8 +60,8 @@ DUE = (
     "WHERE (r.expires, r.pos) > (?, ?) AND r.expires <= ? AND p.tenant = ? ORDER BY r.expires, r.pos LIMIT ?"
 )
 HEADS_DUE = (
-    "SELECT expires, number, 0, '', tenant, home, space, name FROM place INDEXED BY place_expires "
-    "WHERE (expires, number) > (?, ?) AND expires <= ? AND tenant = ? AND hot IS NOT NULL "
+    "SELECT expires, number, 0, '', tenant, home, space, name FROM place "
+    "WHERE (expires, number) > (?, ?) AND expires <= ? AND +tenant = ? AND hot IS NOT NULL "
     "ORDER BY expires, number LIMIT ?"
 )
 ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"

@@ -1,0 +1,88 @@
+"""Logs that hold what is not there any more, and how they are written anew without it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from palimpsest.errors import StoreCorrupt, StoreError
+from palimpsest.stores.backend import Scrubbed
+from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
+from palimpsest.stores.file.home import DESTROYED, DROPPED, Home, spoiled_at
+from palimpsest.stores.file.names import LOG
+
+PIECE = 1 << 20
+"""Bytes of logs that are gone through in one call, so that others have their turn."""
+
+
+class Scrubbing:
+    """Writes logs anew. `spoiled` are those of which this process knows that they hold what was destroyed."""
+
+    def __init__(self, disk: Disk, home: Callable[[str], Home]) -> None:
+        self.spoiled: set[str] = set()
+        self._disk, self._home = disk, home
+        self._left: list[tuple[str, int]] = []
+
+    def scrub(self, whole: bool) -> Scrubbed:
+        """Write anew what is spoiled; or with `whole` the next of all logs that hold what was dropped."""
+        if whole and not self._left:
+            self._left = [(path, _size(path)) for path in self._all_logs()]
+        todo = self._left if whole else [(path, _size(path)) for path in sorted(self.spoiled)]
+        remains, freed, seen = [], 0, 0
+        while seen < PIECE or not whole:
+            try:
+                path, size = todo.pop()
+            except IndexError:  # perhaps another thread has taken the last
+                break
+            try:
+                self._scrub_log(path, whole)
+            except (StoreCorrupt, OSError) as fault:
+                why = fault if isinstance(fault, StoreError) else unavailable(self._disk.url, fault)
+                remains.append(f"what was dropped from {path} may still be there: {why.reason}")
+            freed, seen = freed + max(size - _size(path), 0), seen + size
+        self._disk.check()
+        return Scrubbed(tuple(remains), sum(size + 1 for _, size in todo), freed)
+
+    def _all_logs(self) -> list[str]:
+        """Every log, also one of which there is only a new one that was never finished."""
+        there = [f"{folder}/{name}" for folder in folders(self._disk.path) for name in names(folder)]
+        return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
+
+    def _scrub_log(self, path: str, whole: bool) -> None:
+        if whole and path not in self.spoiled and not os.path.exists(path + NEW) and spoiled_at(path) == 0:
+            return
+
+        def scrub(fd: int, status: os.stat_result) -> None:
+            home = self._home(path)
+            remove(path + NEW)  # of a writer that was killed
+            with home.lock:
+                home.refresh(fd, status, sure=True)
+            if home.spoiled >= (DROPPED if whole else DESTROYED):
+                self.anew(home, fd)
+            elif not home.end:
+                remove(path)
+
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
+        self.spoiled.discard(path)
+
+    def anew(self, home: Home, fd: int) -> None:
+        """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was."""
+        with home.lock:
+            if home.is_empty:
+                remove(home.path + NEW)
+                remove(home.path)
+                self._disk.sync_folder(os.path.dirname(home.path))
+            else:
+                self._disk.replace(home.path, lambda file: home.write_anew(fd, file))
+            home.forget()
+        self.spoiled.discard(home.path)
+
+
+def _size(path: str) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,81 @@
+"""`palimpsest vacuum`: what it does to a large file, and what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from commands import run
+from palimpsest import Memory
+from palimpsest.stores.sqlite import vacuuming
+from processes import remains
+
+
+@pytest.fixture
+def large(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store in a file that counts as large, of which something was erased; returns the file."""
+    monkeypatch.setattr(vacuuming, "SMALL", 1 << 16)
+    with Memory.open("sqlite:///chats.db", synchronous="NORMAL") as memory:
+        session = memory.session("one")
+        session.add([{"role": "user", "content": f"zanzibar {number} " * 60} for number in range(300)])
+        session.erase(list(range(1, 200)))
+    return here / "chats.db"
+
+
+def test_it_gives_back_what_is_free_and_leaves_nothing(large: Path) -> None:
+    """It says how many bytes that were, the file is smaller by them, and no byte of what was erased is left."""
+    before = large.stat().st_size
+
+    done = run("vacuum")
+
+    (freed,) = re.findall("^([0-9,]+) bytes given back.$", done.stderr, re.MULTILINE)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert before - large.stat().st_size == int(freed.replace(",", "")) > 50_000
+    assert b"zanzibar 7 " not in remains(large)
+    assert b"zanzibar 250 " in remains(large)
+
+
+def test_there_may_be_nothing_to_do(large: Path) -> None:
+    """The second time says so, and so does a store in memory, which keeps nothing that was erased."""
+    first, second = (json.loads(run("vacuum", "--json").stdout) for _ in range(2))
+    nowhere = run("vacuum", "--store", "memory://")
+
+    assert (first["remains"], second) == ([], {"freed": 0, "remains": []})
+    assert (nowhere.exit_code, nowhere.stderr) == (0, "Nothing to give back.\n")
+
+
+def test_another_process_in_the_way_is_told(large: Path) -> None:
+    """One that keeps the file longer than `busy_seconds` is an error of the store, and changes nothing."""
+    with closing(sqlite3.connect(large, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        done = run("vacuum", "--store", "sqlite:///chats.db?busy_seconds=0.1")
+
+        other.execute("ROLLBACK")
+    assert done.exit_code == 5
+    assert "other writers kept it for too long" in done.stderr
+    assert run("vacuum").exit_code == 0
+
+
+def test_a_disk_without_room_is_told(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room for the copy it is an error of the store that says what to do, and nothing is lost."""
+    take = vacuuming.step
+
+    def bounded(db: sqlite3.Connection) -> int | None:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count={pages}").fetchone()
+        return take(db)
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(vacuuming, "step", bounded)
+        done = run("vacuum")
+
+    assert done.exit_code == 5
+    assert "make room and try again" in done.stderr
+    with Memory.open("sqlite:///chats.db") as memory:
+        assert len(memory.session("one").entries()) == 300

@@ -1,0 +1,389 @@
+"""A store is written anew a piece at a time while others go on: nothing is lost, nothing that was erased is left."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreUnavailable, Vacuumed
+from palimpsest.stores.sqlite import vacuuming
+from processes import Process, integrity, remains, together
+from sqlitestore import connection
+from writer import SESSION, quarters
+
+SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is large and a piece of one, from 64 kB on."""
+    monkeypatch.setattr(vacuuming, "SMALL", 1 << 16)
+    monkeypatch.setattr(vacuuming, "PIECE", 1 << 16)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the store of a test lives."""
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """A test's own."""
+    return random.Random(request.node.name)
+
+
+class Life:
+    """Somebody who does a bit of everything in a memory, each time with a word of its own."""
+
+    def __init__(self, memory: Memory, dice: random.Random) -> None:
+        self.memory, self.dice = memory, dice
+        self.said: dict[tuple[str, str], str] = {}
+        self.gone: list[str] = []
+        self._number = 0
+
+    def live(self) -> None:
+        """Do something."""
+        self._number += 1
+        name = f"s{self.dice.randrange(5)}"
+        session, word = self.memory.session(name, counter=quarters), f"w{self._number:05}rd"
+        act = self.dice.choice(["add"] * 9 + ["erase"] * 2 + ["branch", "count", "delete", "large"])
+        there = [key for key in self.said if key[0] == name]
+        if act in ("add", "large"):
+            length = 9_000 if act == "large" else self.dice.choice([1, 3, 30, 300])
+            self.said[name, session.add_user_message(f"{word} " * length).id] = word
+        elif act == "erase" and there:
+            session.erase([(key := self.dice.choice(there))[1]])
+            self.gone.append(self.said.pop(key))
+        elif act == "branch" and there:
+            session.fork(f"branch {word}")
+            self.memory.delete_session(f"branch {word}")
+        elif act == "count":
+            session.count()
+        elif act == "delete" and self.dice.random() < 0.2:
+            self.memory.delete_session(name)
+            self.gone += [self.said.pop(key) for key in there]
+
+    def check(self, path: Path) -> None:
+        """All that was said and not erased is there, and the file is sound."""
+        there = {
+            (info.session, entry.id): entry.text[:8]
+            for info in self.memory.sessions()
+            for entry in self.memory.session(info.session).entries()
+            if not entry.erased
+        }
+        assert there == self.said
+        assert integrity(path) == "ok"
+        assert not any(self.memory.session(name).verify().problems for name in {name for name, _ in there})
+
+
+def test_what_sqlite_has_left_between_pages_goes(path: Path, dice: random.Random) -> None:
+    """Where many rows were moved between pages, copies of some are left when they are erased, and none after it."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        said: dict[str, dict[str, str]] = {f"s{number}": {} for number in range(9)}
+        for number in range(1500):
+            name, word = dice.choice(list(said)), f"w{number:05}rd"
+            said[name][memory.session(name).add_user_message(f"{word} " * dice.choice([1, 3, 20, 200])).id] = word
+        erased = {name: dice.sample(list(there), 40) for name, there in said.items()}
+        for name, some in erased.items():
+            memory.session(name).erase(some)
+        gone = [said[name][id].encode() for name, some in erased.items() for id in some]
+        bytes_before = remains(path)
+
+        done = memory.vacuum()
+
+        bytes_after = remains(path)
+        assert [word for word in gone if word in bytes_before] != []
+        assert [word for word in gone if word in bytes_after] == []
+        assert done.remains == ()
+        assert done.freed >= 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_that_was_erased_is_left_and_all_else_is(path: Path, seed: int) -> None:
+    """After a history of everything, `vacuum` leaves no word of what was erased, and loses none of the others."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        life = Life(memory, random.Random(seed))
+        for _ in range(120):
+            life.live()
+        steps: list[tuple[int, int]] = []
+
+        done = memory.vacuum(progress=lambda done, total: steps.append((done, total)))
+
+        bytes_of_it = remains(path)
+        assert [word for word in life.gone if word.encode() in bytes_of_it] == []
+        life.check(path)
+        assert done.remains == ()
+        assert len(steps) > 5
+        assert steps == sorted(steps, key=lambda step: step[0] / step[1])
+        assert steps[-1][0] == steps[-1][1]
+        assert connection(memory).execute("PRAGMA freelist_count").fetchone() == (0,)
+        assert memory.vacuum() == Vacuumed()
+    with Memory.open(path) as memory:
+        life.memory = memory
+        for _ in range(30):
+            life.live()
+        life.check(path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_others_go_on_between_any_two_steps(path: Path, seed: int) -> None:
+    """What others add, erase and delete meanwhile is as if nobody had written the store anew."""
+    with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, synchronous="NORMAL") as other:
+        life = Life(other, random.Random(seed))
+        for _ in range(70):
+            life.live()
+        before, left = list(life.gone), 60
+
+        def meanwhile(_: int, __: int) -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                life.live()
+
+        memory.vacuum(progress=meanwhile)
+
+        bytes_of_it = remains(path)
+        assert [word for word in before if word.encode() in bytes_of_it] == []
+        life.check(path)
+        memory.vacuum()
+        bytes_of_it = remains(path)
+        assert [word for word in life.gone if word.encode() in bytes_of_it] == []
+        life.check(path)
+
+
+def test_who_goes_on_after_another_has_left_off_takes_the_next_step(path: Path) -> None:
+    """Left off after any number of steps, and opened again, it goes on; in between the store is whole."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        life = Life(memory, random.Random(7))
+        for _ in range(70):
+            life.live()
+    rounds = 0
+    while True:
+        rounds += 1
+        with Memory.open(path, synchronous="NORMAL") as memory:
+            life.memory = memory
+            life.live()
+            life.check(path)
+            steps = iter(range(3))
+            try:
+                memory.vacuum(progress=lambda _, __: next(steps))  # noqa: B023
+            except (StopIteration, RuntimeError):
+                continue
+            life.check(path)
+        break
+
+    assert rounds > 3
+
+
+def test_two_who_write_it_anew_at_once_share_the_work(path: Path) -> None:
+    """Two at once take turns at the steps of one run, and both return when all is done."""
+    with Memory.open(path, synchronous="NORMAL") as one, Memory.open(path, synchronous="NORMAL") as other:
+        life = Life(one, random.Random(3))
+        for _ in range(70):
+            life.live()
+        inner: list[Vacuumed] = []
+
+        def both(done: int, total: int) -> None:
+            if done > total // 3 and not inner:
+                inner.append(other.vacuum())
+
+        outer = one.vacuum(progress=both)
+
+        assert (inner[0].remains, outer.remains) == ((), ())
+        life.check(path)
+        bytes_of_it = remains(path)
+        assert [word for word in life.gone if word.encode() in bytes_of_it] == []
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_kill_loses_nothing(path: Path, dice: random.Random, kills: int) -> None:
+    """Killed at any moment, the file is sound, what was acknowledged is there, and the next run does the rest."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        life = Life(memory, random.Random(1))
+        for _ in range(70):
+            life.live()
+    added: set[int] = set()
+    erased: set[int] = set()
+    for _ in range(kills):
+        process, wanted, said = Process("vacuum", path), dice.randrange(60), []
+        while wanted and (one := process.hear()) is not None:
+            said.append(one)
+            wanted -= one[0] == "step"
+        said += process.kill()
+        added |= {one[1] for one in said if one[0] == "added"}
+        erased |= {one[1] for one in said if one[0] == "erased"}
+
+        assert integrity(path) == "ok"
+        with Memory.open(path, synchronous="NORMAL") as memory:
+            life.memory = memory
+            entries = memory.session(SESSION).entries()
+            words = " ".join(entry.text for entry in entries if entry.is_human and not entry.erased).split()
+            memory.session(SESSION).add_user_message("after a kill")
+        numbers = {int(word.split(".")[0]) for word in words if word[0].isdigit() and "." in word}
+        assert added <= numbers
+
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        memory.vacuum()
+        assert memory.vacuum().remains == ()
+        bytes_of_it = remains(path)
+        assert [word for word in life.gone if word.encode() in bytes_of_it] == []
+        memory.delete_session(SESSION)
+        life.memory = memory
+        life.check(path)
+    assert erased
+
+
+def test_writers_of_other_processes_lose_nothing(path: Path) -> None:
+    """Two processes of four threads that add while a third writes the store anew: each turn is there once and whole."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        life = Life(memory, random.Random(5))
+        for _ in range(70):
+            life.live()
+    vacuums = Process("vacuum", path)
+    while (said := vacuums.hear())[0] != "step":
+        pass
+    acknowledged = together([Process("threads", path, name, 4, 10) for name in ("one", "two")])
+    vacuums.kill()
+
+    with Memory.open(path) as memory:
+        words = " ".join(entry.text for entry in memory.session(SESSION).entries(rewound=True))
+        missing = [label for said in acknowledged for label in said if str(label) not in words]
+    assert missing == []
+    assert integrity(path) == "ok"
+    assert said is not None
+
+
+def test_a_file_that_may_not_grow_says_so_and_goes_on_later(path: Path) -> None:
+    """Without room for the copy it is StoreUnavailable, which says so; nothing is lost, and with room it goes on."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        life = Life(memory, random.Random(2))
+        for _ in range(70):
+            life.live()
+        db = connection(memory)
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count={pages + 4}").fetchone()
+
+        with pytest.raises(StoreUnavailable, match="make room and try again"):
+            memory.vacuum()
+
+        life.check(path)
+        db.execute("PRAGMA max_page_count=1000000").fetchone()
+        assert memory.vacuum().remains == ()
+        bytes_of_it = remains(path)
+        assert [word for word in life.gone if word.encode() in bytes_of_it] == []
+        life.check(path)
+
+
+def test_no_step_holds_others_up_for_long(path: Path) -> None:
+    """However many rows there are, one transaction changes no more than some thousand, and gives back few pages."""
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        sessions = [memory.session(f"s{number}", counter=quarters) for number in range(2)]
+        for session in sessions:
+            for _ in range(2):
+                session.add([{"role": "user", "content": f"text {number}"} for number in range(500)])
+            session.count()
+        sessions[0].erase([9])
+        db, changes, pages = connection(memory), [0], list[int]()
+        before = db.total_changes
+
+        def count(_: int, __: int) -> None:
+            changes.append(db.total_changes - before)
+            pages.append(db.execute("PRAGMA page_count").fetchone()[0])
+
+        memory.vacuum(progress=count)
+
+    assert max(later - one for one, later in pairwise(changes)) <= 2 * vacuuming.MANY
+    assert max(one - later for one, later in pairwise(pages)) <= vacuuming.MANY
+    assert changes[-1] > 4 * vacuuming.MANY
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("kind", ["sqlite", "file", "memory"])
+def test_every_store_has_the_verb(tmp_path: Path, kind: str, sealed: bool) -> None:
+    """It gives back what is not in use, says how much that was, and finds nothing to do the second time."""
+    where: Any = {"sqlite": tmp_path / "log.db", "file": f"file://{tmp_path}/logs", "memory": "memory://"}[kind]
+    keys = {"encryption": Keys({"a": b"k" * 32})} if sealed else {}
+    with Memory.open(where, **keys) as memory:
+        for number in range(40):
+            memory.session(f"s{number % 8}").add_user_message(f"zanzibar {number} " * 400)
+        for number in range(7):
+            memory.delete_session(f"s{number}")
+
+        first, second = memory.vacuum(), memory.vacuum()
+
+        assert first.remains == second.remains == ()
+        assert second.freed == 0
+        assert (first.freed > 50_000) is (kind == "sqlite")
+        assert len(memory.session("s7").entries()) == 5
+        assert kind == "memory" or b"zanzibar 0" not in remains(where)
+
+
+def test_a_memory_that_only_reads_refuses(path: Path) -> None:
+    """Who may not write is told so, by the name of the option; so is who gives what cannot be told of progress."""
+    Memory.open(path).close()
+    with Memory.open(path, readonly=True) as memory, pytest.raises(ConfigError, match="readonly"):
+        memory.vacuum()
+    with Memory.open(path) as memory, pytest.raises(ConfigError, match="progress"):
+        memory.vacuum(progress=3)  # type: ignore[arg-type]
+
+
+def test_tasks_have_their_turn_between_steps(path: Path) -> None:
+    """Under AsyncMemory another task's messages are stored while the store is written anew."""
+
+    async def work() -> tuple[int, int]:
+        async with AsyncMemory.open(path, synchronous="NORMAL") as memory:
+            session = memory.session("one")
+            for _ in range(6):
+                await session.add([{"role": "user", "content": f"text {number} " * 9} for number in range(200)])
+            await session.erase([3])
+            steps, begun = 0, asyncio.Event()
+
+            def count(_: int, __: int) -> None:
+                nonlocal steps
+                steps += 1
+                begun.set()
+
+            running = asyncio.create_task(memory.vacuum(progress=count))
+            await begun.wait()
+            await session.add_user_message("meanwhile")
+            seen = steps
+            await running
+            return seen, steps
+
+    seen, steps = asyncio.run(work())
+    assert 0 < seen < steps
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another connection."""
+    Memory.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        yield db
+
+
+def test_who_reads_for_long_keeps_the_log_and_that_is_told(path: Path, reader: sqlite3.Connection) -> None:
+    """While somebody reads an old state, that is in the write-ahead log: it remains, until they are through."""
+    with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
+        session = memory.session("one")
+        for number in range(200):
+            session.add_user_message(f"zanzibar {number} " * 40)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entry").fetchone()
+        session.erase([3])
+
+        (told,) = memory.vacuum().remains
+
+        assert "write-ahead log" in told
+        reader.execute("COMMIT")
+        assert memory.vacuum().remains == ()
+        assert b"zanzibar 2 " not in remains(path)
