@@ -49,6 +49,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """The limit, or the share where that is less, in counted tokens."""
         return unscaled(self.limit if self.share is None else min(self.limit, self.share), self.factor)
 
+    def down_to(self, part: float) -> tuple[int, int | None]:
+        """Where a cut stops that goes down to this part of the limits: counted tokens of the log, and messages."""
+        messages = None if self.max_messages is None else max(int(self.max_messages * part), 1)
+        return _level(self.limit, self.share, self.factor, self.fixed, self.room, part), messages
+
 
 class Bounds(NamedTuple):
     """What limits come to, in the provider's tokens; None: no bound.
@@ -161,6 +166,13 @@ LEAST_LOW_WATER = 0.2
 """Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
 
 
+def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, part: float) -> int:
+    target = int(limit / factor * part) - fixed
+    if share is not None:
+        target = min(target, int(share / factor * part))
+    return max(target, int(room * LEAST_LOW_WATER), 0)
+
+
 def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float) -> Budget | None:
     """Return the budget in numbers, or None where nothing bounds the context."""
     limit, reserve, share = bounds
@@ -169,15 +181,14 @@ def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, l
     if limit is None:
         limit, reserve = 2**62, 0
     room = unscaled(limit - reserve, factor) - fixed.tokens
-    target = int(limit / factor * low) - fixed.tokens
     if share is not None:
-        room, target = min(room, unscaled(share, factor)), min(target, int(share / factor * low))
+        room = min(room, unscaled(share, factor))
     return Budget(
         limit=limit,
         reserve=reserve,
         fixed=fixed.tokens,
         room=room,
-        low_water=max(target, int(room * LEAST_LOW_WATER), 0),
+        low_water=_level(limit, share, factor, fixed.tokens, room, low),
         share=share,
         factor=factor,
         max_messages=limits.max_messages,

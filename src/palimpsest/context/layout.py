@@ -69,13 +69,16 @@ class Layout(msgspec.Struct, frozen=True):
         """Whether all of it was read and is within the room."""
         if self.budget is None:
             return True
-        messages = self.budget.max_messages
+        return not self.more and self.within(self.budget.room, self.budget.max_messages)
+
+    def within(self, tokens: int, messages: int | None) -> bool:
+        """Whether what was read is no more than so many tokens and messages (None: any number)."""
         if messages is not None:
             shown = [*self.ahead, *self.window.groups]
             count = sum(group.messages for group in shown)
             if count > messages or (shown and count + opening(shown[0], self.format) > messages):
                 return False
-        return not self.more and self.tokens <= self.budget.room
+        return self.tokens <= tokens
 
 
 class LayoutReader:

@@ -13,6 +13,7 @@ import msgspec
 
 from palimpsest.context.asks import Newest, Steps
 from palimpsest.context.budget import refuse_fixed
+from palimpsest.context.cold import cold_share, holds
 from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout, LayoutReader
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 COMPACTED, PINNED = "compaction", "pinned"
 """Why a view makes a new cut after its session was compacted, or something that it does not show was pinned."""
 
-HIGH_WATER, EXACT = "high water", "an exact walk"
-"""Why one does that holds no more, or that is made anew at every call."""
+HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
+"""Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
 
 SUMMARY_SHARE = 0.25
 """Share of the budget that summaries take at most, where interactions want the room."""
@@ -81,7 +82,7 @@ class Settler:
     """Settles one context; `now` is the time of expiry, in microseconds since 1970."""
 
     def __init__(self, terms: Terms, now: int, reader: type[WindowReader] = WindowReader) -> None:
-        self._terms, self._layouts = terms, LayoutReader(terms, now, reader)
+        self._terms, self._now, self._layouts = terms, now, LayoutReader(terms, now, reader)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
 
     def settle(self, head: Head) -> Steps[Settled]:
@@ -91,15 +92,19 @@ class Settler:
             return (yield from self._walk((yield from self._planning(head, Cut(start=head.first_seq)))))
         layout = yield from self._layouts.view(head, self._present_cut(head))
         reason = self._due(layout)
-        if reason is None and layout.fits:
+        cold = cold_share(layout, self._terms.cache_life, self._now, self._terms.low_water)
+        if reason is None and holds(layout, cold):
             return self._settled(layout)
         # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
         self._meter.exact = True
         layout = yield from self._layouts.view(head, layout.cut, None if layout.more else layout.entries)
         reason = reason or self._due(layout)  # more may have been read
-        if reason is None and layout.fits:
+        if reason is None and holds(layout, cold):
             return self._settled(layout)
-        return (yield from self._recut(layout, reason))
+        settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
+        if settled.reason == COLD and settled.layout.tokens >= layout.tokens:
+            return self._settled(layout)  # what is above that level may not be left out
+        return settled
 
     def stored(self, then: Head) -> Steps[Settled]:
         """Return what the newest cut of a head shows: all of it, whatever fits."""
@@ -128,18 +133,19 @@ class Settler:
             return PINNED
         return layout.window.stale[0][1] if layout.window.stale else None
 
-    def _recut(self, layout: Layout, reason: str | None) -> Steps[Settled]:
-        """Cut to low water, or only leave out what is stale where the rest fits."""
+    def _recut(self, layout: Layout, reason: str | None, share: float) -> Steps[Settled]:
+        """Cut down to a share of the limits, or only leave out what is stale where the rest fits."""
         head = layout.head
+        why = COLD if layout.fits else HIGH_WATER
         cut = _replace(
             layout.cut,
             gone=layout.gone,
             conditions=self._terms.conditions,
             factor=self._layouts.factor(head),
             renderer=RENDERER,
-            reason=reason or HIGH_WATER,
+            reason=reason or why,
         )
-        target: Room | None = Room(layout.budget.low_water, None) if layout.budget else Room(None, None)
+        target: Room | None = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)
         if reason == COMPACTED:
             cut, target = (yield from self._after_compaction(head, cut)), None
         elif reason is not None:
@@ -158,7 +164,7 @@ class Settler:
             cut = self._sifted(layout, cut, rules)
         if cut.gone != layout.cut.gone:
             layout = yield from self._planning(head, cut)
-        return (yield from self._cut(layout, reason or HIGH_WATER, target))
+        return (yield from self._cut(layout, reason or why, target))
 
     def _walk(self, layout: Layout) -> Steps[Settled]:
         """Walk the log anew, strategy by strategy, each on what the one before left."""
@@ -278,8 +284,6 @@ class Settler:
         room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
         if strategy is not None:
             oversize, room = strategy.oversize, self._own_room(layout, room, strategy)
-        if target is not None and room.messages is not None:
-            target = _replace(target, messages=max(int(room.messages * self._terms.low_water), 1))
         first = layout.entries[0] if layout.entries else None
         room = layout.beside_summaries(room)
         return Sight(

@@ -20,8 +20,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is computed by.
 
     `margin` is the provider's tokens for one counted token before any usage was reported, `low_water` the share of the
-    budget that a cut goes down to. `masks`: whether old results may become notes. `exact`: whether the log is walked
-    anew instead of keeping a window. `past`: whether the context is of an earlier revision.
+    budget that a cut goes down to. `cache_life`: for how many microseconds after a call the provider's cache is taken
+    to hold what was sent (None: for ever). `masks`: whether old results may become notes. `exact`: whether the log is
+    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision.
     """
 
     session: str
@@ -35,6 +36,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds
     margin: float
     low_water: float
+    cache_life: int | None = None
     masks: bool
     exact: bool
     past: bool = False

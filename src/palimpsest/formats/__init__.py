@@ -68,6 +68,8 @@ class Format(Protocol):
     signs_together: bool
     """Whether the provider takes all signed reasoning of one message or none, so that what is left of it cannot be sent
     when some of it has gone."""
+    cache_seconds: float
+    """How long the provider's cache holds what it was sent, since the last call that it served."""
     words: frozenset[str]
     """What its items are made of: their keys, and what stands under `type` and `role`. Nobody who asks where a text is
     mentioned means these."""

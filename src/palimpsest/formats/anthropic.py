@@ -37,6 +37,9 @@ BLOCK_TOKENS = 2
 TOOLS_PROMPT_TOKENS = 346
 """The system prompt that the provider adds to a request with tools: what its guide to tool use says of Claude 4."""
 
+CACHE_SECONDS = 300.0
+"""Its cache lives five minutes by default, an hour where a request asks for that, each anew with every call that it
+serves (platform.claude.com/docs/en/build-with-claude/prompt-caching, 2026-11)."""
 WRAP_TOKENS = 8
 """The object in which input that is none is wrapped, before the characters that JSON escapes."""
 
@@ -51,6 +54,7 @@ class Anthropic:
     tools_prime = TOOLS_PROMPT_TOKENS
     bills_kept = False
     signs_together = True
+    cache_seconds = CACHE_SECONDS
     words = frozenset(
         {
             "base64",

@@ -15,6 +15,12 @@ from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
 
+CACHE_SECONDS = 3600.0
+"""How long a prompt cache is taken to live of which nothing else is known. OpenAI's ends 5 to 10 minutes after the last
+call, an hour after it at the latest, unless a request asks for 24 hours or the model's is another
+(learn.microsoft.com/azure/foundry/openai/how-to/prompt-caching). Google names no time for its implicit cache, and an
+hour for the one that is asked for (ai.google.dev/gemini-api/docs/caching). Both as of 2026-11."""
+
 _HOLDERS = frozenset(
     ("message", "block", "content", "part", "function", "custom", "function_call", "function_response")
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
+    CACHE_SECONDS,
     NAMELESS,
     fitting,
     is_own,
@@ -77,6 +78,7 @@ class Gemini:
     tools_prime = 0
     bills_kept = False
     signs_together = False
+    cache_seconds = CACHE_SECONDS
     words = frozenset(
         {
             "args",

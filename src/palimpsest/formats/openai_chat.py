@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.common import (
+    CACHE_SECONDS,
     NAMELESS,
     fitting,
     is_own,
@@ -24,6 +24,7 @@ from palimpsest.formats.common import (
     stand_in_overhead,
     unused,
 )
+from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.openai_chat_decode import decode_message
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
 from palimpsest.formats.wording import SPEAKING, THOUGHTS, shown_text
@@ -49,6 +50,7 @@ class OpenAIChat:
     tools_prime = 0
     bills_kept = True
     signs_together = False
+    cache_seconds = CACHE_SECONDS
     words = frozenset(
         {
             "arguments",

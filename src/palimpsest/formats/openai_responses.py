@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import own_native, renamed_tokens, said_beside_overhead
+from palimpsest.formats.common import CACHE_SECONDS, own_native, renamed_tokens, said_beside_overhead
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
@@ -40,6 +40,7 @@ class OpenAIResponses:
     tools_prime = 0
     bills_kept = False
     signs_together = False
+    cache_seconds = CACHE_SECONDS
     words = frozenset(
         {
             "annotations",

@@ -12,7 +12,7 @@ import msgspec
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
 from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
-from palimpsest.formats import find_format
+from palimpsest.formats import Format, find_format
 from palimpsest.log import values
 from palimpsest.log.checks import ID_RULE, is_id, unfit
 from palimpsest.log.head import SessionKey
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         oversize: Oversize
         mask: bool
         low_water: float
+        cache_seconds: float | None
         readonly: bool
         long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
         summarizer: Summarizer | Unbound | SummarizeCallable | str | None
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_ENCODING = "o200k_base"
+FOR_EVER = 10**10
+"""Seconds that nobody waits: three centuries."""
 PERSISTENCE = ("incremental", "flush", "ephemeral")
 AutoCompact: TypeAlias = Literal["inline", "background", "off"]
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
@@ -89,6 +92,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """False: old tool results are never replaced by a note."""
     low_water: float = LOW_WATER
     """The share of the budget that a cut goes down to."""
+    cache_seconds: float | None = None
+    """How long the provider's cache holds what it was sent, since the last call; None: what its format says."""
     readonly: bool = False
     long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None = None
     """Strategies of compaction: an object, a name, a mapping, or a list of these."""
@@ -111,6 +116,9 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
         share = self.low_water
         if not values.is_number(share) or not 0 < share < 1:
             raise ConfigError("low_water", share, "a share of the budget over 0 and under 1")
+        life = self.cache_seconds
+        if life is not None and not (values.is_number(life) and life > 0):
+            raise ConfigError("cache_seconds", life, "seconds, over 0 (math.inf: for ever), or None")
 
 
 class Options:
@@ -126,7 +134,7 @@ class Options:
         find_format(given.format)
         given.check()
         self.key, self.view, self.format, self.readonly = key, given.view, given.format, given.readonly
-        self.mask, self.low_water = given.mask, given.low_water
+        self.mask, self.low_water, self.cache_seconds = given.mask, given.low_water, given.cache_seconds
         self.model_name, self.model = given.model, _model(given.model)
         self.counter = _counter(given.counter, self.model)
         self.limits = BudgetLimits(
@@ -225,12 +233,18 @@ class Options:
             bounds=bounds_of(limits, self.model, self.model_name),
             margin=self.default_factor(),
             low_water=self.low_water,
+            cache_life=self.cache_life(find_format(self.format)),
             masks=self.mask,
             exact=self.exact,
             strategies=rules,
             conditions=self.condition_texts,
             failures=failures,
         )
+
+    def cache_life(self, format: Format) -> int | None:
+        """For how many microseconds after a call the provider's cache holds what it was sent; None: for ever."""
+        seconds = format.cache_seconds if self.cache_seconds is None else self.cache_seconds
+        return round(seconds * 1_000_000) if seconds < FOR_EVER else None
 
     def _most_tokens(self) -> int | None:
         """The smallest of the budgets that the session and its low-water strategies set; None: no limit."""

@@ -542,7 +542,8 @@ class Memory:
         `format` (default "openai"), `view` (default "main"), `counter` (a function from text to tokens),
         `short_term` (strategies, see `MaxTokens`), or `conditions` and `oversize` for the default one, `mask`
         (False: old tool results are never replaced by a note), `low_water` (share of the budget that a cut
-        goes down to), `readonly`.
+        goes down to), `cache_seconds` (how long the provider's cache holds what it was sent, since the last call;
+        None: what the format says; `math.inf`: no cut heeds it), `readonly`.
 
         Compaction: `long_term` (a strategy such as `Summarize(interaction_keep=3)`, its name, a mapping, or a list of
         these), `summarizer` (a function from prompt to text, a model string such as "openai:gpt-4o-mini", a

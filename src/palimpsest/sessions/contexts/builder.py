@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from palimpsest.context.groups import Meter
 from palimpsest.context.result import Context
 from palimpsest.context.settle import Settled, newest
@@ -32,6 +34,8 @@ class ContextBuilder:
         self._store, self._options, self._call, self._now, self._yields = store, options, call, now, yields
         self.terms = terms_of(options, call)
         self._unstored = why_unstored(options, call, self.terms, store)
+        if self._unstored is not None:  # each call would make a cut of its own
+            self.terms = msgspec.structs.replace(self.terms, cache_life=None)
         self.changed: Change | None = None
         self.overflow: tuple[int, int] | None = None
 

@@ -30,6 +30,8 @@ class ContextRequest(msgspec.Struct, frozen=True):
     view: str | None = None
     at: int | None = None
     dry_run: bool = False
+    warm: bool = False
+    """Whether no cut is made for a cold cache: the next call would know nothing of it."""
 
     def check(self) -> None:
         """Raise ConfigError, naming it, for what no provider takes as tools, and for a view of no such name."""
@@ -52,10 +54,13 @@ def terms_of(options: Options, call: ContextRequest) -> Terms:
         bounds = bounds_of(limits, options.model, options.model_name)
         terms = msgspec.structs.replace(terms, limits=limits, bounds=bounds)
     if call.format is not None:
-        terms = msgspec.structs.replace(terms, format=find_format(call.format))
+        format = find_format(call.format)
+        terms = msgspec.structs.replace(terms, format=format, cache_life=options.cache_life(format))
     if call.system or call.tools or call.view is not None or call.at is not None:
         view, past = call.view or options.view, call.at is not None
         terms = msgspec.structs.replace(terms, system=call.system, tools=call.tools, view=view, past=past)
+    if call.warm or call.at is not None:  # what is given again was given once
+        terms = msgspec.structs.replace(terms, cache_life=None)
     return terms
 
 

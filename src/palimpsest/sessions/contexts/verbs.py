@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
+
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
 from palimpsest.log.change import Change
@@ -65,7 +67,7 @@ class Contexts:
             await self._auto().turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
-            context = await self._unstored(call, whole, revision)
+            context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
         else:
             context = await self._stored(call, mode)
         if mode != "shown":

@@ -1,0 +1,385 @@
+"""Once the provider's cache has forgotten what it was sent, the next context is cut: that breaks no cached prefix."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules
+import strategies
+from laws import examples
+from palimpsest import Memory
+from palimpsest.context.result import Context
+from palimpsest.errors import BudgetImpossible
+from palimpsest.sessions.sync import Session
+from palimpsest.testing import FakeClock
+from worlds import STORES, world
+
+law = settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
+HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
+"""Seconds that a cache lives where a format says nothing else, tokens of every session here, and why a cut is made."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cold")
+
+
+def open_session(memory: Memory, **options: Any) -> Session:
+    return memory.session("s", **{"counter": strategies.WORDS, "max_tokens": BUDGET, **options})
+
+
+def talk(session: Session, turns: int = 8, words: int = 100) -> None:
+    """Interactions of so many words each, every one answered."""
+    for number in range(turns):
+        session.add_user_message(f"question {number} " + "more " * (words // 2 - 2))
+        session.add_assistant_message(f"answer {number} " + "words " * (words // 2 - 2))
+
+
+def ask(session: Session, text: str = "one more question", **call: Any) -> Context:
+    session.add_user_message(text)
+    return session.context(**call)
+
+
+# --- when
+
+
+def test_a_context_is_cut_to_half_of_its_limit_once_the_cache_is_cold(memory: Memory, clock: FakeClock) -> None:
+    """What is shown then is the newest that half of the limit holds, in a new epoch that says why."""
+    session = open_session(memory)
+    talk(session)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = ask(session)
+
+    assert before.tokens > BUDGET / 2
+    assert BUDGET * 0.36 < after.tokens <= BUDGET / 2
+    assert (after.report.new_cut, after.report.epoch_reason) == (True, COLD)
+    assert after.messages[:-1] == before.messages[len(before.messages) - len(after.messages) + 1 :]
+    assert session.history()[-1].reason == COLD
+
+
+@pytest.mark.parametrize("seconds", [0, 1, HOUR, -1, -HOUR])
+def test_while_the_cache_lives_nothing_is_cut(memory: Memory, clock: FakeClock, seconds: int) -> None:
+    """Up to its last second, and where the clock was set back."""
+    session = open_session(memory)
+    talk(session)
+    before = session.context()
+    clock.advance(seconds)
+
+    after = ask(session)
+
+    assert after.epoch == before.epoch
+    assert after.messages[:-1] == before.messages
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "lives"),
+    [
+        ({}, {}, 3600),
+        ({"format": "openai-responses"}, {}, 3600),
+        ({"format": "gemini"}, {}, 3600),
+        ({"format": "anthropic"}, {}, 300),
+        ({}, {"format": "anthropic"}, 300),
+        ({"cache_seconds": 20}, {}, 20),
+        ({"format": "anthropic", "cache_seconds": 3600}, {}, 3600),
+        ({"cache_seconds": 20}, {"format": "anthropic"}, 20),
+        ({"cache_seconds": 0.5}, {}, 0.5),
+    ],
+)
+def test_a_cache_lives_as_long_as_its_format_or_the_option_says(
+    memory: Memory, clock: FakeClock, options: Any, call: Any, lives: float
+) -> None:
+    """Anthropic's five minutes, an hour elsewhere; the option holds in every format."""
+    session = open_session(memory, **options)
+    talk(session)
+    first = session.context(**call)
+    clock.advance(lives)
+
+    warm = session.context(**call)
+    clock.advance(0.1)
+    cold = session.context(**call)
+
+    assert (warm.epoch, cold.epoch) == (first.epoch, (first.epoch or 0) + 1)
+    assert cold.report.epoch_reason == COLD
+
+
+def test_a_cache_that_lives_for_ever_is_never_cold(memory: Memory, clock: FakeClock) -> None:
+    """With `math.inf` the clock plays no part."""
+    session = open_session(memory, cache_seconds=math.inf)
+    talk(session)
+    before = session.context()
+    clock.advance(10**9)
+
+    assert ask(session).epoch == before.epoch
+
+
+def test_a_call_is_as_old_as_the_newest_thing_that_the_model_has_said(memory: Memory, clock: FakeClock) -> None:
+    """A tool that works for an hour leaves a cold cache, though its result has just come; one in a loop does not."""
+    session = open_session(memory)
+    talk(session)
+    session.add_user_message("search, please")
+    first = session.context()
+    for number in range(3):
+        call = session.add_tool_call("search", {"page": number})
+        clock.advance(HOUR / 2)
+        session.add_tool_result("search", "found it", call_id=call.call_id)
+        assert session.context().epoch == first.epoch
+
+    call = session.add_tool_call("search", {"page": 3})
+    clock.advance(HOUR * 2)
+    session.add_tool_result("search", "found it at last", call_id=call.call_id)
+
+    assert session.context().report.epoch_reason == COLD
+
+
+def test_nothing_is_cut_of_what_no_model_was_sent(memory: Memory, clock: FakeClock) -> None:
+    """Without an answer there was no call, and no cache is cold that was never warm."""
+    session = open_session(memory)
+    for number in range(7):
+        session.add_user_message(f"document {number} " + "text " * 100)
+    before = session.context()
+    clock.advance(HOUR * 2)
+
+    assert ask(session).epoch == before.epoch
+
+
+def test_one_pause_is_worth_one_cut(memory: Memory, clock: FakeClock) -> None:
+    """Until the model has answered, nobody knows of another call: what comes meanwhile stays behind the same prefix."""
+    session = open_session(memory)
+    talk(session)
+    clock.advance(HOUR + 1)
+    cut = ask(session)
+    clock.advance(HOUR + 1)
+
+    again = ask(session, "are you there? " + "please " * 100)
+    session.add_assistant_message("yes")
+    clock.advance(HOUR + 1)
+    answered = ask(session)
+
+    assert again.epoch == cut.epoch
+    assert again.messages[:-1] == cut.messages
+    assert again.tokens > BUDGET / 2
+    assert answered.report.new_cut
+
+
+def test_a_short_context_stays_as_it_is(memory: Memory, clock: FakeClock) -> None:
+    """What half of the limit holds is not cut, and nothing is written."""
+    session = open_session(memory)
+    talk(session, turns=4)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = session.context()
+
+    assert (after.epoch, after.revision, after.messages) == (before.epoch, before.revision, before.messages)
+
+
+def test_what_may_not_leave_is_no_reason_for_a_cut(memory: Memory, clock: FakeClock) -> None:
+    """Where the newest interaction alone is over half of the limit, it stays whole, and nothing is written."""
+    session = open_session(memory)
+    talk(session, turns=1, words=700)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = session.context()
+
+    assert (after.epoch, after.revision, after.messages) == (before.epoch, before.revision, before.messages)
+
+
+def test_old_results_become_notes_before_anything_is_left_out(memory: Memory, clock: FakeClock) -> None:
+    """A cut for a cold cache climbs the same ladder: where notes are enough, no interaction goes."""
+    session = open_session(memory)
+    talk(session, turns=2)
+    session.add_user_message("search, please")
+    call = session.add_tool_call("search", {})
+    session.add_tool_result("search", "found " * 500, call_id=call.call_id)
+    session.add_assistant_message("found it")
+    session.context()
+    clock.advance(HOUR + 1)
+
+    after = ask(session)
+
+    assert after.report.epoch_reason == COLD
+    assert len(after.report.masked) == 1
+    assert after.report.left_out == ()
+
+
+# --- how deep
+
+
+@pytest.mark.parametrize(("low_water", "most"), [(0.2, 0.5), (0.36, 0.5), (0.7, 0.7)])
+def test_it_goes_no_deeper_than_any_other_cut(memory: Memory, clock: FakeClock, low_water: float, most: float) -> None:
+    """Who raises `low_water` keeps as much of a context whose cache is cold."""
+    session = open_session(memory, low_water=low_water)
+    talk(session, turns=9)
+    clock.advance(HOUR + 1)
+
+    context = ask(session)
+
+    assert (most - 0.11) * BUDGET < context.tokens <= most * BUDGET
+
+
+def test_a_full_context_is_cut_to_half_where_the_cache_is_cold(memory: Memory, clock: FakeClock) -> None:
+    """Deeper is worth it only where the cut breaks a prefix that is still held."""
+    session = open_session(memory)
+    talk(session, turns=9)
+    session.context()
+    talk(session, turns=3)
+    clock.advance(HOUR + 1)
+
+    context = session.context()
+
+    assert context.report.epoch_reason == "high water"
+    assert BUDGET * 0.36 < context.tokens <= BUDGET / 2
+
+
+def test_messages_are_halved_where_they_are_the_limit(memory: Memory, clock: FakeClock) -> None:
+    """With `max_messages` half of them may stay."""
+    session = open_session(memory, max_tokens=None, max_messages=20)
+    talk(session, turns=8)
+    assert len(session.context().messages) == 16
+    clock.advance(HOUR + 1)
+
+    context = session.context()
+
+    assert context.report.epoch_reason == COLD
+    assert len(context.messages) == 10
+
+
+# --- who
+
+
+@pytest.mark.parametrize("call", [{"dry_run": True}, {"max_tokens": BUDGET - 1}])
+def test_a_call_that_stores_no_cut_makes_none_for_a_cold_cache(memory: Memory, clock: FakeClock, call: Any) -> None:
+    """Each would make another one, and what was sent would change from call to call."""
+    session = open_session(memory)
+    talk(session)
+    before = session.context(**call)
+    clock.advance(HOUR + 1)
+
+    assert session.context(**call).messages == before.messages
+
+
+def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClock) -> None:
+    """Without a right to write, what is shown changes with what others have cut, not with the time."""
+    session, reader = open_session(memory), open_session(memory, readonly=True)
+    talk(session)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    seen = reader.context()
+    cut = session.context()
+
+    assert seen.messages == before.messages != cut.messages
+    assert reader.context().messages == cut.messages
+
+
+def test_views_are_cut_each_for_itself(memory: Memory, clock: FakeClock) -> None:
+    """A view's cut for a cold cache leaves the other views as they are until they are asked for."""
+    session, other = open_session(memory), open_session(memory, view="other")
+    talk(session)
+    before = other.context()
+    clock.advance(HOUR + 1)
+    ask(session)
+
+    assert other.context(dry_run=True).messages[:-1] == before.messages
+    assert other.context().report.epoch_reason == COLD
+
+
+def test_a_branch_is_as_warm_as_what_it_shares(memory: Memory, clock: FakeClock) -> None:
+    """It is sent the same prefix, so its cache is that of the session which it left."""
+    session = open_session(memory)
+    talk(session)
+    before = session.context()
+    clock.advance(HOUR)
+    warm, late = session.fork(), session.fork()
+
+    assert ask(warm).messages[:-1] == before.messages
+    clock.advance(1)
+    assert ask(late).report.epoch_reason == COLD
+
+
+def test_what_was_given_before_and_after_is_given_again(memory: Memory, clock: FakeClock) -> None:
+    """`context(at=)` shows each under the cut that it was given under, whatever the clock says since."""
+    session = open_session(memory)
+    talk(session)
+    warm = session.context()
+    clock.advance(HOUR + 1)
+    cold = ask(session)
+    session.add_assistant_message("an answer")
+    clock.advance(HOUR + 1)
+
+    for before in (warm, cold):
+        assert session.context(at=before.revision).messages == before.messages
+
+
+# --- the laws
+
+
+def attempt(session: Session, **call: Any) -> Context | None:
+    try:
+        return session.context(**call)
+    except BudgetImpossible:
+        return None
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))
+def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
+    kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
+) -> None:
+    """No context exceeds its budget, prefixes change only with an epoch, a cut for a cold cache is made only after a
+    pause, and another program sees what this one was given.
+    """
+    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
+        given: list[Context] = []
+        for operation in log:
+            w.clock.advance(data.draw(st.sampled_from([0, 1, 59, 60, 61, 4_000, -10, -4_000]), label="seconds"))
+            w.play([operation])
+            now, answers = w.clock.now, [entry for entry in w.session.entries() if entry.role == "assistant"]
+            context = attempt(w.session)
+            if context is None:
+                continue
+            assert context.tokens <= budget
+            if context.report.new_cut and context.report.epoch_reason == COLD:
+                assert now - answers[-1].at > 60 * 10**6
+                assert answers[-1].revision > (given[-1].revision if given and given[-1].report.new_cut else 0)
+            again = attempt(w.session)
+            assert again is not None
+            assert (again.epoch, again.messages) == (context.epoch, context.messages)
+            with w.elsewhere() as other:
+                assert other.context().messages == context.messages
+            given.append(context)
+        for i, earlier in enumerate(given):
+            for later in given[i + 1 :]:
+                if earlier.epoch == later.epoch:
+                    assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
+
+
+@pytest.mark.parametrize("kind", STORES)
+@law
+@given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))
+def test_pauses_that_leave_the_cache_warm_change_nothing(
+    kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
+) -> None:
+    """Where no pause is longer than the cache lives, contexts are those of a view that heeds no clock."""
+    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
+        timeless = w.memory.session("s", **{**w.options, "view": "timeless", "cache_seconds": math.inf})
+        spoke = w.clock.now
+        for operation in log:
+            since = (w.clock.now - spoke) // 10**6
+            w.clock.advance(min(data.draw(st.sampled_from([0, 1, 30, 60, -10]), label="seconds"), 60 - since))
+            w.play([operation])
+            if any(entry.at == w.clock.now and entry.role == "assistant" for entry in w.session.entries()):
+                spoke = w.clock.now
+            context, expected = attempt(w.session), attempt(timeless)
+
+            assert (context and context.messages) == (expected and expected.messages)
