@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from palimpsest.summaries.identifiers import contains, identifiers, mentions, missing, terms
+import plain_mentions
+from laws import examples
+from palimpsest.summaries.identifiers import contains, missing
+from palimpsest.summaries.mentions import identifiers, mentions, terms
 from summaries import HOSTILE
 
 
@@ -107,8 +110,123 @@ def test_every_term_stands_in_its_text(text):
         assert found == term.text or " ".join(found.split()) == term.text
 
 
+PIECES = [
+    "the",
+    "The",
+    "Ann",
+    "Lee",
+    "New",
+    "York",
+    "NASA",
+    "I",
+    "I'm",
+    "May",
+    "may",
+    "Sept.",
+    "June",
+    "7",
+    "12",
+    "2023",
+    "5",
+    "kg",
+    "$5",
+    "1,234",
+    "1,234.5%",
+    "ORD-12",
+    "of",
+    "de",
+    "la",
+    "U.S.",
+    "e.g.",
+    "ann.lee@x.org",
+    "os.path",
+    "snake_case",
+    "camelCase",
+    "lot",
+    "Lot",
+    "Running",
+    "O'Brien",
+    "Bob's",
+    "don\u2019t",
+    "Élodie",
+    "élodie",
+    "中文",
+    "在2023年5月",
+    "Привет",
+    "мир",
+    "m²",
+    "①",
+    "*bold*",
+    "`code`",
+    "@bob",
+    "#7",
+    "./a/b",
+    "C:\\x\\y.txt",
+    "and/or",
+    "a::b",
+    "::",
+    "\u2013",
+    "—",
+    "-",
+    "...",
+    ":",
+    ";",
+    "'",
+    "\u2019",
+    '"',
+    "(",
+    ")",
+    "{",
+    "[",
+    "=",
+    "!",
+    "?",
+    "…",
+    "€",
+    "~",
+    "&",
+    "*",
+    "_",
+    "__x__",
+    "kg",
+    "pm",
+    "8:56",
+    "https://x.org/a,berlin?b=(c)",
+    "berlin",
+    "Berlin",
+    '"lot":',
+    '"New”',
+]
+GAPS = [" ", " ", " ", "", ", ", ". ", "\n", ": ", "'", "\u2019", "/"]
+
+
+@settings(max_examples=examples(1_500))
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(GAPS)), max_size=14))
+@example([("The Ann of the Lee de la New York A B C D E F G H", " ")])
+@example([("A" * 300, " "), ("1" * 300, " "), ("a1" * 140, " ")])
+def test_a_walk_finds_what_reading_each_token_does(pieces):
+    """Words that are passed over would have added nothing: a reading of one token after the other finds the same."""
+    text = "".join(piece + gap for piece, gap in pieces)
+
+    found, identified = mentions(text), identifiers(text)
+
+    assert found == plain_mentions.mentions(text)
+    assert identified == plain_mentions.identifiers(text)
+
+
+def test_what_is_known_of_tokens_changes_nothing():
+    """Texts that are read with what earlier ones made known mention what they do alone."""
+    texts, known = ["Mail ann@x.org of Bob's 4th.", "Bob's 4th was ann@x.org, 4th"], {}
+
+    together = [mentions(text, known) for text in texts]
+
+    assert together == [mentions(text) for text in texts]
+    assert {"ann@x.org", "Bob's"} < known.keys()
+
+
 @pytest.mark.parametrize(
-    "piece", ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800"]
+    "piece",
+    ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800", "A b. ", "'", "'a"],
 )
 def test_the_time_is_linear(piece):
     """Ten times the text takes about ten times as long: nothing goes back over it."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import ItemKind, Summary, SummaryItem
 from palimpsest.summaries import SummarySource
-from palimpsest.summaries.identifiers import COMMON, Term, mentions
+from palimpsest.summaries.identifiers import COMMON
+from palimpsest.summaries.mentions import Known, Term, mentions
 
 QUOTED = 100
 """Characters of a message or of an error that are quoted."""
@@ -35,27 +36,35 @@ USERS, ERRORS, FIRST, LAST, TOOL, CONTEXT, EARLIER = (
 MENTIONED, NAMED, UNSURE, TOLD = "mentioned", "named by the user", "perhaps a name", "told by the user"
 SAID_BY_USER, SAID_BY_ASSISTANT, SAID = "said by the user", "said by the assistant", "said"
 
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCES = re.compile(r"[.!?\n](?:(?<=\n)\n*|(\s+))")
 _CLOSING = "\"')]”*_"
 _LISTS = tuple("-*#|>+`{}<")
 _DECIDES = re.compile(
-    r"\b(?:we(?:['\u2019]ve| have)? (?:decided|agreed|chose|settled)"
-    r"|I(?:['\u2019]ve| have)? (?:decided|chosen|chose)"
-    r"|(?:we|I)(?:['\u2019]ll| will| shall) (?:use|go with|take|switch|book|buy|start|stop)"
+    r"\W(?:we(?:['\u2019]ve| have)? (?:decided|agreed|chose|settled)"
+    r"|i(?:['\u2019]ve| have)? (?:decided|chosen|chose)"
+    r"|(?:we|i)(?:['\u2019]ll| will| shall) (?:use|go with|take|switch|book|buy|start|stop)"
     r"|let['\u2019]?s (?:use|go with|take|make|start|stop|switch|try|meet|book|call|set)"
     r"|(?:decided|agreed|opted) (?:to|on|for|that|against)|the decision (?:is|was)"
-    r"|going to (?:use|go with)|will use)\b",
-    re.IGNORECASE,
+    r"|going to (?:use|go with)|will use)\b"
 )
+"""A decision, in a text in lower case; a blank stands before the first word."""
+
+_DECIDING = (
+    *("decided", "agreed", "chose", "settled", "opted", "decision", "going to", "will ", "shall "),
+    *("'ll ", "\u2019ll ", "let's ", "let\u2019s ", "lets "),
+)
+"""One of these is in each decision, and to look for them is quick."""
+
 _TELLS = re.compile(
-    r"\b(?:my (?:[\w-]+ ){1,3}(?:is|are|was)|call me"
-    r"|I(?:['\u2019]m| am) (?:an?|from|based|allergic|called|named|married|\d+)"
-    r"|I (?:prefer|live|work|study|own|moved|grew|speak|use|like|love|enjoy|hate|dislike|avoid|need)"
-    r"|I (?:always|never|usually|was born|used to|can['\u2019]?t eat|don['\u2019]t (?:like|eat|want|use))"
+    r"\W(?:my (?:[\w-]+ ){1,3}(?:is|are|was)|call me"
+    r"|i(?:['\u2019]m| am) (?:an?|from|based|allergic|called|named|married|\d+)"
+    r"|i (?:prefer|live|work|study|own|moved|grew|speak|use|like|love|enjoy|hate|dislike|avoid|need)"
+    r"|i (?:always|never|usually|was born|used to|can['\u2019]?t eat|don['\u2019]t (?:like|eat|want|use))"
     r"|(?:please|you (?:must|should)) (?:always|never|use|avoid|don['\u2019]t)"
-    r"|always use|never use|from now on|remember that)\b",
-    re.IGNORECASE,
+    r"|always use|never use|from now on|remember that)\b"
 )
+"""What a user tells of himself or wants kept to, likewise."""
+
 _OUTCOMES = re.compile(r"tool(?:: (?:(\d{1,12}) ok)?(?:, )?(?:(\d{1,12}) failed)?)?")
 
 
@@ -77,6 +86,7 @@ class Gleaned:
         self.mentioned: dict[str, SummaryItem] = {}
         self.unsure: dict[str, SummaryItem] = {}
         """What may be a name or only the first word of a sentence."""
+        self.known: Known = {}
         self.sentences: list[tuple[SummaryItem, tuple[str, ...]]] = []
         """Sentences that mention something, with what they mention."""
 
@@ -99,10 +109,14 @@ def glean(source: SummarySource) -> Gleaned:
     for summary in source.previous:
         if not summary.withdrawn:
             _carry_over(found, summary)
-    lower: set[str] = set()
+    said: set[str] = set()
+    mentioned, unsure = _Places(), _Places()
     for entry in source.entries:
         _count(found, entry)
-        _read(found, entry, lower)
+        _read(found, entry, said, mentioned, unsure)
+    mentioned.told(found.mentioned, MENTIONED)
+    unsure.told(found.unsure, UNSURE)
+    lower = {word.rstrip(".,;:!?") for word in said} if found.unsure else said
     for name in [name for name in found.unsure if name.lower() in lower or name in found.mentioned]:
         del found.unsure[name]
     if found.is_empty:
@@ -186,6 +200,20 @@ def _note(known: dict[str, SummaryItem], item: SummaryItem) -> None:
 # --- from entries
 
 
+class _Places:
+    """Where terms are mentioned: the entries of each, and which of them a user named."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[int]] = {}
+        self.named: set[str] = set()
+
+    def told(self, known: dict[str, SummaryItem], status: str) -> None:
+        """Add an item for each; those that are known gain the places."""
+        for text, places in self.of.items():
+            one = NAMED if text in self.named else status
+            _note(known, SummaryItem(kind="fact", text=text, sources=tuple(places), status=one))
+
+
 def _count(found: Gleaned, entry: Entry) -> None:
     """Take in what the documented lines tell: messages of the user, tools, errors."""
     if entry.is_human:
@@ -202,8 +230,8 @@ def _count(found: Gleaned, entry: Entry) -> None:
         found.errors += 1
 
 
-def _read(found: Gleaned, entry: Entry, lower: set[str]) -> None:
-    """Take in what the entry says; `lower` gains the words that people said."""
+def _read(found: Gleaned, entry: Entry, words: set[str], mentioned: _Places, unsure: _Places) -> None:
+    """Take in what the entry says; `words` gains those that people said, with the signs behind them."""
     text = "" if entry.is_reasoning else entry.text
     if not text:
         return
@@ -216,21 +244,22 @@ def _read(found: Gleaned, entry: Entry, lower: set[str]) -> None:
     if entry.status == "error" and (line := _first_line(text)):
         failure = f"{' '.join(entry.name.split())}: {line}" if entry.name else line
         _note(found.failures, _item("error", failure, entry.seq, "failed"))
-    terms = mentions(text)
+    terms = mentions(text, found.known)
     if entry.kind == "message" and entry.role in ("user", "assistant"):
-        lower.update(word.rstrip(".,;:!?") for word in text.split())
+        words.update(text.split())
         _read_sentences(found, entry, text, terms)
-    status = NAMED if entry.is_human else MENTIONED
-    is_json = text.lstrip()[:1] in ("{", "[")
-    seen: set[tuple[str, bool]] = set()
+    is_json, by_user = text.lstrip()[:1] in ("{", "["), entry.is_human
     for term in terms:
-        if (term.text, term.sure) in seen or (is_json and text.startswith('":', term.start + len(term.text))):
+        if is_json and text.startswith('":', term.start + len(term.text)):
             continue
-        seen.add((term.text, term.sure))
-        if term.sure:
-            _note(found.mentioned, _item("fact", term.text, entry.seq, status))
-        else:
-            _note(found.unsure, _item("fact", term.text, entry.seq, UNSURE))
+        known = mentioned if term.sure else unsure
+        places = known.of.setdefault(term.text, [])
+        if entry.seq and (not places or places[-1] != entry.seq):
+            places.append(entry.seq)
+            if len(places) > SOURCES:
+                del places[2]
+        if by_user and term.sure:
+            known.named.add(term.text)
 
 
 def _read_context(found: Gleaned, entry: Entry) -> None:
@@ -245,24 +274,28 @@ def _source_of(context: str) -> str:
 
 def _read_sentences(found: Gleaned, entry: Entry, text: str, terms: Sequence[Term]) -> None:
     """Take in what decides something, what the user tells of himself, and what mentions something."""
-    decides = _DECIDES.search(text) is not None
-    tells = entry.is_human and _TELLS.search(text) is not None
+    lower = f" {text.lower()}"
+    decides = any(map(lower.__contains__, _DECIDING)) and _DECIDES.search(lower) is not None
+    tells = entry.is_human and _TELLS.search(lower) is not None
     if not (terms or decides or tells):
         return
     said = SAID_BY_USER if entry.is_human else SAID_BY_ASSISTANT
     at = 0
     for first, sentence in _sentences(text):
         inside = []
-        while at < len(terms) and terms[at].start < first + len(sentence):
+        last = first + len(sentence)
+        while at < len(terms) and terms[at].start < last:
             if terms[at].start >= first and terms[at].sure:
                 inside.append(terms[at].text)
             at += 1
-        if not _is_telling(sentence):
+        if not (inside or tells or decides) or not _is_telling(sentence):
             continue
-        words = " ".join(sentence.split())
-        if tells and _TELLS.search(sentence):
+        words = sentence
+        if not words.isprintable() or "  " in words or words[0] == " " or words[-1] == " ":
+            words = " ".join(words.split())
+        if tells and _TELLS.search(f" {sentence.lower()}"):
             _note(found.facts, _item("fact", words, entry.seq, TOLD))
-        elif decides and _DECIDES.search(sentence):
+        elif decides and _DECIDES.search(f" {sentence.lower()}"):
             _note(found.decisions, _item("decision", words, entry.seq, said))
         elif inside:
             found.sentences.append((_item("fact", words, entry.seq, said), tuple(inside)))
@@ -279,8 +312,9 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield sentences and lines with their places."""
     first = 0
     for match in _SENTENCES.finditer(text):
-        if match.start() > first:
-            yield first, text[first : match.start()]
+        last = match.start() if match.start(1) < 0 else match.start(1)
+        if last > first:
+            yield first, text[first:last]
         first = match.end()
     if first < len(text):
         yield first, text[first:]

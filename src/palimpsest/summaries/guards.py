@@ -14,7 +14,8 @@ import msgspec
 
 from palimpsest.log.summary import SummaryItem
 from palimpsest.summaries import Count, Rejected, SummarySource
-from palimpsest.summaries.identifiers import COMMON, contains, identifiers, missing
+from palimpsest.summaries.identifiers import COMMON, contains, missing
+from palimpsest.summaries.mentions import identifiers
 
 SLACK = 1.25
 """Of the target: a text of this length is still as long as asked for."""

@@ -29,7 +29,8 @@ from palimpsest.summaries.gleaning import (
     weight,
 )
 from palimpsest.summaries.guards import cut, pinned_of
-from palimpsest.summaries.identifiers import missing, terms
+from palimpsest.summaries.identifiers import missing
+from palimpsest.summaries.mentions import terms
 
 HEADING = "[Previous conversation summary]"
 

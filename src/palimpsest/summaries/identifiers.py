@@ -1,14 +1,12 @@
-"""What of a text must be copied and never reworded: identifiers, and the names that people talk about. Pure.
+"""What must be copied and never reworded: what of a token without blanks, a date or a quote is an identifier. Pure.
 
-The text is read token by token, and no pattern goes back over more than a few characters: the time is linear in
-the length, whatever the text is.
+No pattern goes back over more than a few characters: the time is linear in the length, whatever the text is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 LONGEST = 256
 """Characters. What is longer without a break is data, not something to refer to by."""
@@ -32,11 +30,11 @@ _PHRASE = re.compile(
     r"|(?<![\w.])\d{1,2}(?::\d\d){0,2} ?[AaPp](?:m\b|M\b|\.[mM]\.)"
     rf"|(?<![\w.,])[$€£¥]?\d{{1,12}}(?:[.,]\d{{1,9}})? ?(?:{_UNIT})(?!\w)"
 )
-_SEPARATORS = r"\s\"`<>(){}\[\],;|=“”„«»!?…—"
-_TOKEN = re.compile(
+SEPARATORS = r"\s\"`<>(){}\[\],;|=“”„«»!?…—"
+TOKEN = (
     r"[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s<>\"`“”]++"
     r"|[-+]?[$€£¥]?\d{1,3}+(?:,\d{3})++(?:\.\d++)?%?"
-    rf"|(?:[^'\u2019{_SEPARATORS}]|(?<=\w)['\u2019](?=\w))++"
+    rf"|(?:[^'\u2019{SEPARATORS}]|(?<=\w)['\u2019](?=\w))++"
 )
 _BREAK = r"\n\r\v\f\x85\u2028\u2029"
 _IN_QUOTES = re.compile(rf"(?<!\w)\"([^\"{_BREAK}]{{2,{_QUOTED}}})\"(?!\w)|“([^”{_BREAK}]{{2,{_QUOTED}}})”")
@@ -52,17 +50,8 @@ _CODE = re.compile(
 )
 _DOTTED = re.compile(r"[^\W\d_][\w-]*(?:(?:\.|::)[^\W\d_][\w-]*)+(?:\(\))?")
 _CAMEL = re.compile(r"[^\W\d_]*[a-z][A-Z][^\W\d_]*")
-_ENDS = ".:-*~'\u2019/\\&"
-_BREAKS = frozenset('.!?:;"“”„«»…*•—\u2013\n\r(){}[]<>|')
-_JOINING = frozenset(("of", "de", "da", "del", "della", "der", "den", "di", "du", "la", "le", "van", "von", "y"))
-_INSIDE = re.compile(r"(?<=\w)['\u2019-](?=\w)")
-_WORDS = 8
-"""A name has at most so many."""
-
-_NO_NAME = re.compile(r"(?:ing|ly|ed|['\u2019](?:ve|re|ll|d|m|t))$")
-"""Ends of the words that begin many sentences and few names."""
-
-_POSSESSIVE = re.compile(r"['\u2019][sS]?$")
+ENDS = ".:-*~'\u2019/\\&"
+POSSESSIVE = re.compile(r"['\u2019][sS]?$")
 
 _COMMON = """
 a about above actually add after afterwards again ago ah all almost alone already alright also although always am
@@ -89,45 +78,6 @@ yesterday yet you you'd you'll you're you've your yours yup
 """
 COMMON = frozenset(_COMMON.split())
 """English words that begin sentences or hold them together: no names when capitalised, and without matter."""
-
-
-class Term(NamedTuple):
-    """Something that a text mentions: its words, where it begins, whether it is an identifier.
-
-    One that is not `sure` is a name only because it is capitalised, which the first word of a sentence is anyway.
-    """
-
-    text: str
-    start: int
-    identifier: bool
-    sure: bool = True
-
-
-def identifiers(text: str) -> tuple[str, ...]:
-    """Return what of a text is an identifier, each once, in the order of its first place.
-
-    That is: addresses, paths, file names, ids, versions, code names, handles, dates, times, amounts with their unit,
-    numbers of two digits and more, and what stands in quotes, up to 60 characters. None is longer than 256 characters.
-    """
-    return _once(found.text for found in _merged(_identifiers(text, _tokens(text))))
-
-
-def terms(text: str) -> tuple[str, ...]:
-    """Return identifiers and proper names, each once, in order; names of several words are one.
-
-    The first word of a sentence is a name when it is no common word and is nowhere in the text in lower case.
-    """
-    return _once(found.text for found in mentions(text))
-
-
-def mentions(text: str) -> list[Term]:
-    """Return every place where a text mentions a term, in order."""
-    tokens = _tokens(text)
-    names = list(_names(text, tokens))
-    if not all(name.sure for name in names):
-        lower = {text[first:last].rstrip(_ENDS) for first, last in tokens if text[first].islower()}
-        names = [name for name in names if name.sure or name.text.lower() not in lower]
-    return _merged((*_identifiers(text, tokens), *names))
 
 
 def contains(text: str, identifier: str) -> bool:
@@ -170,69 +120,30 @@ def _is_uncased(char: str) -> bool:
     return char.isalpha() and char.lower() == char.upper()
 
 
-def _tokens(text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in _TOKEN.finditer(text)]
+def phrase(text: str, start: int) -> str | None:
+    """The date, time or amount that begins at `start`."""
+    found = _PHRASE.match(text, start)
+    return found.group() if found else None
 
 
-def _once(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(found))
-
-
-# --- identifiers
-
-
-def _identifiers(text: str, tokens: list[tuple[int, int]]) -> Iterator[Term]:
-    """Yield identifiers; they may lie in each other."""
-    before = 0
-    for first, last in tokens:
-        token = text[first:last]
-        if not token.isalpha():
-            yield from _identifying(token, first)
-            if last - first <= LONGEST and any(map(str.isdigit, token)):
-                yield from _phrase(text, before, first, last)
-        elif not (token.islower() or token.istitle()):
-            yield from _identifying(token, first)
-        before = first
-    if '"' in text or "“" in text:
-        yield from _quoted(text)
-
-
-def _phrase(text: str, before: int, first: int, last: int) -> Iterator[Term]:
-    """Yield the date, time or amount that a token with a number in it belongs to; a month may stand before it."""
-    at = first + len(text[first:last]) - len(text[first:last].lstrip("':*\u2019&~-"))
-    for start in (before, at):
-        if found := _PHRASE.match(text, start):
-            yield Term(found.group(), start, identifier=True)
-
-
-def _quoted(text: str) -> Iterator[Term]:
-    """Yield what stands in quotes; in JSON that would be everything."""
+def quoted(text: str) -> Iterator[tuple[int, str]]:
+    """Yield what stands in quotes, and where; in JSON that would be everything."""
     if text.lstrip()[:1] in ("{", "["):
         return
     for match in _IN_QUOTES.finditer(text):
         group = 1 if match.group(1) is not None else 2
         inner = match.group(group)
         if inner == inner.strip() and any(map(str.isalnum, inner)):
-            yield Term(inner, match.start(group), identifier=True)
+            yield match.start(group), inner
 
 
-def _merged(found: Iterable[Term]) -> list[Term]:
-    """Return them in order without those that lie in a longer one."""
-    kept: list[Term] = []
-    end = -1
-    for term in sorted(found, key=lambda term: (term.start, -len(term.text))):
-        if term.start + len(term.text) > end:
-            kept.append(term)
-            end = term.start + len(term.text)
-    return kept
-
-
-def _identifying(token: str, at: int) -> Iterator[Term]:
-    """Yield what of a token without blanks is an identifier."""
+def identifying(token: str) -> Iterator[tuple[int, str]]:
+    """Yield what of a token without blanks is an identifier, and where in it."""
+    at = 0
     if "://" not in token:
         stripped = token.lstrip("':*\u2019&")
-        at += len(token) - len(stripped)
-        token = _POSSESSIVE.sub("", stripped.rstrip(_ENDS) or stripped)
+        at = len(token) - len(stripped)
+        token = POSSESSIVE.sub("", stripped.rstrip(ENDS) or stripped)
     else:
         token = token.rstrip(".,;:!?'\u2019)]*")
     if not 1 < len(token) <= LONGEST:
@@ -241,11 +152,11 @@ def _identifying(token: str, at: int) -> Iterator[Term]:
         if not token.isascii() and any(map(_is_uncased, token)):
             for number in _UNCASED_NUMBER.finditer(token):
                 if len(number.group()) > 1:
-                    yield Term(number.group(), at + number.start(), identifier=True)
+                    yield at + number.start(), number.group()
         elif _is_number_or_id(token):
-            yield Term(token, at, identifier=True)
+            yield at, token
     elif "://" in token or _is_code(token):
-        yield Term(token, at, identifier=True)
+        yield at, token
 
 
 def _is_number_or_id(token: str) -> bool:
@@ -263,55 +174,3 @@ def _is_code(token: str) -> bool:
         return False
     ends_a_sentence = len(steps) == 2 and steps[0].islower() and steps[1].istitle()
     return not ends_a_sentence
-
-
-# --- names
-
-
-def _names(text: str, tokens: list[tuple[int, int]]) -> Iterator[Term]:
-    """Yield runs of capitalised words, without the common words at their ends."""
-    run: list[tuple[str, int, bool]] = []
-    before = 0
-    for first, last in tokens:
-        token = text[first:last]
-        if not run and token.islower():
-            before = last
-            continue
-        gap = text[before - 1 : first] if before else "\n"
-        before = last
-        if run and (gap[1:] != " " or gap[0] in _BREAKS or len(run) == _WORDS):
-            yield from _named(run)
-            run = []
-        if run and token in _JOINING:
-            run.append((token, first, False))
-            continue
-        word = _POSSESSIVE.sub("", token.rstrip(_ENDS).lstrip("'\u2019*"))
-        if word[:1].isupper() and _INSIDE.sub("", word).isalpha():
-            run.append((word, first + token.index(word), not _BREAKS.isdisjoint(gap)))
-            if word == token:
-                continue
-        if run:
-            yield from _named(run)
-            run = []
-    yield from _named(run)
-
-
-def _named(run: list[tuple[str, int, bool]]) -> Iterator[Term]:
-    """Yield the name that a run of words is, if it is one."""
-    first, last = 0, len(run)
-    while first < last and (run[first][0].islower() or _is_common(run[first][0])):
-        if run[first][0] == "New" and first + 1 < last and run[first + 1][0][0].isupper():
-            break
-        first += 1
-    while last > first and (run[last - 1][0].islower() or _is_common(run[last - 1][0])):
-        last -= 1
-    name = " ".join(word for word, _, _ in run[first:last])
-    if not 1 < len(name) <= LONGEST:
-        return
-    begins = last - first == 1 and run[first][2]
-    if not (begins and _NO_NAME.search(name)):
-        yield Term(name, run[first][1], identifier=False, sure=not begins)
-
-
-def _is_common(word: str) -> bool:
-    return word.lower().replace("\u2019", "'") in COMMON

@@ -20,7 +20,7 @@ from palimpsest.sessions.options import Options
 from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply, SummarySource
 from palimpsest.summaries.density import summarise
 from palimpsest.summaries.heuristic import heuristic
-from palimpsest.summaries.identifiers import identifiers
+from palimpsest.summaries.mentions import identifiers
 from palimpsest.summaries.models import Summarizer
 
 IMPORTANT = 0.8

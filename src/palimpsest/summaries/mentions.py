@@ -1,0 +1,331 @@
+"""What a text mentions, in one walk from one word worth a look to the next. Pure.
+
+One pattern passes over words that neither name nor identify anything, as nearly all do, and stops at the others. It
+never goes back, so the time is linear in the length, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from palimpsest.summaries.identifiers import (
+    COMMON,
+    ENDS,
+    LONGEST,
+    POSSESSIVE,
+    SEPARATORS,
+    TOKEN,
+    identifying,
+    phrase,
+    quoted,
+)
+
+_JOINING = frozenset(("of", "de", "da", "del", "della", "der", "den", "di", "du", "la", "le", "van", "von", "y"))
+_USUAL = frozenset(word.capitalize() for word in COMMON)
+"""Nearly all capitalised words that are no names."""
+
+_OPENINGS = _USUAL - {"New"}
+
+_JOINS = frozenset(word[0] for word in _JOINING)
+_JOINED = 50
+"""Characters: more than small words between two others take."""
+
+_QUOTES = "'\u2019"
+_APART = frozenset("\"`<>(){}[],;|=“”„«»!?…—'\u2019")
+"""What stands between tokens, beside blanks."""
+
+_BREAKS = frozenset('.!?:;"“”„«»…*•—\u2013\n\r(){}[]<>|')
+_INSIDE = re.compile(r"(?<=\w)['\u2019-](?=\w)")
+_WORDS = 8
+"""A name has at most so many."""
+
+_NO_NAME = re.compile(r"(?:ing|ly|ed|['\u2019](?:ve|re|ll|d|m|t))$")
+"""Ends of the words that begin many sentences and few names."""
+
+_FEW = 8
+"""Doubtful names that are looked for in the text one by one; for more its words are listed."""
+
+_MONTHS = frozenset("JFMASOND")
+"""What the name of a month begins with."""
+
+_DIGITS = (  # with those that no pattern takes for one, and `str.isdigit` does
+    r"\d²³¹\u1369-\u1371\u19da\u2070\u2074-\u2079\u2080-\u2089\u2460-\u2468\u2474-\u247c\u2488-\u2490\u24ea\u24f5-\u24fd"
+    r"\u24ff\u2776-\u277e\u2780-\u2788\u278a-\u2792\U00010a40-\U00010a43\U00010e60-\U00010e68\U00011052-\U0001105a"
+    r"\U0001f100-\U0001f10a"
+)
+_END = rf"(?=[{SEPARATORS}'\u2019]|\Z)"
+_WORD, _NUMBER = 1, 2
+_NEXT = re.compile(
+    r"(?:[a-z]++[.:]?[ \n\t,;!?\"()]++(?:: )?+"  # a word, and what stands between it and the next
+    rf"|[{SEPARATORS}]++"
+    rf"|[a-z](?:[^{SEPARATORS}{_DIGITS}A-Z@#/\\_.:'\u2019]++|[.:](?![\w:])|(?<=\w)['\u2019](?=\w))*+{_END}"
+    rf"|(?:[^\w{SEPARATORS}@#/\\'\u2019.:{_DIGITS}]|[.:](?![\w:]))++{_END}"  # signs
+    r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
+    r")*+"
+    rf"(?:([A-Z][a-z]*+)(?=[.:]?(?:[{SEPARATORS}]|\Z))|([0-9]++)(?!,[0-9]{{3}})(?=[{SEPARATORS}]|\Z)|({TOKEN})|\Z)"
+)
+_TOKEN = re.compile(TOKEN)
+_THOUSANDS = re.compile(r"\d,\d\d\d")
+
+
+class Term(NamedTuple):
+    """Something that a text mentions: its words, where it begins, whether it is an identifier.
+
+    One that is not `sure` is a name only because it is capitalised, which the first word of a sentence is anyway.
+    """
+
+    text: str
+    start: int
+    identifier: bool
+    sure: bool = True
+
+
+class _Token(NamedTuple):
+    """What there is in a token: identifiers and their places, whether digits are, a capitalised word and its place."""
+
+    inside: tuple[tuple[int, str], ...]
+    is_numbered: bool
+    word: str
+    place: int
+
+
+Known = dict[str, _Token]
+"""Tokens that were met before."""
+
+_MOST_KNOWN = 4_096
+
+
+def identifiers(text: str) -> tuple[str, ...]:
+    """Return what of a text is an identifier, each once, in the order of its first place.
+
+    That is: addresses, paths, file names, ids, versions, code names, handles, dates, times, amounts with their unit,
+    numbers of two digits and more, and what stands in quotes, up to 60 characters. None is longer than 256 characters.
+    """
+    found, _ = _walk(text, {})
+    return _once(_merged(found))
+
+
+def terms(text: str) -> tuple[str, ...]:
+    """Return identifiers and proper names, each once, in order; names of several words are one.
+
+    The first word of a sentence is a name when it is no common word and is nowhere in the text in lower case.
+    """
+    return _once(mentions(text))
+
+
+def mentions(text: str, known: Known | None = None) -> list[Term]:
+    """Return every place where a text mentions a term, in order; `known` serves many texts of one kind."""
+    found, names = _walk(text, {} if known is None else known)
+    if names:
+        found += _without_words(text, names)
+    return _merged(found)
+
+
+def _once(found: Iterable[Term]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term.text for term in found))
+
+
+_Place = tuple[int, int, bool, str, bool]
+"""Where a term begins, its length below zero, whether it is but a name, its words, whether it surely is one."""
+
+_Run = list[tuple[str, int]]
+"""Capitalised words, and small ones between them, and where each begins."""
+
+
+def _merged(found: list[_Place]) -> list[Term]:
+    """Return them in order without those that lie in a longer one."""
+    kept: list[Term] = []
+    end = -1
+    found.sort()
+    for start, length, named, text, sure in found:
+        if start - length > end:
+            kept.append(Term(text, start, not named, sure))
+            end = start - length
+    return kept
+
+
+def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place]]:
+    """Return the identifiers of a text, which may lie in each other, and its names."""
+    found: list[_Place] = []
+    names: list[_Place] = []
+    run: _Run = []
+    opened, closed, before, ended = (0, 0), 0, 0, 0  # the run's gap and its end, the last token looked at and its end
+    for match in _NEXT.finditer(text):
+        kind = match.lastindex
+        if kind is None:
+            break
+        token = word = match[kind]
+        if kind == _WORD and not run and token in _OPENINGS:  # no name begins with it
+            before, ended = match.span(kind)
+            continue
+        first, last = match.span(kind)
+        start = first
+        if kind == _NUMBER:
+            word = ""
+            _add_number(found, text, before, first, token)
+        elif kind != _WORD:
+            looked = known.get(token) or _looked_at(token, known)
+            for place, words in looked.inside:
+                found.append((first + place, -len(words), False, words, True))
+            if looked.is_numbered:
+                _add_phrases(found, text, before, first, token)
+            word, start = looked.word, first + looked.place
+        before = first
+        if run and (not word or text[closed:first] != " " or len(run) == _WORDS):
+            _join(names, text, run, opened, closed, first if word else closed)
+        if word and (run or word not in _OPENINGS):
+            opened, closed = opened if run else (ended, first), last
+            run.append((word, start))
+            if last - first != len(word):
+                _name(names, text, run, opened)
+        ended = last
+    if run:
+        _name(names, text, run, opened)
+    if '"' in text or "“" in text:
+        found += [(start, -len(inner), False, inner, True) for start, inner in quoted(text)]
+    return found, names
+
+
+# --- identifiers
+
+
+def _looked_at(token: str, known: Known) -> _Token:
+    """What there is in a token with signs in it, digits, capitals, or letters beyond ASCII."""
+    is_plain = token.isalpha() and (token.islower() or token.istitle())
+    inside = () if is_plain else tuple(identifying(token))
+    word, place = _capitalised(token)
+    looked = _Token(inside, any(map(str.isdigit, token)), word, place)
+    if len(known) < _MOST_KNOWN and len(token) <= LONGEST:
+        known[token] = looked
+    return looked
+
+
+def _add_number(found: list[_Place], text: str, before: int, first: int, token: str) -> None:
+    """Add a number, and the phrase that it belongs to: few characters between it and the next let expect one."""
+    if 1 < len(token) <= LONGEST:
+        found.append((first, -len(token), False, token, True))
+    after = text[first + len(token) : first + len(token) + 2]
+    if after[:1] == " " or after[1:].isdigit() or text[before] in _MONTHS:
+        _add_phrases(found, text, before, first, token)
+
+
+def _add_phrases(found: list[_Place], text: str, before: int, first: int, token: str) -> None:
+    """Add the date, time or amount that a token with a number in it belongs to; a month may stand before it."""
+    if len(token) > LONGEST:
+        return
+    if text[before] in _MONTHS and before < first and (words := phrase(text, before)):
+        found.append((before, -len(words), False, words, True))
+    at = first if token[0].isdigit() else first + len(token) - len(token.lstrip("':*\u2019&~-"))
+    if words := phrase(text, at):
+        found.append((at, -len(words), False, words, True))
+
+
+# --- names
+
+
+def _capitalised(token: str) -> tuple[str, int]:
+    """The word that a token is but for the signs around it, and its place, where it is a capitalised one."""
+    if token[0].isupper() or token[0] in "'\u2019*":
+        word = POSSESSIVE.sub("", token.rstrip(ENDS).lstrip("'\u2019*"))
+        if word[:1].isupper() and (word.isalpha() or _INSIDE.sub("", word).isalpha()):
+            return word, token.index(word)
+    return "", 0
+
+
+def _join(names: list[_Place], text: str, run: _Run, opened: tuple[int, int], closed: int, first: int) -> None:
+    """Go on with a run that is `closed` where small words lead from it to the next one, `first`, else end it."""
+    if 2 < first - closed < _JOINED and text[closed + 1] in _JOINS:
+        between = text[closed:first]
+        small = between[1:-1].split(" ")
+        if between[0] == between[-1] == " " and _JOINING.issuperset(small):
+            for word in small:
+                if len(run) == _WORDS:
+                    _name(names, text, run, opened)
+                if run:
+                    run.append((word, 0))
+            if len(run) < _WORDS:
+                return
+    _name(names, text, run, opened)
+
+
+def _name(names: list[_Place], text: str, run: _Run, opened: tuple[int, int]) -> None:
+    """End the run, and add the name that it is, if it is one."""
+    first, last = 0, len(run)
+    if last == 1 and run[0][0] in _USUAL:
+        run.clear()
+        return
+    while first < last and _is_small(run[first][0]):
+        if run[first][0] == "New" and first + 1 < last and run[first + 1][0][0].isupper():
+            break
+        first += 1
+    while last > first and _is_small(run[last - 1][0]):
+        last -= 1
+    if first < last:
+        name, start = run[first]
+        if last - first > 1:
+            name = " ".join([word for word, _ in run[first:last]])
+        if 1 < len(name) <= LONGEST:
+            begins = last == 1 and _begins(text, *opened)
+            if not (begins and _NO_NAME.search(name)):
+                names.append((start, -len(name), True, name, not begins))
+    run.clear()
+
+
+def _is_small(word: str) -> bool:
+    """Whether no name begins or ends with this word."""
+    return word.lower().replace("\u2019", "'") in COMMON or word[0].islower()
+
+
+def _begins(text: str, ended: int, first: int) -> bool:
+    """Whether a sentence begins at `first`: between it and the token before, which may be the one that has `ended`
+    there, stands more than a blank."""
+    for at in range(first - 1, max(ended - 2, -1), -1):
+        char = text[at]
+        if char in _BREAKS:
+            return True
+        if not (char in _APART or char.isspace()):
+            return False
+    return not ended
+
+
+def _without_words(text: str, names: Sequence[_Place]) -> Iterable[_Place]:
+    """Return the names without doubtful ones that stand in the text in lower case, too."""
+    doubtful = {name.lower() for *_, name, sure in names if not sure}
+    if not doubtful:
+        return names
+    if len(doubtful) > _FEW or "://" in text or _THOUSANDS.search(text):  # tokens that others may stand next to
+        doubtful &= {token.rstrip(ENDS) for token in _TOKEN.findall(text) if token[0].islower()}
+    else:
+        doubtful = {word for word in doubtful if _stands(text, word)}
+    return (found for found in names if found[4] or found[3].lower() not in doubtful)
+
+
+def _stands(text: str, word: str) -> bool:
+    """Whether a word is a token of the text, with signs behind it or without."""
+    at = text.find(word)
+    while at >= 0:
+        if _is_token(text, at, at + len(word)):
+            return True
+        at = text.find(word, at + 1)
+    return False
+
+
+def _is_token(text: str, first: int, last: int) -> bool:
+    before = text[first - 1] if first else " "
+    if before in _QUOTES and first > 1 and _is_word(text[first - 2]):
+        return False
+    if not (before in _APART or before.isspace()):
+        return False
+    for at in range(last, len(text)):
+        char = text[at]
+        if char in _QUOTES:
+            return not (_is_word(text[at - 1]) and _is_word(text[at + 1 : at + 2] or " "))
+        if char not in ENDS:
+            return char in _APART or char.isspace()
+    return True
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
