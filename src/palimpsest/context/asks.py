@@ -20,7 +20,11 @@ class Newest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries."""
+    """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries.
+
+    It has those from its beginning on, or with `newest_first` from its end, without a gap. Only an empty list says that
+    there are no more.
+    """
 
     after: int
     before: int

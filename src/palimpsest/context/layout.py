@@ -105,11 +105,12 @@ class LayoutReader:
         """
         terms = self._terms
         budget, fixed = self._budget(cut)
+        rules = [] if terms.exact else self._static_rules(cut)
         if known is None:
             # What was given at a past revision is given whole: it fitted then.
             everything = terms.past or (self.meter.exact and terms.walks_all)
             room = None if budget is None or everything else budget.room
-            entries, more = yield from self.reader.window(head, cut, room)
+            entries, more = yield from self.reader.window(head, cut, room, rules)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
         seqs = cut.passed((*cut.pins, *cut.anchors))
@@ -124,7 +125,6 @@ class LayoutReader:
         if planning and before.groups:  # reading may have stopped within a group that comes first, whole
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
-        rules = [] if terms.exact else self._static_rules(cut)
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from palimpsest.context.asks import Compacted, Page, Places, Steps
 from palimpsest.context.groups import CostedEntry, Group, Meter
-from palimpsest.context.window import Window, look
+from palimpsest.context.window import Rule, Window, look
 from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -31,10 +33,13 @@ class WindowReader:
     def __init__(self, meter: Meter, *, masks: bool) -> None:
         self._meter, self._masks = meter, masks
 
-    def window(self, head: Head, cut: Cut, room: int | None) -> Steps[tuple[list[Entry], bool]]:
+    def window(
+        self, head: Head, cut: Cut, room: int | None, rules: Sequence[Rule] = ()
+    ) -> Steps[tuple[list[Entry], bool]]:
         """Return the entries from the cut's start on, oldest first, and whether some were left unread.
 
-        Reading stops when what was read costs more than `room` tokens (None: read all).
+        Reading stops when what was read comes to more than `room` tokens (None: read all), as the cut and these
+        conditions show it, and as a next cut might. So what is left unread does not fit, whatever it is.
         """
         entries: list[Entry] = []
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
@@ -53,9 +58,27 @@ class WindowReader:
                     continue
                 meant = [entry for entry in chunk if not entry.erased and entry.seq < waiting]
                 total += sum(self._least(entry, cut) for entry in meant)
-                if total > max(room, 0):
-                    return entries, True
+                if total > max(room, 0):  # by a reckoning that costs little
+                    total = self._shown(entries, cut, rules)
+                    if total > max(room, 0):
+                        return entries, True
         return entries, False
+
+    def _shown(self, entries: Sequence[Entry], cut: Cut, rules: Sequence[Rule]) -> int:
+        """What these entries, the newest, come to: as the cut shows them, or as one might that makes notes of results.
+
+        Of a group whose beginning is not among them nothing is shown.
+        """
+        first = entries[0]
+        whole = (
+            0
+            if first.seq == first.group
+            else next((i for i, e in enumerate(entries) if e.group != first.group), len(entries))
+        )
+        cuts = [cut, replace(cut, mask=entries[-1].seq + 1)] if self._meter.exact and self._masks else [cut]
+        part, last = entries[whole:], entries[-1].group
+        shown = [look(part, one, self._meter, now=0, conditions=rules, open_group=last).groups for one in cuts]
+        return min(sum(group.cost for group in groups) for groups in shown)
 
     def first(self, where: Iterable[Span]) -> Steps[int | None]:
         """Return the first place there that is no tombstone, which may be of a group that is not there; None: none."""
@@ -144,9 +167,11 @@ class WindowReader:
         """What the entry costs at least: it may be clamped by this cut, and an old result become a note in the next."""
         if cut.clamps and any(clamp.seq == entry.seq for clamp in cut.clamps):
             return self._meter.overhead(entry)
-        may_mask = self._meter.exact and self._masks and entry.kind == "tool_result"
-        if may_mask and is_maskable(entry):
+        may_mask = entry.seq < cut.mask or (self._meter.exact and self._masks)
+        if may_mask and entry.kind == "tool_result" and is_maskable(entry):
             return self._meter.overhead(entry)
+        if cut.gone and spans.within(cut.gone, entry.seq):
+            return 0
         return self._meter.cost(entry)
 
     def ahead(

@@ -88,8 +88,9 @@ class Turns:
         await turn.release()
         auto, flushes = self._auto(), options.persistence == "flush" and not options.archive
         done = await auto.turn_ended(auto.flush if flushes else None)
-        head = self._scope.store.seen(self._scope.key) if turn.added else None  # it saw the head as it added
-        end = TurnEnd(turn.added, (head or await self._scope.head()).open_calls, done)
+        seen = self._scope.store.seen(self._scope.key) if turn.added else None  # it saw the head as it added
+        head = seen.head if seen is not None else await self._scope.head()
+        end = TurnEnd(turn.added, head.open_calls, done)
         self._forget()
         await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
         turn.added = 0

@@ -17,6 +17,17 @@ LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """A session as it is at one moment: its head, and a mark.
+
+    Of two moments of one mark nothing has come between but appends: every entry of the first is what it was at the
+    second. None tells nothing.
+    """
+
+    head: Head
+    mark: object = None
+
+
 class Appended(msgspec.Struct, frozen=True):
     """What an append did: the head after it, the entries with their places, how many of them are new."""
 

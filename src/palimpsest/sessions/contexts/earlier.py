@@ -18,7 +18,7 @@ from palimpsest.context.layout import Layout
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context
 from palimpsest.context.settle import Settler, is_unshown
-from palimpsest.context.window import Window
+from palimpsest.context.window import Rule, Window
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, microseconds_of
@@ -136,8 +136,10 @@ class _Noting(WindowReader):
         self.groups: set[int] = set()
         self.expiring: list[int] = []
 
-    def window(self, head: Head, cut: Cut, room: int | None) -> Steps[tuple[list[Entry], bool]]:
-        entries, more = yield from super().window(head, cut, room)
+    def window(
+        self, head: Head, cut: Cut, room: int | None, rules: Sequence[Rule] = ()
+    ) -> Steps[tuple[list[Entry], bool]]:
+        entries, more = yield from super().window(head, cut, room, rules)
         self._note(entries)
         return entries, more
 

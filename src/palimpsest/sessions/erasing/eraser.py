@@ -175,7 +175,7 @@ class Eraser:
         scope = self._scope.of(session)
         snapshots = SnapshotReader.of(scope)
         seen = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # who erases has just looked
-        return await snapshots.summaries(await snapshots.state(seen or await scope.head()))
+        return await snapshots.summaries(await snapshots.state(seen.head if seen else await scope.head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show."""

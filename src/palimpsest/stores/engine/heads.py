@@ -14,6 +14,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
 from palimpsest.stores.engine.forms import whole as head_of
+from palimpsest.stores.values import Standing
 
 BARRED = "barred"
 """The space of places that keep a branch from being made, whose session has been made in its own home instead."""
@@ -44,6 +45,11 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     shares: tuple[Share, ...] = ()
     stirred: int = 0
     pointer: bytes | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """How it is, as whoever reads it is told."""
+        return Standing(self.head, None if self.there is None else (self.place, self.log, self.shares, self.stirred))
 
     @property
     def logs(self) -> Place:

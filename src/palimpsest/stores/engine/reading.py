@@ -16,6 +16,7 @@ from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entr
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import MARK, Large, asked, sound, whole
 from palimpsest.stores.large import held
+from palimpsest.stores.values import Standing
 
 BESIDE = 8
 """Entries beside a damaged one that are looked at on each side."""
@@ -43,7 +44,7 @@ class Reading:
     ) -> list[Entry]:
         if uncounted and counter is not None:
             return await self._uncounted(key, after, before, limit, newest_first, counter)
-        return (await self.page(key, after, before, limit, newest_first, counter))[0]
+        return (await self.page(key, after, before, limit, newest_first, counter))[1]
 
     async def page(
         self,
@@ -54,8 +55,8 @@ class Reading:
         newest_first: bool,
         counter: str | None,
         revision: int = 0,
-    ) -> tuple[list[Entry], list[Record]]:
-        """Entries, and the record of a revision, in one look."""
+    ) -> tuple[Standing, list[Entry], list[Record]]:
+        """Entries, and the record of a revision, in one look that tells how the session is, too."""
 
         def asks(known: Known) -> list[Ask]:
             where = known.spans(after, before)
@@ -67,12 +68,12 @@ class Reading:
 
         known, seen = await self._sessions.look(key, asks)
         if not seen:
-            return [], []
+            return known.standing, [], []
         rows = seen[0].rows[0]
         self._whole(known, rows, _expected(known.head, after, before, limit))
         counts = _counts(seen[0].rows[1]) if counter is not None else {}
         records = self.told(known, seen[1].rows[0]) if revision else []
-        return await self.entries(known, rows, counts, in_order=True), records
+        return known.standing, await self.entries(known, rows, counts, in_order=True), records
 
     async def _uncounted(
         self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str

@@ -22,7 +22,7 @@ from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.rewriting import Rewrite, Rewriting
-from palimpsest.stores.values import Appended, Dump, Item, SessionInfo
+from palimpsest.stores.values import Appended, Dump, Item, SessionInfo, Standing
 
 T = TypeVar("T")
 
@@ -100,11 +100,15 @@ class Store:
         known = await self._look(lambda: self._sessions.find(key))
         return None if known.there is None else known.head
 
-    def seen(self, key: SessionKey) -> Head | None:
-        """Return the session's head as this process saw it last, in whatever it read or wrote; None: it saw none."""
+    async def standing(self, key: SessionKey) -> Standing:
+        """Return how the session is now, with an empty head for one that does not exist."""
+        return (await self._look(lambda: self._sessions.find(key))).standing
+
+    def seen(self, key: SessionKey) -> Standing | None:
+        """Return how this process saw the session last, in whatever it read or wrote; None: it did not."""
         self.check()
         known = self._sessions.remembered(key)
-        return None if known is None else known.head
+        return None if known is None else known.standing
 
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
@@ -146,8 +150,8 @@ class Store:
         newest_first: bool,
         counter: str,
         revision: int,
-    ) -> tuple[list[Entry], list[Record]]:
-        """Return what `read` does, and the record of a revision (0: none), as they are at one moment."""
+    ) -> tuple[Standing, list[Entry], list[Record]]:
+        """Return how the session is, what `read` does, and the record of a revision (0: none), all of one moment."""
         return await self._look(lambda: self._reading.page(key, after, before, limit, newest_first, counter, revision))
 
     async def fetch(
