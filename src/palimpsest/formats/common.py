@@ -147,18 +147,18 @@ def _worded(holder: dict[str, Any]) -> Iterator[str]:
         if key in _HOLDERS:
             for inner in value if isinstance(value, list) else [value]:
                 yield from _worded(inner) if isinstance(inner, dict) else ()
-        elif _has_words(key, value):
+        elif has_words(key, value):
             yield key
 
 
-def _has_words(key: str, value: Any) -> bool:
+def has_words(key: str, value: Any) -> bool:
     """Whether a reader would miss what the item holds under this key, at any depth."""
     if key in _WORDLESS or key.startswith(UNREADABLE):
         return False
     if isinstance(value, dict):
-        return any(_has_words(inner, one) for inner, one in value.items())
+        return any(has_words(inner, one) for inner, one in value.items())
     if isinstance(value, list):
-        return any(_has_words("", one) for one in value)
+        return any(has_words("", one) for one in value)
     return isinstance(value, str) and bool(value.strip())
 
 
