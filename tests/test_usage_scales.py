@@ -43,7 +43,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
 
     assert "add all of its input up" in str(refusal.value)
     assert chat.stats().usage is None
-    assert chat.record_usage(3980, 5, cached_tokens=3980).cached_tokens == 3980
+    assert chat.record_usage(input_tokens=3980, output_tokens=5, cached_tokens=3980).cached_tokens == 3980
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
 def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:
     """Of a report that no tokenizer explains nothing is learned, or no more than the bound; the report says so."""
     sent = cut_anew(chat)
-    chat.record_usage(round(sent.counted * ratio), context=sent)
+    chat.record_usage(input_tokens=round(sent.counted * ratio), context=sent)
 
     ctx = cut_anew(chat)
 
@@ -87,7 +87,7 @@ def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path:
     with Memory.open(tmp_path / "m.db") as memory:
         exact = memory.session("s", model="gpt-4o", max_tokens=1000)
         sent = cut_anew(exact)
-        exact.record_usage(sent.counted, context=sent)
+        exact.record_usage(input_tokens=sent.counted, context=sent)
         other = memory.session("s", model=CLAUDE, max_tokens=1000, view="other")
 
         ctx = cut_anew(other)

@@ -9,7 +9,7 @@ from typing import Any
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
 from palimpsest.formats.fences import UNREADABLE, fenced
-from palimpsest.formats.wording import FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
+from palimpsest.formats.wording import BESIDE, FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
 from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
 
 DEFAULT = "openai"
@@ -24,6 +24,7 @@ _WORDLESS = frozenset(
     (
         *("id", "type", "role", "name", "status", "model", "object", "stop_reason", "stop_sequence", "usage", "phase"),
         *("cache_control", "caller", "toolset_name", "place", "places", "shape", "mime_type", "mimeType", "detail"),
+        BESIDE,
         *("data", "file_uri", "call_id", "namespace", "logprobs", "created_by", "prompt_cache_breakpoint"),
         *("input", "arguments", "args", *_HOLDERS),
     )

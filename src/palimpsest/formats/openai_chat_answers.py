@@ -23,6 +23,8 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     """The message without what the API refuses: names that it takes for none, lists of nothing, keys that are null,
     and what only its answers have."""
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if isinstance(message.get("content"), list):
+        message["content"] = [_without_nulls(part) for part in message["content"]]
     if entry.kind == "tool_result":
         message["role"], message["content"] = "tool", message.get("content") or ""
         return message
@@ -39,6 +41,10 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
             adapted.append(Adapted(entry.seq, f"name as {name}"))
             message["name"] = name
     return message
+
+
+def _without_nulls(part: Message) -> Message:
+    return {key: value for key, value in part.items() if value is not None} if None in part.values() else part
 
 
 def _without_answered(message: Message, entry: Entry, adapted: list[Adapted]) -> None:
