@@ -111,7 +111,10 @@ def drain(value: Any) -> None:
 def chat() -> Vendor:
     """OpenAI's chat completions."""
     published, usage = load("openai.types.chat"), load("openai.types").CompletionUsage
-    choice = wire(published.chat_completion.Choice).map(lambda made: {**made, "index": 0})
+    always = {"content": None, "refusal": None}
+    choice = wire(published.chat_completion.Choice).map(
+        lambda made: {**made, "index": 0, "message": {**always, **made["message"]}}
+    )
     made = st.fixed_dictionaries(
         {
             "id": _words,

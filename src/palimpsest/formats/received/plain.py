@@ -66,4 +66,4 @@ def _fields(model: Any, where: str, depth: int) -> dict[str, Any]:
 
 
 def _binary(key: object, value: Any) -> Any:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) and key in _BINARY else value
+    return base64.urlsafe_b64encode(value).decode() if isinstance(value, bytes) and key in _BINARY else value

@@ -11,7 +11,6 @@ from typing import Any
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Message
-from palimpsest.formats.openai_responses_items import SHAPES
 from palimpsest.formats.received.plain import is_model, plain
 from palimpsest.formats.received.shapes import (
     ANTHROPIC,
@@ -33,6 +32,9 @@ _BESIDE = frozenset(
     }
 )
 _UNKEPT = frozenset({"message", "content", "index", "logprobs", "logprobs_result", "logprobsResult"})
+
+_WITH_FIELDS = ("message", "function_call", "reasoning")
+"""Items of responses that are sent by their fields; others are kept whole, and may be shown so."""
 
 _WHAT = (
     "give a message, a choice, a response, content blocks or items of the openai, anthropic or google-genai client, "
@@ -160,7 +162,7 @@ def _items(response: Message, place: str) -> list[Message]:
         raise InvalidEntry(f"{place}.output", "is no list of items")
     around = _kept(response, _BESIDE)
     first = items[0] if items else {}
-    if around and (first.get("type") == "message" or first.get("type") in SHAPES):  # else it would be sent
+    if around and first.get("type") in _WITH_FIELDS:
         return [{**first, BESIDE: around}, *items[1:]]
     return items
 

@@ -30,6 +30,9 @@ _CHAT_PARTS = frozenset({"image_url", "file"})
 _CHAT_KEYS = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio", "reasoning_content"}
 )
+_ANSWERED = frozenset({"stop_reason", "stop_sequence", "usage"})
+"""Keys of Anthropic's answers, which are messages and responses in one."""
+
 _RESPONSES_ITEMS = frozenset({*ASKING, *ANSWERING, *SHAPES})
 _EVENTS = frozenset(
     {
@@ -93,8 +96,8 @@ def _speaker(message: Message) -> str:
     role = message.get("role")
     if role == "model" or ("parts" in message and "content" not in message):
         return GEMINI
-    if "stop_reason" in message or message.get("type") == "message":
-        return ANTHROPIC if "stop_reason" in message else RESPONSES
+    if _ANSWERED & message.keys() or message.get("type") == "message":
+        return ANTHROPIC if _ANSWERED & message.keys() else RESPONSES
     if role in ("tool", "function") or _CHAT_KEYS & message.keys():
         return CHAT
     content = message.get("content")
