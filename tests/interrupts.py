@@ -214,7 +214,9 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "pin": Verb(_filled, lambda site, name: site.session(name).pin(2)),
-    "record usage": Verb(_filled, lambda site, name: site.session(name).record_usage(100, 20)),
+    "record usage": Verb(
+        _filled, lambda site, name: site.session(name).record_usage(input_tokens=100, output_tokens=20)
+    ),
     "erase": Verb(_branched, _erase),
     "clear": Verb(_filled, lambda site, name: site.session(name).clear()),
     "fork": Verb(_filled, lambda site, name: site.session(name).fork(f"{name} branch")),

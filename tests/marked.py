@@ -71,7 +71,7 @@ def play(memory: Memory, word: Words) -> Session:
     session.add_entries([Entry(content=parts, native=native, name=word()), Entry(role="assistant", content=large)])
     session.add_tool_call("look_up", {word(): word()}, call_id="c1")
     session.add_tool_result(None, word(), call_id="c1")
-    session.record_usage(100, context=session.context())
+    session.record_usage(input_tokens=100, context=session.context())
     session.erase([session.add_user_message("gone").id], reason=word())
     branch = session.fork("branch")
     back = session.add_user_message("kept")

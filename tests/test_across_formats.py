@@ -295,7 +295,7 @@ def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:
 
     ctx = accepted(session.context())
 
-    assert [note.what for note in ctx.report.adapted] == ["reasoning_content that nothing follows left out"]
+    assert [note.what for note in ctx.report.adapted] == ["reasoning_content left out"]
 
 
 def test_words_that_another_format_does_not_show_are_reported(session: Session) -> None:

@@ -311,10 +311,10 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
     reserve=(context(reserve=1.5), ConfigError, "reserve", "1.5"),
     impossible=(context(max_tokens=3), BudgetImpossible, "max_tokens", "available"),
     impossible_system=(context(max_tokens=20, system="long " * 100), BudgetImpossible, "system"),
-    usage=(lambda m, s: s.record_usage(-1), ConfigError, "input_tokens", "-1"),
-    usage_type=(lambda m, s: s.record_usage(1, "2"), ConfigError, "output_tokens", "'2'"),
+    usage=(lambda m, s: s.record_usage(input_tokens=-1), ConfigError, "input_tokens", "-1"),
+    usage_type=(lambda m, s: s.record_usage(input_tokens=1, output_tokens="2"), ConfigError, "output_tokens", "'2'"),
     usage_cached=(
-        lambda m, s: s.record_usage(1, cached_tokens=-1),
+        lambda m, s: s.record_usage(input_tokens=1, cached_tokens=-1),
         ConfigError,
         "cached_tokens",
         "-1",

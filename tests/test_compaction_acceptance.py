@@ -52,11 +52,11 @@ def test_input_tokens_of_before_a_compaction_say_nothing(memory: Memory) -> None
     block = {"strategy": "summarizer", "triggers": {"input_tokens_threshold": 5000}}
     chat = session(memory, long_term=block)
     talk(chat, *[200] * 4)
-    chat.record_usage(5000)
+    chat.record_usage(input_tokens=5000)
     talk(chat, 200, start=4)
     assert chat.summaries() == []
 
-    chat.record_usage(5001)
+    chat.record_usage(input_tokens=5001)
     talk(chat, 200, start=5)
     assert heard.names() == ["compressed"]
 

@@ -198,7 +198,7 @@ def test_a_human_message_after_an_answer_completes_nothing(memory: Memory) -> No
     rules = {"input_tokens_threshold": 100}
     chat = memory.session("one", counter=words, long_term={"strategy": "summarizer", "triggers": rules})
     talk(chat, 100, 100)
-    chat.record_usage(101)
+    chat.record_usage(input_tokens=101)
     chat.add_user_message("and now?")
     assert heard.names() == []
 

@@ -94,13 +94,13 @@ def test_input_tokens_of_an_outdated_context_say_nothing(memory: Memory) -> None
     session.compact()
     assert len(session.summaries(history=True)) == 1
 
-    usage = session.record_usage(5000, context=sent)
+    usage = session.record_usage(input_tokens=5000, context=sent)
     talk(session, 60, start=1)
 
     assert usage.stale
     assert usage.total_input == 5000
     assert len(session.summaries(history=True)) == 1
-    session.record_usage(5000, context=session.context())
+    session.record_usage(input_tokens=5000, context=session.context())
     talk(session, 60, start=2)
     assert len(session.summaries(history=True)) == 2
 
@@ -124,7 +124,7 @@ def test_usage_says_nothing_of_a_later_context(memory: Memory, how: str) -> None
     rules = summarizing(input_tokens_threshold=100, interaction_keep=50)  # it finds nothing to take
     session = memory.session("s", counter=words, long_term=rules)
     session.add_user_message("how are you?")
-    session.record_usage(101, context=session.context())
+    session.record_usage(input_tokens=101, context=session.context())
     session.add_assistant_message("fine")
     assert [facts["result"].reason for _, facts in heard.heard] == ["nothing_to_compact"]
     heard.heard.clear()
@@ -527,7 +527,7 @@ def test_wrong_types_are_named(mixed: Session) -> None:
         "ids": lambda: mixed.erase(None),
         "reason": lambda: mixed.erase([1], reason=5),
         "atomic": lambda: mixed.turn(atomic="yes").__enter__(),
-        "context": lambda: mixed.record_usage(5, context="sent"),
+        "context": lambda: mixed.record_usage(input_tokens=5, context="sent"),
         "view": lambda: mixed.context(view=5),
     }.items():
         with pytest.raises(ConfigError, match=name):

@@ -178,7 +178,7 @@ def test_reported_usage_moves_the_factor_at_the_next_cut(memory: Memory) -> None
         chat.add_assistant_message("answer " * 8)
         context = chat.context()
         factors.append((context.epoch, context.budget.factor))
-        chat.record_usage(context.counted * 2)
+        chat.record_usage(input_tokens=context.counted * 2)
 
     by_epoch = {epoch: {factor for e, factor in factors if e == epoch} for epoch, _ in factors}
     assert all(len(found) == 1 for found in by_epoch.values())

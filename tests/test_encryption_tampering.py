@@ -70,7 +70,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         session = session_of(memory)
         session.add_user_message(f"{WORD} to be rewritten")
         session.pin(session.add_user_message("pinned").id)
-        session.record_usage(100)
+        session.record_usage(input_tokens=100)
         rewritten(memory.store, KEY)
         other: Session = session_of(memory, "two")
         for number in range(8):
@@ -225,7 +225,7 @@ def test_a_head_that_was_seen_is_not_taken_back() -> None:
         session.add_user_message("hello")
         (slot,) = by_table(vault.contents(), "")
         first = vault.contents()[slot]
-        session.record_usage(100)
+        session.record_usage(input_tokens=100)
         vault.put({slot: first})
 
         with pytest.raises(StoreCorrupt, match="the head of session 'one' is of an earlier time"):

@@ -30,7 +30,7 @@ def filled(memory: Memory) -> Session:
     session.add_user_message("next", metadata={"a": [1, None]}, importance=0.5, pinned=True)
     session.erase([1, 9])
     session.pin(120)
-    session.record_usage(10, 5)
+    session.record_usage(input_tokens=10, output_tokens=5)
     return session
 
 

@@ -142,7 +142,7 @@ def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
     """The entries of the contents as a session gives them back."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", **options)
-        session.add(contents)
+        session.add(contents, format="gemini")
         return list(session.entries())
 
 

@@ -51,7 +51,7 @@ def exported() -> str:
         session.add({"role": "user", "content": [{"type": "text", "text": "see"}], "extra": 1})
         session.add_context("context", name="file")
         session.pin(3)
-        session.record_usage(5)
+        session.record_usage(input_tokens=5)
         session.compact("summarizer")
         session.context()
         session.erase([2])
@@ -101,7 +101,7 @@ VERBS: dict[str, Callable[[Memory, Session], object]] = {
     "export": lambda m, s: m.import_session(s.export(), session_id="again", on_conflict="replace"),
     "export to": lambda m, s: s.export_to(io.BytesIO()),
     "export messages": lambda m, s: s.export_to(io.BytesIO(), format="openai"),
-    "usage": lambda m, s: s.record_usage(100, context=s.context()),
+    "usage": lambda m, s: s.record_usage(input_tokens=100, context=s.context()),
     "add": lambda m, s: s.add_user_message("more " * 30),
     "call": lambda m, s: s.add_tool_call("f", {}, call_id="c1"),
     "result": lambda m, s: s.add_tool_result("f", "done", call_id="c1"),

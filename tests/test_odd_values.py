@@ -250,7 +250,7 @@ TOO_MUCH: dict[str, Callable[[Session], object]] = {
     "before": lambda s: s.history(before=2**64),
     "at": lambda s: s.entries(at=2**64),
     "to": lambda s: s.rewind(2**64),
-    "input_tokens": lambda s: s.record_usage(2**64),
+    "input_tokens": lambda s: s.record_usage(input_tokens=2**64),
 }
 
 

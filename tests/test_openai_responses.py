@@ -196,7 +196,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)  # 1, 1.0 and True differ here
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
-        session.add(data)
+        session.add(data, format="openai-responses")
         assert FORMAT.encode(session.entries()) == before
         assert FORMAT.validate(session.context().messages) == []
         for other in ("openai", "text"):

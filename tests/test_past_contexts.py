@@ -193,7 +193,7 @@ def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None
     session = memory.session("s", model="claude-sonnet-4-5", max_tokens=400)
     talk(session)
     given = session.context(max_tokens=300)
-    session.record_usage(1_000, context=given)
+    session.record_usage(input_tokens=1_000, context=given)
 
     refused(session, "reported", max_tokens=300, at=given.revision)
 

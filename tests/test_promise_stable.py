@@ -89,7 +89,7 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
             seqs = [entry.seq for entry in w.session.entries()]
             what = data.draw(st.sampled_from(["nothing", "pin", "unpin", "usage"]), label="between")
             if what == "usage":
-                w.session.record_usage(100, 10)
+                w.session.record_usage(input_tokens=100, output_tokens=10)
             elif what != "nothing" and seqs:
                 getattr(w.session, what)(data.draw(st.sampled_from(seqs), label="entry"))
             ctx = attempt(w.session)

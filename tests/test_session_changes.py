@@ -259,7 +259,7 @@ def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
     for event in ("entry:added", "cut", "evicted", "erased", "session:cleared", "session:imported", "usage:recorded"):
         listen(event)
     session.add(turn("1"))
-    session.record_usage(5)
+    session.record_usage(input_tokens=5)
     session.erase([1])
     assert heard == [("entry:added", "one")] * 6 + [("usage:recorded", "one"), ("erased", "one")]
     heard.clear()

@@ -331,8 +331,8 @@ def test_history_tells_what_every_revision_did(session: Session, clock: FakeCloc
 def test_usage_is_kept_and_summed(session: Session) -> None:
     """`record_usage` keeps the last call's figures and the totals of all calls."""
     session.add_user_message("hello")
-    session.record_usage(100, 20, cached_tokens=80)
-    usage = session.record_usage(50, 5)
+    session.record_usage(input_tokens=100, output_tokens=20, cached_tokens=80)
+    usage = session.record_usage(input_tokens=50, output_tokens=5)
 
     assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (50, 5, 0)
     assert (usage.calls, usage.total_input, usage.total_output, usage.total_cached) == (2, 150, 25, 80)
@@ -346,7 +346,7 @@ def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> Non
     sent = session.context()
     assert sent.budget.factor == pytest.approx(1.15)
 
-    session.record_usage(sent.counted * 2)
+    session.record_usage(input_tokens=sent.counted * 2)
     assert session.context().budget.factor == pytest.approx(1.15)
     while session.stats().epoch == 0:
         session.add(turn("more") * 4)
@@ -361,7 +361,7 @@ def test_reported_usage_never_scales_an_exact_counter(memory: Memory) -> None:
     """Where the model's tokenizer is public, reported usage changes no budget."""
     session = memory.session("one", model="gpt-4o", max_tokens=1000)
     session.add(turn("0"))
-    session.record_usage(session.context().counted * 3)
+    session.record_usage(input_tokens=session.context().counted * 3)
     while session.stats().epoch == 0:
         session.add(turn("more") * 4)
         given = session.context()

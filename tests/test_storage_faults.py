@@ -151,7 +151,7 @@ def test_a_readonly_memory_reads_and_refuses_to_write(tmp_path: Path) -> None:
             lambda: session.pin(first.id),
             lambda: session.erase([first.id]),
             session.clear,
-            lambda: session.record_usage(1),
+            lambda: session.record_usage(input_tokens=1),
             lambda: memory.delete_session(SESSION),
             memory.sweep,
             lambda: memory.import_session(session.export(), session_id="copy"),

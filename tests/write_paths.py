@@ -228,7 +228,7 @@ def _view(w: Watched) -> Unstored | None:
 
 def _usage(w: Watched) -> Unstored:
     w.session().add_user_message("x")
-    w.session().record_usage(10, 2, cached_tokens=1)
+    w.session().record_usage(input_tokens=10, output_tokens=2, cached_tokens=1)
     w.refused(w.session().record_usage, w.marker)
     w.refused(w.session().record_usage, 1, context=w.marker)
     return Unstored("it takes numbers")

@@ -183,7 +183,10 @@ class Chat:
             if answer.reported:
                 spent = answer.spent
                 self.session.record_usage(
-                    spent.input_tokens, spent.output_tokens, cached_tokens=answer.cached_tokens, context=context
+                    input_tokens=spent.input_tokens,
+                    output_tokens=spent.output_tokens,
+                    cached_tokens=answer.cached_tokens,
+                    context=context,
                 )
         self._account(context, answer)
 

@@ -83,9 +83,12 @@ MOST_FACTOR = 4.0
 
 
 def learned(usage: Usage | None, margin: float) -> float:
-    """The provider's tokens for one counted token, by what was reported for the same margin; else the margin."""
+    """The provider's tokens for one counted token, by what was reported for the same margin; else the margin.
+
+    It is never less than one, so that no report lets a context pass which has too many tokens as they are counted.
+    """
     ratio = _ratio(usage, margin)
-    return margin if ratio is None or ratio < LEAST_FACTOR else min(ratio, MOST_FACTOR)
+    return margin if ratio is None or ratio < LEAST_FACTOR else min(max(ratio, 1.0), MOST_FACTOR)
 
 
 def doubt(usage: Usage | None, margin: float) -> str | None:

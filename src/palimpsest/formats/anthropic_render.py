@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -151,9 +152,19 @@ def _sent(block: Block, more: Block | None) -> Block:
     """The block with more keys of its own, as far as the API takes them."""
     taken = _KEYS.get(block["type"])
     both = {**(more or {}), **block}
+    if block["type"] == "text" and isinstance(both.get("citations"), list):
+        both["citations"] = [_cited(one) for one in both["citations"]]
     if taken is None:  # a type that nobody here knows
         return {key: value for key, value in both.items() if value is not None or key not in _OPTIONAL}
     return {key: value for key, value in both.items() if value is not None and key in taken}
+
+
+def _cited(citation: Any) -> Any:
+    """A citation of an answer as requests have it: with a title, which may be null, and without the file's id."""
+    if not isinstance(citation, dict) or not str(citation.get("type")).endswith("_location"):
+        return citation
+    title = "title" if str(citation["type"]).endswith("search_result_location") else "document_title"
+    return {title: None, **{key: value for key, value in citation.items() if key != "file_id"}}
 
 
 def _is_taken(entry: Entry, part: Part, role: str) -> bool:
@@ -182,7 +193,9 @@ def _is_allowed(item: Block, role: str) -> bool:
         return role != "assistant" and (kind == "search_result" or isinstance(item.get("source"), dict))
     if kind in ("tool_reference", "browser_state"):
         return role == "tool"
-    if kind in ("redacted_thinking", "compaction") or is_hosted_call(kind) or is_hosted_result(kind):
+    if kind == "redacted_thinking":
+        return role == "assistant" and isinstance(item.get("data"), str) and bool(item["data"])
+    if kind == "compaction" or is_hosted_call(kind) or is_hosted_result(kind):
         return role == "assistant"
     return True
 

@@ -9,7 +9,7 @@ from typing import Any
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
 from palimpsest.formats.fences import UNREADABLE, fenced
-from palimpsest.formats.wording import FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
+from palimpsest.formats.wording import BESIDE, FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
 from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
 
 DEFAULT = "openai"
@@ -30,6 +30,7 @@ _WORDLESS = frozenset(
     (
         *("id", "type", "role", "name", "status", "model", "object", "stop_reason", "stop_sequence", "usage", "phase"),
         *("cache_control", "caller", "toolset_name", "place", "places", "shape", "mime_type", "mimeType", "detail"),
+        BESIDE,
         *("data", "file_uri", "call_id", "namespace", "logprobs", "created_by", "prompt_cache_breakpoint"),
         *("input", "arguments", "args", *_HOLDERS),
     )
@@ -153,18 +154,18 @@ def _worded(holder: dict[str, Any]) -> Iterator[str]:
         if key in _HOLDERS:
             for inner in value if isinstance(value, list) else [value]:
                 yield from _worded(inner) if isinstance(inner, dict) else ()
-        elif _has_words(key, value):
+        elif has_words(key, value):
             yield key
 
 
-def _has_words(key: str, value: Any) -> bool:
+def has_words(key: str, value: Any) -> bool:
     """Whether a reader would miss what the item holds under this key, at any depth."""
     if key in _WORDLESS or key.startswith(UNREADABLE):
         return False
     if isinstance(value, dict):
-        return any(_has_words(inner, one) for inner, one in value.items())
+        return any(has_words(inner, one) for inner, one in value.items())
     if isinstance(value, list):
-        return any(_has_words("", one) for one in value)
+        return any(has_words("", one) for one in value)
     return isinstance(value, str) and bool(value.strip())
 
 

@@ -25,9 +25,10 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.common import DEFAULT as NAME
+from palimpsest.formats.openai_chat_answers import accepted, asked
 from palimpsest.formats.openai_chat_decode import decode_message
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
-from palimpsest.formats.wording import SPEAKING, THOUGHTS, shown_text
+from palimpsest.formats.wording import SPEAKING, shown_text
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
@@ -36,7 +37,6 @@ PER_CALL = 3
 reported usage of function calls. The first call of a message pays for the message, too."""
 
 _NOT_CALLED = re.compile(r"[^a-zA-Z0-9_-]")
-_NOT_SPEAKING = re.compile(r"[\s<|\\/>]")
 
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
@@ -115,7 +115,7 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _said(entry, _message(group, [] if adapted is None else adapted), adapted)
+            return _said(_message(group, [] if adapted is None else adapted))
         adapted = [] if adapted is None else adapted
         calling: list[Shown] = []
         results: list[Shown] = []
@@ -132,8 +132,7 @@ class OpenAIChat:
             else:
                 (calling if kind == "message" else results).append(shown)
         if not calls:
-            pairs = [(shown.entry, _message([shown], adapted)) for shown in group]
-            return [message for entry, made in pairs for message in _said(entry, made, adapted)]
+            return [message for shown in group for message in _said(_message([shown], adapted))]
         messages = [_message(calling, adapted)]
         ids = _called(messages[0]["tool_calls"], calls, adapted)
         for shown in results:
@@ -179,13 +178,10 @@ def _joins(first: Entry, entry: Entry) -> bool:
     return first.role == "assistant" and entry.role == "assistant" and first.kind in ("message", "tool_call")
 
 
-def _said(entry: Entry, message: Message, adapted: list[Adapted] | None) -> list[Message]:
+def _said(message: Message) -> list[Message]:
     """The message, unless all that it held has no counterpart here."""
     if message.get("content") not in ([], "", None) or any(message.get(key) for key in SPEAKING):
         return [message]
-    if adapted is not None:
-        thoughts = (key for key in THOUGHTS if message.get(key))
-        adapted.extend(Adapted(entry.seq, f"{key} that nothing follows left out") for key in thoughts)
     return []
 
 
@@ -212,31 +208,13 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
             message.update(native.keep)
         elif native.keep and "role" in native.keep:
             message["role"] = native.keep["role"]
-    return message if adapted is None else _accepted(message, entry, adapted)
-
-
-def _accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
-    """The message without what the API refuses: names that it takes for none, lists of nothing, keys that are null."""
-    if entry.kind == "tool_result":
-        message["role"], message["content"] = "tool", message.get("content") or ""
-        return message
-    for key in ("name", "tool_calls", "function_call"):
-        if key in message and not message[key]:
-            del message[key]
-    if message.get("content") == [] and message["role"] == "assistant":
-        message["content"] = None
-    if "name" in message:
-        name = fitting(message["name"], _NOT_SPEAKING, NAME_LENGTH)
-        if name != message["name"]:
-            adapted.append(Adapted(entry.seq, f"name as {name}"))
-            message["name"] = name
-    return message
+    return message if adapted is None else accepted(message, entry, adapted)
 
 
 def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     entry = run[0].entry
     said = [shown for shown in run if shown.entry.kind != "tool_call"]
-    calls = [_call(shown) for shown in run if shown.entry.kind == "tool_call"]
+    calls = [_call(shown, adapted) for shown in run if shown.entry.kind == "tool_call"]
     message: Message = {"role": entry.role}
     if len(said) == 1:
         content = said[0].text if said[0].text is not None else _encode_content(said[0].entry, adapted)
@@ -254,10 +232,10 @@ def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     return message
 
 
-def _call(shown: Shown) -> Message:
+def _call(shown: Shown, adapted: list[Adapted] | None) -> Message:
     entry, text = shown.entry, shown.text
     if entry.native is not None and entry.native.call is not None and entry.native.format == NAME and text is None:
-        return dict(entry.native.call)
+        return dict(entry.native.call) if adapted is None else asked(entry.native.call)
     return {
         "id": entry.call_id or f"call_{entry.seq}",
         "type": "function",

@@ -20,7 +20,7 @@ from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, PICTURE
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
-from palimpsest.formats.wording import FENCE_TOKENS
+from palimpsest.formats.wording import BESIDE, FENCE_TOKENS
 from palimpsest.log.entry import Entry, File, Part, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 from palimpsest.tokens.media import image_tokens
@@ -28,7 +28,9 @@ from palimpsest.tokens.media import image_tokens
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
 """Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
 
-_UNREAD = frozenset({"id", "type", "role", "status", "phase", "call_id", "async", "async_", "created_by", "execution"})
+_UNREAD = frozenset(
+    {"id", "type", "role", "status", "phase", "call_id", "async", "async_", "created_by", "execution", BESIDE}
+)
 """Keys that name an item or say how it came about: the model is not shown them, and nobody is billed for them."""
 
 

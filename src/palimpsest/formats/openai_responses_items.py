@@ -149,7 +149,9 @@ SHAPES: Mapping[str, Shape] = {
 _NULLABLE = frozenset({"code", "keys", "outputs", "param", "parameters", "result", "strict"})
 """Keys that have to be there even where their value is null. Any other null means the same as no key."""
 
-_FREE = frozenset({"annotations", "arguments", "attributes", "content", "input_schema", "parameters", "schema"})
+_FREE = frozenset(
+    {"annotations", "arguments", "attributes", "content", "error", "input_schema", "parameters", "schema"}
+)
 """Keys that hold anybody's JSON, whose nulls are not ours to take out."""
 
 PICTURES = frozenset({"input_image", "computer_screenshot"})
@@ -196,11 +198,26 @@ def sendable(item: Message) -> Message | None:
         for key, value in given.items()
         if key in shape.known and (value is not None or key in _NULLABLE)
     }
+    if isinstance(kept.get("tools"), list):
+        kept["tools"] = [_tool(tool, str(kind)) for tool in kept["tools"]]
+    if kind == "additional_tools" and "role" in kept:
+        kept["role"] = "developer"  # an answer may name another one
     if "id" in kept and not is_id(kept["id"], str(kind)):
         del kept["id"]
     if "status" in kept and "status" not in shape.needed and not isinstance(kept["status"], str):
         del kept["status"]
     return kept if shape.needed <= kept.keys() else None
+
+
+def _tool(tool: Any, kind: str) -> Any:
+    """A tool of an item with the keys that must be there, which answers leave out where they are null."""
+    if not isinstance(tool, dict):
+        return tool
+    if isinstance(tool.get("tools"), list):
+        return {**tool, "tools": [_tool(inner, kind) for inner in tool["tools"]]}
+    if kind == "mcp_list_tools":
+        return {"input_schema": {}, **tool}
+    return {"parameters": None, "strict": None, **tool} if tool.get("type") == "function" else tool
 
 
 def without_nulls(value: Any) -> Any:

@@ -20,6 +20,12 @@ SPEAKING = ("refusal", "audio", "function_call")
 THOUGHTS = ("reasoning_content", "reasoning")
 """Native keys under which compatible services put what an assistant message was thought with."""
 
+BESIDE = "response"
+"""Native key of what a response said around the message: its id, its model, why it ended."""
+
+ANSWERED = frozenset({*THOUGHTS, "annotations", "parsed", BESIDE})
+"""Native keys that answers of chat completions have and requests have not: kept, and not sent back."""
+
 NO_RESULT = "[no result was recorded]"
 """Stands in for the result of a call whose group was closed without one."""
 
@@ -195,10 +201,17 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
     if native is not None:
         if native.call is not None:
             texts.append(_json(_billed(native.call)))
-        keep = native.keep
-        if keep and any(value not in (None, "", [], {}) for value in keep.values()) and _bills_kept(native.format):
+        keep = _billed_of(native.keep)
+        if keep and any(value not in ("", [], {}) for value in keep.values()) and _bills_kept(native.format):
             texts.append(_json(keep))
     return tuple(texts)
+
+
+def _billed_of(keep: dict[str, Any] | None) -> dict[str, Any]:
+    """What of the keys that an item keeps is sent in some format; thoughts are, as text, though not in their own."""
+    return {
+        key: value for key, value in (keep or {}).items() if value is not None and key not in ANSWERED - {*THOUGHTS}
+    }
 
 
 def _bills_kept(format: str) -> bool:

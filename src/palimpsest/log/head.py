@@ -120,7 +120,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `input_tokens` is all of the input, of which `cached_tokens` came from a cache. `margin` is what one counted token
     was taken for before anything was reported (1 where the tokenizer is public; 0: not known). It is `stale` when the
     session was compacted since: then it says nothing of what the next call will be. `revision` is that of the context
-    which it is about; of a later one it says nothing either.
+    which it is about; of a later one it says nothing either. `response` is a fingerprint of the id of the response that
+    told it (empty: not known).
     """
 
     input_tokens: int
@@ -131,6 +132,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int = 0
     stale: bool = False
     revision: int = 0
+    response: str = ""
     calls: int = 0
     total_input: int = 0
     total_output: int = 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound
-from palimpsest.formats import Message
 from palimpsest.log import spans
 from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_names
@@ -60,7 +59,7 @@ class Replacing:
 
     async def replace(
         self,
-        messages: Message | Sequence[Message],
+        messages: object,
         format: str | None,
         key: str | None,
         statuses: Mapping[str, Status] | None,

@@ -167,21 +167,27 @@ class Session:
 
     def add(
         self,
-        messages: Message | Sequence[Message],
+        messages: object,
         *,
         format: str | None = None,
         key: str | None = None,
         statuses: Mapping[str, Status] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> tuple[Entry, ...]:
-        """Append provider messages as one atomic batch and return their entries.
+        """Append what a vendor gives, or was given, as one atomic batch and return the entries.
 
-        `messages` is one message or a list of them in `format` (default: the session's). With `key` the
+        `messages` is one of these, or a list of them in any mixture: a message, a choice, a whole response, content
+        blocks, parts or items of the `openai`, `anthropic` or `google-genai` client, as objects, as dumps of these, or
+        as mappings. Each is recognised by its shape. What may be anybody's, such as a role with text, is taken as
+        `format` (default: the session's); with `format` all mappings are but whole responses. What a response says is
+        kept, and no more of it is sent back than a request may hold. What it says of its cost is recorded, once, as
+        `record_usage` does; figures that cannot be lead to a warning.
+
+        Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows. With `key` the
         batch is idempotent, since its ids derive from the key: adding it again adds nothing, adding it grown
         adds what is new at its end (so a list of messages that grows can be added whole after every step),
         and other content at any place raises Conflict. `statuses` gives results a status by call id;
-        `metadata` is kept with every entry of the batch. Raises InvalidEntry naming the place of what is
-        malformed; then nothing of the batch is stored.
+        `metadata` is kept with every entry of the batch.
         """
         return drive(self._core.add(messages, format=format, key=key, statuses=statuses, metadata=metadata))
 
@@ -205,7 +211,7 @@ class Session:
 
     def replace(
         self,
-        messages: Message | Sequence[Message],
+        messages: object,
         *,
         format: str | None = None,
         key: str | None = None,
@@ -305,20 +311,35 @@ class Session:
 
     def record_usage(
         self,
-        input_tokens: int,
-        output_tokens: int = 0,
+        usage: object = None,
+        /,
         *,
+        input_tokens: int | None = None,
+        output_tokens: int = 0,
         cached_tokens: int = 0,
         context: Context | None = None,
     ) -> Usage:
         """Note what the provider reported for a call, in tokens, and return the session's usage.
 
-        `input_tokens` is all of the input, what a cache served or stored included; `cached_tokens` is how much of it a
-        cache served. Raises ConfigError where that is more than all. `context` is what was sent (default: the session's
-        last). For a model without a public tokenizer the ratio of reported to counted tokens scales the budget from the
-        next cut on, within bounds: a report beyond them is named in the warnings of contexts.
+        `usage` is a response of the `openai`, `anthropic` or `google-genai` client, its usage, or the dump of either;
+        each vendor's way of counting is known. Responses that are given to `add` need none of this: one that was noted
+        last is not noted again. Otherwise give figures: `input_tokens` is all of the input, what a cache served or
+        stored included, `cached_tokens` how much of it a cache served.
+
+        `context` is what was sent (default: the session's last). For a model without a public tokenizer the ratio of
+        reported to counted tokens scales the budget from the next cut on, within bounds: a report beyond them is named
+        in the warnings of contexts. Raises ConfigError, and notes nothing, for what tells no usage and for figures that
+        cannot be: more from a cache than all of the input, or no input for a context of 1,000 counted tokens and more.
         """
-        return drive(self._core.record_usage(input_tokens, output_tokens, cached_tokens=cached_tokens, context=context))
+        return drive(
+            self._core.record_usage(
+                usage,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                cached_tokens=cached_tokens,
+                context=context,
+            )
+        )
 
     def pin(self, *ids: str | int) -> None:
         """Keep these entries in every context. They stay in place until a cut passes them."""

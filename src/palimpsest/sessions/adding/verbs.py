@@ -9,12 +9,16 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
-from palimpsest.formats import Message, find_format
+from palimpsest.formats import find_format
 from palimpsest.formats.common import canonical
+from palimpsest.formats.received import is_plain, received
+from palimpsest.formats.received.usage import Reported
+from palimpsest.formats.received.values import Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, new_ids
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
+from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
 Content = str | Sequence[Part]
@@ -28,6 +32,7 @@ class Adding:
 
     def __init__(self, scope: SessionScope, appender: Appender) -> None:
         self._scope, self._options, self._appender = scope, scope.options, appender
+        self.usage = UsageRecorder(scope)
 
     async def say(
         self,
@@ -123,34 +128,53 @@ class Adding:
 
     async def messages(
         self,
-        messages: Message | Sequence[Message],
+        messages: object,
         format: str | None,
         key: str | None,
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
     ) -> tuple[Entry, ...]:
-        """Append provider messages."""
-        entries = self.decoded(messages, format, statuses, metadata)
-        return await self._appender.append(entries, "messages", checked_key(key), checked=True)
+        """Append what a vendor gives, and note what it cost."""
+        entries, usages = self._decoded(messages, format, statuses, metadata)
+        turn = self._appender.turn
+        before = turn.added
+        added = await self._appender.append(entries, "messages", checked_key(key), checked=True)
+        if usages and (key is None or turn.added > before or turn.buffer is not None):  # else it was there already
+            await self.usage.of_answers(usages)
+        return added
 
     def decoded(
         self,
-        messages: Message | Sequence[Message],
+        messages: object,
         format: str | None,
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
     ) -> list[Entry]:
-        """Return provider messages as entries, checked. Raises InvalidEntry naming the place of what is malformed."""
-        batch = [messages] if type(messages) is dict or isinstance(messages, Mapping) else messages
+        """Return what a vendor gives as entries, checked. Raises InvalidEntry naming the place of what is malformed."""
+        return self._decoded(messages, format, statuses, metadata)[0]
+
+    def _decoded(
+        self,
+        messages: object,
+        format: str | None,
+        statuses: Mapping[str, Status] | None,
+        metadata: dict[str, Any] | None,
+    ) -> tuple[list[Entry], Sequence[Reported]]:
+        batch = [messages] if type(messages) is dict else messages
         shape = find_format(self._options.format if format is None else format)
-        entries = shape.decode(canonical(batch, shape.name), "messages")
+        usages: Sequence[Reported] = ()
+        if is_plain(batch):
+            entries = shape.decode(canonical(batch, shape.name), "messages")
+        else:
+            found = received(batch, shape.name, settled=format is not None)
+            entries, usages = [entry for run in found.runs for entry in _of_run(run)], found.usages
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
-        return entries
+        return entries, usages
 
     async def entries(self, entries: Sequence[Entry], key: str | None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere."""
@@ -171,6 +195,17 @@ class Adding:
             )
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
+
+
+def _of_run(run: Run) -> list[Entry]:
+    """The entries of messages of one format. Raises InvalidEntry naming which of those that were given is malformed."""
+    try:
+        return find_format(run.format).decode(canonical(run.messages, run.format), "messages")
+    except InvalidEntry as fault:
+        place, found, rest = fault.where.removeprefix("messages[").partition("]")
+        if not found or not place.isdecimal():
+            raise
+        raise InvalidEntry(f"messages[{run.places[int(place)]}]{rest}", fault.reason) from fault
 
 
 def _fixed(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -10,8 +10,7 @@ import msgspec
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
 from palimpsest.log.change import Change
-from palimpsest.log.checks import check_whole
-from palimpsest.log.head import PromptSize, Usage
+from palimpsest.log.head import PromptSize
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.earlier import EarlierContext
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 Mode: TypeAlias = AutoCompact | Literal["shown"]
 """How a context takes part in its session's compaction: not at all (another view, a dry run), what it would evict is
 summarised before, or afterwards; or it is only counted."""
-
-_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
 
 
 class Contexts:
@@ -154,39 +151,3 @@ class Contexts:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
         except StoreUnavailable as fault:  # what can be read can be sent
             context.noted(f"its count was not kept: {fault}")
-
-    async def record_usage(
-        self, input_tokens: int, output_tokens: int, cached_tokens: int, context: Context | None
-    ) -> Usage:
-        """Note what the provider reported for a call."""
-        for name, value in (
-            ("input_tokens", input_tokens),
-            ("output_tokens", output_tokens),
-            ("cached_tokens", cached_tokens),
-        ):
-            check_whole(value, name)
-        if cached_tokens > input_tokens:
-            raise ConfigError("cached_tokens", cached_tokens, f"at most input_tokens ({input_tokens}). {_PART_OF}")
-        if context is not None and not hasattr(context, "counted"):
-            raise ConfigError("context", context, "the Context that was sent, or None for the last one")
-        self._scope.may_write()
-        head = await self._scope.head()
-        before = head.usage or Usage(input_tokens=0)
-        sent = context or self._scope.sent
-        usage = Usage(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            cached_tokens=cached_tokens,
-            counted=sent.counted if sent is not None else 0,
-            margin=self._options.default_factor(),
-            epoch=head.epoch,
-            revision=sent.revision if sent is not None else head.revision,
-            stale=sent is not None and sent.revision < head.compaction,
-            calls=before.calls + 1,
-            total_input=before.total_input + input_tokens,
-            total_output=before.total_output + output_tokens,
-            total_cached=before.total_cached + cached_tokens,
-        )
-        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
-        await self._scope.tell("usage:recorded", usage=usage)
-        return usage

@@ -1,0 +1,171 @@
+"""What vendors give, as messages of their formats: objects of their clients, dumps of those, mappings. Pure.
+
+Recognised by shape, in whatever mixture. Of a whole response this is its message or items, and what it cost. What a
+response says around its message stands in the message under `BESIDE`, which no request has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.errors import InvalidEntry
+from palimpsest.formats import Message
+from palimpsest.formats.received.plain import is_model, plain
+from palimpsest.formats.received.shapes import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    RESPONSES,
+    holder_of,
+    joined,
+    shape_of,
+)
+from palimpsest.formats.received.usage import reported
+from palimpsest.formats.received.values import Received, Run
+from palimpsest.formats.wording import BESIDE
+
+_BESIDE = frozenset(
+    {
+        *("id", "response_id", "responseId", "model", "model_version", "modelVersion", "created", "created_at"),
+        *("create_time", "createTime", "service_tier", "system_fingerprint", "status", "incomplete_details", "error"),
+    }
+)
+_UNKEPT = frozenset({"message", "content", "index", "logprobs", "logprobs_result", "logprobsResult"})
+
+_WITH_FIELDS = ("message", "function_call", "reasoning")
+"""Items of responses that are sent by their fields; others are kept whole, and may be shown so."""
+
+_WHAT = (
+    "give a message, a choice, a response, content blocks or items of the openai, anthropic or google-genai client, "
+    'what their model_dump() gives, or mappings such as {"role": "user", "content": "Hello"}'
+)
+
+
+def recognise(given: object, format: str, *, settled: bool = False, where: str = "messages") -> Received:
+    """Return what was given as messages. `format` is that of those which may be anybody's; of all, if it is `settled`.
+
+    Raises InvalidEntry, naming the place, for what nobody knows.
+    """
+    if isinstance(given, str | bytes):
+        raise InvalidEntry(
+            where,
+            f"a list of messages is needed, not {type(given).__name__}; add_user_message(…) adds what somebody said",
+        )
+    batch = list(given) if isinstance(given, Sequence) else [given]
+    found = Received([], [])
+    pieces = False
+    for i, one in enumerate(batch):
+        place = f"{where}[{i}]"
+        item = plain(one, place)
+        if not isinstance(item, dict):
+            raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
+        own, messages, is_piece = _messages(one, item, format, place, settled=settled, found=found)
+        last = found.runs[-1] if found.runs else None
+        if pieces and is_piece and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
+            continue
+        pieces = is_piece
+        if last is None or last.format != own:
+            found.runs.append(last := Run(own, [], []))
+        last.messages.extend(messages)
+        last.places.extend([i] * len(messages))
+    return found
+
+
+def _messages(
+    one: object, item: Message, format: str, place: str, *, settled: bool, found: Received
+) -> tuple[str, list[Message], bool]:
+    """The messages that one thing given comes to, their format, and whether it is a piece of a message."""
+    shape, own = shape_of(item)
+    if settled and shape in ("message", "piece") and isinstance(one, dict):
+        return format, [item], False
+    if shape == "message":
+        if own == ANTHROPIC and "usage" in item:
+            _note(found, item, place)
+        return own or format, [item], False
+    if shape == "piece":
+        if item.get("type") == "text" and own == ANTHROPIC != format and not (is_model(one) or "citations" in item):
+            raise InvalidEntry(place, 'text of nobody; put it into a message: {"role": …, "content": […]}')
+        return own, [holder_of(item, own)], True
+    if shape in ("response", "choice"):
+        if shape == "response":
+            _note(found, item, place)
+        return own, _unpacked(item, own, shape, place), False
+    if isinstance(one, dict) and shape == "unknown":
+        return format, [item], False  # the format says what it wants
+    raise InvalidEntry(place, f"{_named(one)} is {_MISPLACED.get(shape, 'nothing that is known here')}; {_WHAT}")
+
+
+def _unknown(value: object) -> str:
+    return (
+        _MISPLACED["event"]
+        if hasattr(value, "__next__") or hasattr(value, "__aiter__")
+        else "nothing that is known here"
+    )
+
+
+_MISPLACED = {
+    "event": "a stream, or a piece of one: feed its events to `with session.stream() as answer`, "
+    " or add its final result",
+    "usage": "what a call cost: give it to record_usage",
+}
+
+
+def _note(found: Received, response: Message, place: str) -> None:
+    usage = reported(response, f"{place}.usage")
+    if usage is not None:
+        found.usages.append(usage)
+
+
+def _named(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# --- whole responses
+
+
+def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Message]:
+    if format == RESPONSES:
+        return _items(item, place)
+    choices = {CHAT: "choices", GEMINI: "candidates"}[format]
+    choice = item if shape == "choice" else _only(item, choices, place)
+    around = _kept(item if shape == "response" else {}, _BESIDE)
+    around |= {key: value for key, value in choice.items() if value is not None and key not in _UNKEPT}
+    message = choice.get("message" if format == CHAT else "content")
+    if message is None and format == GEMINI:  # it was ended before it said anything
+        message = {"role": "model", "parts": []}
+    if not isinstance(message, dict):
+        raise InvalidEntry(f"{place}.{choices}[0]", "holds no message")
+    if format == GEMINI and message.get("role") is None:
+        message = {**message, "role": "model"}
+    return [{**message, BESIDE: around} if around else message]
+
+
+def _only(response: Message, key: str, place: str) -> Message:
+    """The one answer that a response holds."""
+    choices = response.get(key)
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+        return choices[0]
+    if isinstance(choices, list) and len(choices) > 1:
+        raise InvalidEntry(
+            f"{place}.{key}", f"holds {len(choices)} answers; add the one that the conversation goes on with"
+        )
+    blocked = response.get("prompt_feedback") or response.get("promptFeedback") or {}
+    why = blocked.get("block_reason") or blocked.get("blockReason") if isinstance(blocked, dict) else None
+    raise InvalidEntry(f"{place}.{key}", f"holds no answer{f' ({why})' if why else ''}, so there is nothing to add")
+
+
+def _items(response: Message, place: str) -> list[Message]:
+    items = response.get("output")
+    if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+        raise InvalidEntry(f"{place}.output", "is no list of items")
+    around = _kept(response, _BESIDE)
+    first = items[0] if items else {}
+    if around and first.get("type") in _WITH_FIELDS:
+        return [{**first, BESIDE: around}, *items[1:]]
+    return items
+
+
+def _kept(item: Message, keys: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in item.items() if key in keys and value is not None}

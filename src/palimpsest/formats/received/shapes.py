@@ -1,0 +1,135 @@
+"""What the mappings that vendors give are, told by their keys. Pure; nothing is imported to know it.
+
+A shape is decisive where no other vendor has it. A message of a role and content alone is nobody's in particular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from palimpsest.formats import Message
+from palimpsest.formats.gemini_parts import DATA as GEMINI_DATA
+from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, SHAPES
+
+CHAT, RESPONSES, ANTHROPIC, GEMINI = "openai", "openai-responses", "anthropic", "gemini"
+
+Shape = Literal["response", "choice", "message", "piece", "event", "usage", "unknown"]
+
+_ANTHROPIC_BLOCKS = frozenset(
+    {
+        *("thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "container_upload"),
+        "compaction",
+    }
+)
+"""Types of content blocks that only Anthropic has, beside those of tools that it runs itself."""
+
+_BY_USER = frozenset({"tool_result", "image", "document", "search_result"})
+_RESPONSES_PARTS = frozenset({"input_text", "output_text", "input_image", "input_file", "summary_text"})
+_CHAT_PARTS = frozenset({"image_url", "file"})
+_CHAT_KEYS = frozenset(
+    {"tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio", "reasoning_content"}
+)
+_ANSWERED = frozenset({"stop_reason", "stop_sequence", "usage"})
+"""Keys of Anthropic's answers, which are messages and responses in one."""
+
+_RESPONSES_ITEMS = frozenset({*ASKING, *ANSWERING, *SHAPES})
+_EVENTS = frozenset(
+    {
+        *("message_start", "message_delta", "message_stop", "ping"),
+        *("content_block_start", "content_block_delta", "content_block_stop"),
+    }
+)
+"""Events of Anthropic's streams."""
+
+
+def shape_of(item: Message) -> tuple[Shape, str]:
+    """Return what a mapping is, and in which format; the format is empty where nothing tells it."""
+    kind = item.get("type")
+    if isinstance(kind, str) and kind in _RESPONSES_ITEMS:
+        return "message", RESPONSES
+    if "role" in item or "parts" in item or kind == "message":
+        return "message", _speaker(item)
+    if isinstance(kind, str):
+        return _typed(item, kind)
+    if item.get("object") == "chat.completion.chunk":
+        return "event", CHAT
+    told = ((shape, format) for key, held, shape, format in _BY_KEYS if isinstance(item.get(key), held))
+    return next(told, ("unknown", ""))
+
+
+_GEMINI_RESPONSE = ("usage_metadata", "usageMetadata", "prompt_feedback", "promptFeedback")
+
+_BY_KEYS: tuple[tuple[str, type, Shape, str], ...] = (
+    ("choices", list, "response", CHAT),
+    ("candidates", list, "response", GEMINI),
+    *(
+        (key, dict, "response", GEMINI)
+        for key in ("usage_metadata", "usageMetadata", "prompt_feedback", "promptFeedback")
+    ),
+    ("output", list, "response", RESPONSES),
+    ("message", dict, "choice", CHAT),
+    *((key, str, "choice", GEMINI) for key in ("finish_reason", "finishReason")),
+    *((key, str if key == "text" else dict, "piece", GEMINI) for key in GEMINI_DATA),
+    *((key, int, "usage", "") for key in ("prompt_tokens", "input_tokens", "prompt_token_count", "promptTokenCount")),
+)
+"""What has neither a role nor a type is, by the first key of these that holds what it should."""
+
+
+def _typed(item: Message, kind: str) -> tuple[Shape, str]:
+    """What has a type and no role is: an item of responses, a block, a call, an event."""
+    if kind in _EVENTS or kind.startswith("response."):
+        return "event", ANTHROPIC if kind in _EVENTS else RESPONSES
+    if kind in ("function", "custom") and isinstance(item.get(kind), Mapping):
+        return "piece", CHAT
+    if _is_block(kind) or (kind in ("text", "image") and (kind in item or "source" in item)):
+        return "piece", ANTHROPIC
+    return "unknown", ""
+
+
+def _is_block(kind: object) -> bool:
+    return isinstance(kind, str) and (kind in _ANTHROPIC_BLOCKS or kind.endswith(("_tool_use", "_tool_result")))
+
+
+def _speaker(message: Message) -> str:
+    """Whose format a message is of, or nothing where it may be anybody's."""
+    role = message.get("role")
+    if role == "model" or ("parts" in message and "content" not in message):
+        return GEMINI
+    if _ANSWERED & message.keys() or message.get("type") == "message":
+        return ANTHROPIC if _ANSWERED & message.keys() else RESPONSES
+    if role in ("tool", "function") or _CHAT_KEYS & message.keys():
+        return CHAT
+    content = message.get("content")
+    told = map(_holder, content if isinstance(content, list) else ())
+    return next(filter(None, told), "")
+
+
+def _holder(part: object) -> str:
+    """Whose messages alone hold a part of this type; nothing where several vendors' do."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    own = isinstance(part, Mapping) and (
+        (kind == "image" and "source" in part) or (kind == "text" and "citations" in part)
+    )
+    if own or _is_block(kind):
+        return ANTHROPIC
+    return RESPONSES if kind in _RESPONSES_PARTS else CHAT if kind in _CHAT_PARTS else ""
+
+
+def holder_of(piece: Message, format: str) -> Message:
+    """The message that a piece of one, given alone, stands in, with this piece."""
+    if format == CHAT:
+        return {"role": "assistant", "content": None, "tool_calls": [piece]}
+    if format == GEMINI:
+        answers = any(GEMINI_DATA.get(key) == "function_response" for key, value in piece.items() if value is not None)
+        return {"role": "user" if answers else "model", "parts": [piece]}
+    return {"role": "user" if piece["type"] in _BY_USER else "assistant", "content": [piece]}
+
+
+def joined(message: Message, other: Message) -> bool:
+    """Put what another such message holds to this one's, where both are of one role; whether that was so."""
+    if message["role"] != other["role"]:
+        return False
+    key = next(key for key in ("tool_calls", "parts", "content") if message.get(key))
+    message[key].extend(other[key])
+    return True

@@ -1,0 +1,106 @@
+"""What a call cost, as each vendor tells it, on one scale. Pure.
+
+`input_tokens` is all of the input. OpenAI and Gemini count in it what a cache served; Anthropic tells three figures
+that add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.checks import check_whole
+from palimpsest.log.entry import digest
+
+HOLDERS = ("usage", "usage_metadata", "usageMetadata")
+"""Keys under which responses hold what they cost."""
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id, or empty."""
+
+    input_tokens: int
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    response: str = ""
+
+
+def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
+    """Return what a response, or the usage that it holds, reports; None where it tells no figures.
+
+    Raises ConfigError, naming the figure, for one that is no number of tokens.
+    """
+    held = next((given[key] for key in HOLDERS if isinstance(given.get(key), Mapping)), None)
+    usage = given if held is None else held
+    figures = _figures(_Usage(usage, where))
+    if figures is None:
+        return None
+    input_tokens, output_tokens, cached_tokens = figures
+    id = next((given[key] for key in ("id", "response_id", "responseId") if isinstance(given.get(key), str)), "")
+    return Reported(input_tokens, output_tokens, cached_tokens, digest(id) if id else "")
+
+
+class _Usage:
+    """One vendor's figures, each checked as it is read; what is not told, or null, is 0."""
+
+    def __init__(self, usage: Mapping[str, Any], where: str) -> None:
+        self.usage, self.where = usage, where
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of the keys is there, and not null."""
+        return any(self.usage.get(key) is not None for key in keys)
+
+    def sum(self, *keys: str) -> int:
+        """The figures under these keys, together."""
+        return sum(self._figure(self.usage, key) for key in keys)
+
+    def within(self, holder: str, key: str) -> int:
+        """The figure under a key of a breakdown."""
+        inner = self.usage.get(holder)
+        return self._figure(inner, key) if isinstance(inner, Mapping) else 0
+
+    def _figure(self, usage: Mapping[str, Any], key: str) -> int:
+        value = usage.get(key)
+        if value is None:
+            return 0
+        check_whole(value, f"{self.where}.{key}")
+        return int(value)
+
+
+def _figures(usage: _Usage) -> tuple[int, int, int] | None:
+    """All of the input, the output, and what of the input a cache served."""
+    if usage.has("prompt_tokens"):  # chat completions
+        cached = usage.within("prompt_tokens_details", "cached_tokens") or usage.sum("prompt_cache_hit_tokens")
+        return usage.sum("prompt_tokens"), usage.sum("completion_tokens"), cached
+    if usage.has("prompt_token_count", "promptTokenCount"):  # Gemini
+        return (
+            usage.sum(
+                "prompt_token_count", "promptTokenCount", "tool_use_prompt_token_count", "toolUsePromptTokenCount"
+            ),
+            usage.sum("candidates_token_count", "candidatesTokenCount", "thoughts_token_count", "thoughtsTokenCount"),
+            usage.sum("cached_content_token_count", "cachedContentTokenCount"),
+        )
+    if not usage.has("input_tokens"):
+        return None
+    if usage.has("input_tokens_details"):  # OpenAI's responses
+        return (
+            usage.sum("input_tokens"),
+            usage.sum("output_tokens"),
+            usage.within("input_tokens_details", "cached_tokens"),
+        )
+    cached = usage.sum("cache_read_input_tokens")  # Anthropic
+    fresh = usage.sum("input_tokens", "cache_creation_input_tokens")
+    return fresh + cached, usage.sum("output_tokens"), cached
+
+
+_KNOWN = (
+    "a response or its usage of the openai, anthropic or google-genai client, or input_tokens=… and output_tokens=…"
+)
+
+
+def no_usage(value: object) -> ConfigError:
+    """The error for what tells no usage."""
+    return ConfigError("usage", f"{type(value).__module__}.{type(value).__qualname__}", _KNOWN)

@@ -1,0 +1,116 @@
+"""What calls of the model cost: reported by hand, or told by a response that is added."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from palimpsest.errors import ConfigError, PalimpsestWarning
+from palimpsest.formats.received.plain import plain
+from palimpsest.formats.received.usage import Reported, no_usage, reported
+from palimpsest.log.change import Change
+from palimpsest.log.checks import check_whole
+from palimpsest.log.head import Usage
+from palimpsest.sessions.scope import Sent, SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.context.result import Context
+
+_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+
+TELLING = 1000
+"""Counted tokens of a context from which on a report of no input at all cannot be true."""
+
+
+class UsageRecorder:
+    """Notes what one session's calls cost."""
+
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope = scope
+
+    async def record(
+        self,
+        given: object,
+        input_tokens: int | None,
+        output_tokens: int,
+        cached_tokens: int,
+        context: Context | None,
+    ) -> Usage:
+        """Note what was reported for a call: `given` by the provider, or as figures."""
+        if context is not None and not hasattr(context, "counted"):
+            raise ConfigError("context", context, "the Context that was sent, or None for the last one")
+        if given is None:
+            report = _of_figures(input_tokens, output_tokens, cached_tokens)
+        elif input_tokens is not None or output_tokens or cached_tokens:
+            raise ConfigError("input_tokens", input_tokens, "nothing, where a response or its usage is given")
+        else:
+            report = _of_vendor(given)
+        self._scope.may_write()
+        return await self._recorded(report, context or self._scope.sent)
+
+    async def of_answers(self, usages: Sequence[Reported]) -> None:
+        """Note what added responses cost: of one alone it is the last context's. Figures that cannot be are no fault
+        of what was added, which stays: a warning names them."""
+        sent = self._scope.sent if len(usages) == 1 else None
+        for report in usages:
+            try:
+                await self._recorded(report, sent)
+            except ConfigError as fault:
+                warnings.warn(f"the usage of what was added is not recorded: {fault}", PalimpsestWarning, stacklevel=2)
+
+    async def _recorded(self, report: Reported, sent: Context | Sent | None) -> Usage:
+        """Keep the report with the session, unless it is that of the response which was reported last."""
+        counted = sent.counted if sent is not None else 0
+        _check(report, counted)
+        head = await self._scope.head()
+        before = head.usage or Usage(input_tokens=0)
+        if report.response and report.response == before.response:
+            return before
+        usage = Usage(
+            input_tokens=report.input_tokens,
+            output_tokens=report.output_tokens,
+            cached_tokens=report.cached_tokens,
+            counted=counted,
+            margin=self._scope.options.default_factor(),
+            epoch=head.epoch,
+            revision=sent.revision if sent is not None else head.revision,
+            stale=sent is not None and sent.revision < head.compaction,
+            response=report.response,
+            calls=before.calls + 1,
+            total_input=before.total_input + report.input_tokens,
+            total_output=before.total_output + report.output_tokens,
+            total_cached=before.total_cached + report.cached_tokens,
+        )
+        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
+        await self._scope.tell("usage:recorded", usage=usage)
+        return usage
+
+
+def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int) -> Reported:
+    for name, value in (
+        ("input_tokens", input_tokens),
+        ("output_tokens", output_tokens),
+        ("cached_tokens", cached_tokens),
+    ):
+        check_whole(value, name)
+    assert input_tokens is not None, "checked above"
+    return Reported(input_tokens, output_tokens, cached_tokens)
+
+
+def _of_vendor(given: object) -> Reported:
+    """What a response, or its usage, reports."""
+    held = plain(given, "usage")
+    report = reported(held) if isinstance(held, Mapping) else None
+    if report is None:
+        raise no_usage(given)
+    return report
+
+
+def _check(report: Reported, counted: int) -> None:
+    """Raise ConfigError for figures that cannot be."""
+    if report.cached_tokens > report.input_tokens:
+        allowed = f"at most input_tokens ({report.input_tokens}). {_PART_OF}"
+        raise ConfigError("cached_tokens", report.cached_tokens, allowed)
+    if report.input_tokens == 0 and counted >= TELLING:
+        raise ConfigError("input_tokens", 0, f"what the provider billed for a context of {counted} counted tokens")

@@ -1,0 +1,133 @@
+"""What vendors' clients give goes in as it is, and what is sent next is what their requests may hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from laws import examples
+from palimpsest import InvalidEntry, Memory
+from palimpsest.formats import find_format
+from sdks import load
+from vendors import VENDORS
+
+law = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
+@pytest.mark.parametrize("vendor", VENDORS)
+@law
+@given(data=st.data())
+def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, data: Any) -> None:
+    """A response of any vendor goes in, and the next request to that vendor is one that its own types take."""
+    one = VENDORS[vendor]()
+    answer = data.draw(one.answers)
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=one.format)
+        session.add_user_message("Hello")
+
+        session.add(answer)
+        session.add_user_message("And then?")
+
+        assert one.faults(session.context().messages) == []
+
+
+@pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
+@pytest.mark.parametrize("vendor", VENDORS)
+@law
+@given(data=st.data())
+def test_an_answer_its_dumps_and_its_pieces_are_one(vendor: str, data: Any) -> None:
+    """However an answer is given, as the object, as a dump of it or as what it holds, the same is sent next."""
+    one = VENDORS[vendor]()
+    answer = data.draw(one.answers)
+    forms = [answer, answer.model_dump(exclude_unset=True), [answer.model_dump(mode="json", exclude_unset=True)]]
+    forms += [pieces] if (pieces := PIECES[vendor](answer)) else []
+    if vendor in ("openai", "gemini"):  # the others' items are told with their nulls, where they cannot be sent
+        forms += [answer.model_dump(), answer.model_dump(mode="json")]
+
+    assert len({json.dumps(sent(one.format, form), sort_keys=True) for form in forms}) == 1
+
+
+def test_what_only_an_answer_has_is_kept_and_not_sent_back() -> None:
+    """The log holds all of an answer of chat completions; the next request holds none of what only answers have."""
+    call = {"id": "c1", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Yes.", "refusal": None, "annotations": [], "audio": None}
+    message |= {"function_call": None, "tool_calls": [call], "reasoning_content": "Hm.", "parsed": {"a": 1}}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        session.add({"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "id": "r1", "model": "m"})
+        session.add({"role": "tool", "tool_call_id": "c1", "content": "done"})
+
+        kept = find_format("openai").encode(session.entries())[0]
+        asked = session.context().messages[0]
+
+    assert kept == {**message, "response": {"id": "r1", "model": "m", "finish_reason": "stop"}}
+    bare = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert asked == {"role": "assistant", "content": "Yes.", "tool_calls": [bare]}
+
+
+def test_pieces_in_a_row_are_one_message_between_others() -> None:
+    """Blocks, calls and parts that are given alone make one message, in any mixture with messages and objects."""
+    anthropic = load("anthropic.types")
+    blocks = [
+        anthropic.TextBlock(type="text", text="I look."),
+        anthropic.ToolUseBlock(type="tool_use", id="t1", name="find", input={"a": 1}),
+        {"type": "tool_result", "tool_use_id": "t1", "content": "found"},
+    ]
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="anthropic")
+        session.add([{"role": "user", "content": "Find a."}, *blocks, {"role": "assistant", "content": blocks[:1]}])
+
+        messages = session.context().messages
+
+    assert [(one["role"], len(one["content"])) for one in messages[1:]] == [
+        ("assistant", 2),
+        ("user", 1),
+        ("assistant", 1),
+    ]
+    assert messages[1]["content"][1] == {"type": "tool_use", "id": "t1", "name": "find", "input": {"a": 1}}
+
+
+def test_what_nobody_knows_is_refused_by_its_type() -> None:
+    """An object of no known shape is named by its type and place, with what to give instead; nothing is stored."""
+    published = load("openai.types")
+    usage = published.CompletionUsage(completion_tokens=1, prompt_tokens=1, total_tokens=2)
+    strange: list[tuple[Any, str]] = [
+        (object(), "object is nothing that is known here; give a message, a choice, a response"),
+        (usage, "openai.types.completion_usage.CompletionUsage is what a call cost: give it to record_usage"),
+        (iter([]), "list_iterator is a stream, or a piece of one: feed its events"),
+        ({"choices": [{}, {}]}, "holds 2 answers; add the one that the conversation goes on with"),
+        ({"candidates": [], "prompt_feedback": {"block_reason": "SAFETY"}}, "holds no answer (SAFETY)"),
+    ]
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        for given, told in strange:
+            with pytest.raises(InvalidEntry, match=re.escape(told)) as refusal:
+                session.add([{"role": "user", "content": "Hello"}, given])
+            assert refusal.value.where.startswith("messages[1]")
+
+        assert session.entries() == []
+
+
+PIECES: dict[str, Callable[[Any], Any]] = {
+    "openai": lambda answer: answer.choices[0],
+    "openai-responses": lambda answer: answer.output,
+    "anthropic": lambda answer: answer.content,
+    "gemini": lambda answer: answer.candidates[0].content,
+}
+
+
+def sent(format: str, answer: Any) -> list[dict[str, Any]]:
+    """What the model is sent next, where an answer was given so."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        session.add_user_message("Hello")
+        session.add(answer)
+        session.add_user_message("And then?")
+        return session.context().messages
