@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from palimpsest.errors import StoreError
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
+from palimpsest.stores.encrypted.batches import NO_HEAD
 from palimpsest.stores.encrypted.heads import Heads
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.rows import LOG, Rows, is_clear, what_row
 from palimpsest.stores.encrypted.sealing import Unsealed
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.values import LIFE, Known, key_of
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""
@@ -53,6 +55,9 @@ class Anew:
                 (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
                 rows, hot = seen.rows[0], seen.head.hot if seen.head is not None else None
                 put, bad = self._anew(place, table, rows)
+                if put and hot is None:  # nothing would tell that these rows have gone meanwhile
+                    await self._noted(place)
+                    continue
                 if put:
                     step = Step(place, hot, hot, put=[(table, put)], destroys=True)
                     (refusal,) = await self._below.write([[step]], 0)
@@ -66,6 +71,12 @@ class Anew:
         if damaged:
             raise damaged[0]
         return changed
+
+    async def _noted(self, place: Place) -> None:
+        """Make the head that whoever destroys something moves, where there is none."""
+        made = Known(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
+        head = self._rows.values.head(place, made, self._markings.writing).stored
+        await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 
     def _anew(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
         """Those of these rows that are under another key, sealed anew, and why others could not be opened."""

@@ -60,6 +60,9 @@ class Branching:
         key, pointer, at = target.key, target.pointer, self._clock()
         home = known.place.home if known.there is not None else key.session
         if home != key.session:
+            elsewhere = pointer is not None and self._sessions.home_of(key, pointer) != home
+            if pointer is not None and elsewhere and not await self._sessions.keeps_from(key, pointer, at):
+                return False
             pointer = pointer_to(home)
             (refusal,) = await self._backend.write(
                 [[Step(where_of(key), target.pointer, pointer), Step(root(key))]], at

@@ -266,16 +266,14 @@ class Sessions:
         """
         if known.there is not None or known.place.home != known.key.session:
             return []
-        pointer = known.pointer
-        if pointer is not None:
-            place = known.place._replace(home=self.home_of(known.key, pointer))
-            branch, bar = await self.backend.look([Ask(place), Ask(barred(place))])
-            refusal = None
-            if branch.head is None:
-                refusal = await self.write([Step(place), bar_of(place, bar.head, at)], at)
-            if branch.head is not None or refusal is not None:
-                pointer = None
-        return [Step(where_of(known.key), pointer)]
+        kept = known.pointer is None or await self.keeps_from(known.key, known.pointer, at)
+        return [Step(where_of(known.key), known.pointer if kept else None)]
+
+    async def keeps_from(self, key: SessionKey, pointer: bytes, at: int) -> bool:
+        """Keep whoever has begun to make a branch where a pointer says from it; False where it is there by now."""
+        place = root(key)._replace(home=self.home_of(key, pointer))
+        branch, bar = await self.backend.look([Ask(place), Ask(barred(place))])
+        return branch.head is None and await self.write([Step(place), bar_of(place, bar.head, at)], at) is None
 
     async def unbarred(self, place: Place, at: int) -> None:
         """Let nothing keep a branch from being made any more: whoever began to make it has given up long ago."""
