@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -205,8 +204,9 @@ class Options:
     def of(self, session_id: str) -> Options:
         """The same options for another session of the same tenant."""
         check_id(session_id, "session")
-        other = copy(self)
-        other.key, other._terms = SessionKey(self.key.tenant, session_id), None  # noqa: SLF001 (it is of this class)
+        other = object.__new__(type(self))  # as `copy` does, which costs a cold start a millisecond
+        other.__dict__.update(self.__dict__)
+        other.key, other._terms = SessionKey(self.key.tenant, session_id), None
         return other
 
     @property

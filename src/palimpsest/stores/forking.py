@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock, get_ident
+from _weakref import ref  # `weakref` costs a cold start a millisecond
 from functools import partial
 from typing import Protocol
-from weakref import ref
 
 from palimpsest.errors import ForkedProcess
 from palimpsest.runtime.threads import CALL, unbroken

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
@@ -12,17 +13,16 @@ from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
-from palimpsest.stores.engine.branching import Branching
-from palimpsest.stores.engine.changing import Changing
-from palimpsest.stores.engine.expiry import Expiry
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
-from palimpsest.stores.engine.rewriting import Rewrite, Rewriting
 from palimpsest.stores.values import Appended, Dump, Item, SessionInfo, Standing
+
+if TYPE_CHECKING:
+    from palimpsest.stores.engine.rewriting import Rewrite
+    from palimpsest.stores.engine.seldom import Seldom
 
 T = TypeVar("T")
 
@@ -44,15 +44,23 @@ class Store:
         self.blocking = backend.blocking
         self._pid, self._closed = os.getpid(), False
         self._sessions = sessions = Sessions(backend)
-        large = Large(backend, backend.large_bytes)
-        self._reading = Reading(sessions, large, clock)
-        self._appends = Queues(backend, Appends(sessions, large, clock, self._reading.by_ids))
-        self._changing = Changing(sessions, self._reading, large, clock)
-        self._branching = Branching(sessions, large, clock)
-        self._loading = Loading(sessions, large, clock)
+        self._large, self._clock = Large(backend, backend.large_bytes), clock
+        self._reading = Reading(sessions, self._large, clock)
+        self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
         self._items = Items(backend, clock)
-        self._expiry = Expiry(sessions, self._changing, self._items, self._loading, clock)
-        self._rewriting = Rewriting(sessions, self._reading, large, clock)
+        self._making = allocate_lock()
+        self._made: Seldom | None = None
+
+    @property
+    def _seldom(self) -> Seldom:
+        """What most processes that add and read do without."""
+        if self._made is None:
+            from palimpsest.stores.engine.seldom import Seldom  # nine modules
+
+            with self._making:
+                if self._made is None:
+                    self._made = Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
+        return self._made
 
     @property
     def left_open(self) -> bool:
@@ -195,7 +203,7 @@ class Store:
         entries, counts and records before it from this session alone. Raises Conflict unless revision and epoch are as
         expected, and the session is the one that the change is meant for.
         """
-        return await self._run(lambda: self._changing.commit(key, change, expect_revision, expect_epoch))
+        return await self._run(lambda: self._seldom.changing.commit(key, change, expect_revision, expect_epoch))
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         """Make the session `into` of the same tenant: a branch of `key` with the given head.
@@ -205,26 +213,26 @@ class Store:
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
         expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
-        await self._run(lambda: self._branching.fork(key, into, head, expect_epoch, created))
+        await self._run(lambda: self._seldom.branching.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
-        return await self._look(lambda: self._branching.branches(key))
+        return await self._look(lambda: self._seldom.branching.branches(key))
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._run(lambda: self._loading.load(key, dump, replace))
+        await self._run(lambda: self._seldom.loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         """Destroy the session with everything that belongs to it; return whether there was one.
 
         With `expect`, raises Conflict unless the session's revision is that number.
         """
-        return await self._run(lambda: self._branching.delete(key, expect))
+        return await self._run(lambda: self._seldom.branching.delete(key, expect))
 
     async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points)."""
-        return await self._look(lambda: self._branching.sessions(tenant, after, limit))
+        return await self._look(lambda: self._seldom.branching.sessions(tenant, after, limit))
 
     # --- items and leases
 
@@ -263,7 +271,7 @@ class Store:
         """
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, dry_run))
-        await self._run(lambda: self._loading.clear(tenant))
+        await self._run(lambda: self._seldom.loading.clear(tenant))
         return await self._run(lambda: self._items.clear(tenant, dry_run))
 
     async def lease(
@@ -284,18 +292,18 @@ class Store:
 
         With `tenant` those of its sessions alone: nothing of another tenant's is looked at.
         """
-        return await self._look(lambda: self._expiry.due(now, tenant))
+        return await self._look(lambda: self._seldom.expiry.due(now, tenant))
 
     async def sweep(self, now: int, *, tenant: str | None = None) -> int:
         """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many.
 
         With `tenant` what it owns alone.
         """
-        return await self._run(lambda: self._expiry.sweep(now, tenant))
+        return await self._run(lambda: self._seldom.expiry.sweep(now, tenant))
 
     async def tenants(self) -> list[str]:
         """Return every tenant that has a session or an item, in the order of their ids."""
-        return await self._look(self._branching.tenants)
+        return await self._look(self._seldom.branching.tenants)
 
     async def rewrite(
         self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None
@@ -311,7 +319,7 @@ class Store:
         last, so that after a kill the same again does the rest. Where texts are kept, what a branch shares may be
         rewritten with it or not, by how the store keeps it: whoever means all branches rewrites each.
         """
-        return await self._run(lambda: self._rewriting.rewrite(key, how, after, seqs))
+        return await self._run(lambda: self._seldom.rewriting.rewrite(key, how, after, seqs))
 
     async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
         """Rewrite the tenant's items; `how` is given namespace and item. Returns how many were rewritten."""

@@ -16,10 +16,10 @@ import os
 import sqlite3
 import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
+from _weakref import ref  # and so does `weakref`
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
-from weakref import ref
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.stores import forking

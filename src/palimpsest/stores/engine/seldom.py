@@ -1,0 +1,28 @@
+"""What of the engine neither an append nor a steady context needs: loaded, and made, when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from palimpsest.stores.engine.branching import Branching
+from palimpsest.stores.engine.changing import Changing
+from palimpsest.stores.engine.expiry import Expiry
+from palimpsest.stores.engine.heads import Sessions
+from palimpsest.stores.engine.items import Items
+from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.loading import Loading
+from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.rewriting import Rewriting
+
+
+class Seldom:
+    """The parts that change, branch, load, sweep and rewrite sessions."""
+
+    def __init__(
+        self, sessions: Sessions, reading: Reading, large: Large, items: Items, clock: Callable[[], int]
+    ) -> None:
+        self.changing = Changing(sessions, reading, large, clock)
+        self.branching = Branching(sessions, large, clock)
+        self.loading = Loading(sessions, large, clock)
+        self.expiry = Expiry(sessions, self.changing, items, self.loading, clock)
+        self.rewriting = Rewriting(sessions, reading, large, clock)

@@ -1,0 +1,72 @@
+"""What is done most often costs in counts that no machine moves: statements, rows, modules. A change of one is seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Memory
+from sqlitestore import connection
+from writer import SESSION, turn
+
+OPENED = """
+import json, sys
+from palimpsest import Memory
+with Memory.open("sqlite:///" + sys.argv[1]) as memory:
+    session = memory.session("one", max_tokens=1000, counter=lambda text: len(text) // 4)
+    session.add_user_message("hello")
+    {more}
+sys.stdout.write(json.dumps([name for name in sys.modules if name.startswith("palimpsest.")]))
+"""
+
+ELSEWHERE = ("cli", "compaction", "stores.encrypted", "stores.file", "stores.memory", "stores.overlay", "summaries")
+"""Packages and modules that have no part in what is added to a file of SQLite, nor in its context."""
+
+SELDOM = tuple(f"stores.engine.{name}" for name in ("branching", "expiry", "loading", "rewriting", "seldom"))
+
+
+def loaded(path: Path, more: str = "pass") -> set[str]:
+    """Our modules that a fresh process has loaded after an append and `more`."""
+    command = [sys.executable, "-c", OPENED.format(more=more), str(path)]
+    names = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {name.removeprefix("palimpsest.") for name in names}
+
+
+def test_a_cold_start_loads_what_it_needs(tmp_path: Path) -> None:
+    """A process that adds to a file of SQLite and asks for a context loads few modules, and none of another's work."""
+    path = tmp_path / "log.db"
+    loaded(path, "session.context()")  # stores the cut, for which the engine loads what changes sessions
+
+    added, shown = loaded(path), loaded(path, "session.context()")
+
+    for found in (added, shown):
+        assert not [name for name in found if name.startswith(ELSEWHERE + SELDOM)]
+    assert len(added) <= 84
+    assert len(shown) <= 100
+
+
+@pytest.mark.parametrize(
+    ("add", "entries"),
+    [(lambda session: session.add_user_message("one"), 1), (lambda session: session.add(turn("one")), 6)],
+    ids=["message", "turn"],
+)
+def test_an_append_is_four_statements(tmp_path: Path, add: Callable[[Any], object], entries: int) -> None:
+    """Who knows the session moves its head and puts its rows, in one transaction: nothing else is asked, or written."""
+    with Memory.open(tmp_path / "log.db", clock=lambda: 1_790_000_000_000_000) as memory:
+        session = memory.session(SESSION)
+        add(session)
+        database, seen = connection(memory), list[str]()
+        rows = database.total_changes
+        database.set_trace_callback(seen.append)
+
+        add(session)
+
+        database.set_trace_callback(None)
+        assert [statement.split()[0] for statement in seen] == ["BEGIN", "UPDATE", *["INSERT"] * entries, "COMMIT"]
+        assert database.total_changes - rows == entries + 1
