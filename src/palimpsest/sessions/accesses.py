@@ -32,17 +32,16 @@ FETCHES = "palimpsest:fetches"
 async def accessed(store: Store, options: Options, entry: Entry) -> None:
     """Remember that an entry was fetched: best effort, as a count is."""
     head, fetches = await store.head(options.key) or Head(), _own(FETCHES, options.key)
-    _, before = await store.tally(options.key, fetches)
-    (own,) = await store.fetch(options.key, [entry.seq], counter=fetches) or [entry]
-    await keep_counts(store, options.key, fetches, {entry.seq: (own.tokens or 0) + 1})
-    await keep_counts(store, options.key, _own(ACCESSES, options.key), {entry.seq: before << 32 | head.next_seq})
+    before = await store.counts(options.key, fetches)
+    when = {_own(ACCESSES, options.key): {entry.seq: sum(before.values()) << 32 | head.next_seq}}
+    await keep_counts(store, options.key, fetches, {entry.seq: before.get(entry.seq, 0) + 1}, **when)
 
 
 async def access_times(
     store: Store, key: SessionKey, head: Head, active: Sequence[Entry]
 ) -> tuple[dict[int, int], int]:
     """Return when these entries were accessed, and the clock: appended, fetched, or named by a later result."""
-    kept = await _kept(store, key, _own(ACCESSES, key), active[0].seq - 1) if active else {}
+    kept = await store.counts(key, _own(ACCESSES, key), after=active[0].seq - 1) if active else {}
     stamps = sorted((stamp >> 32, stamp & (2**32 - 1), seq) for seq, stamp in kept.items())
     accessed: dict[int, int] = {}
     done = 0
@@ -70,12 +69,12 @@ def _mentioned(text: str, ids: Mapping[str, int]) -> list[int]:
 async def inherited(store: Store, options: Options, branch: Options) -> None:
     """Let a new branch know of what was fetched in the session that it branches off."""
     for name in (FETCHES, ACCESSES):
-        await _keep(store, branch.key, name, await _kept(store, branch.key, _own(name, options.key)))
+        await _keep(store, branch.key, name, await store.counts(branch.key, _own(name, options.key)))
 
 
 async def access_order(store: Store, key: SessionKey) -> list[Access]:
     """Return which entries were fetched, when and how often, for an export; `restore_accesses` takes it back."""
-    stamps, fetches = [await _kept(store, key, _own(name, key)) for name in (ACCESSES, FETCHES)]
+    stamps, fetches = [await store.counts(key, _own(name, key)) for name in (ACCESSES, FETCHES)]
     return [(seq, stamp, fetches.get(seq, 1)) for seq, stamp in sorted(stamps.items())]
 
 
@@ -83,13 +82,6 @@ async def restore_accesses(store: Store, key: SessionKey, accesses: Sequence[Acc
     """Remember what an export says was fetched."""
     await _keep(store, key, FETCHES, {seq: fetches for seq, _, fetches in accesses})
     await _keep(store, key, ACCESSES, {seq: stamp for seq, stamp, _ in accesses})
-
-
-async def _kept(store: Store, key: SessionKey, name: str, after: int = 0) -> dict[int, int]:
-    """The figures kept under a name, by seq, behind a place; the log is read only where there are any."""
-    if not (await store.tally(key, name))[0]:
-        return {}
-    return {one.seq: one.tokens for one in await store.read(key, after=after, counter=name) if one.tokens is not None}
 
 
 async def _keep(store: Store, key: SessionKey, name: str, figures: dict[int, int]) -> None:

@@ -20,6 +20,9 @@ from palimpsest.log.resuming import Walk, left_out, standing
 from palimpsest.stores import Store
 from palimpsest.stores.paging import batches_of, entries_of
 
+PROBES = 16
+"""Entries that are looked at together to find when a revision was: a look is a round trip, a search by halves many."""
+
 RECORDS = 4096
 """Revisions whose records are read at once where all are."""
 
@@ -66,12 +69,15 @@ class History:
         """Return the `next_seq` that the session had at this revision."""
         low, high = head.first_seq, head.next_seq
         while low < high:
-            middle = (low + high) // 2
-            found = await self._store.read(self._key, after=middle - 1, limit=1)
-            if found and found[0].revision <= revision:
-                low = middle + 1
-            else:
-                high = middle
+            step = max((high - low) // PROBES, 1)
+            found = await self._store.fetch(self._key, range(low + step - 1, high, step))
+            for entry in found:
+                if entry.revision > revision:
+                    high = entry.seq
+                    break
+                low = entry.seq + 1
+            if not found:  # they have gone since
+                break
         return low
 
     async def view(self, head: Head, view: str, at: int) -> Head:

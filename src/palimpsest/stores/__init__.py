@@ -38,13 +38,15 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
     return (records[0].compaction if records else None) or Compaction()
 
 
-async def keep_counts(store: Store, key: SessionKey, counter: str, counts: Mapping[int, int]) -> str | None:
+async def keep_counts(
+    store: Store, key: SessionKey, counter: str, counts: Mapping[int, int], **more: Mapping[int, int]
+) -> str | None:
     """Store counts that a read has made, where that can be done now; return why not, where it cannot.
 
     A full disk stops no read: what was not stored is counted again.
     """
     try:
-        await store.count(key, counter, counts)
+        await store.count(key, counter, counts, **more)
     except StoreUnavailable as fault:
         return str(fault)
     return None

@@ -248,31 +248,32 @@ class Reading:
 
     # --- counts
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
+    async def count(self, key: SessionKey, counts: Mapping[str, Mapping[int, int]]) -> None:
+        seqs = {seq for some in counts.values() for seq in some}
         while True:
             known, seen = await self._sessions.look(
-                key, lambda known: [Ask(known.logs, [Range("entry", _points(known.keys(counts)))], head=False)]
+                key, lambda known: [Ask(known.logs, [Range("entry", _points(known.keys(seqs)))], head=False)]
             )
-            if not seen:
-                return
-            alive = sorted(row[0] for row in seen[0].rows[0] if _is_living(row))
-            rows = [Row(at, b"%d" % counts[at & LAST]) for at in alive]
+            alive = sorted(row[0] for one in seen for row in one.rows[0] if _is_living(row))
             head = known.there
-            if not rows or head is None:
+            if not alive or head is None:
                 return
-            step = Step(known.logs, rows_only=True, put=[(f"tokens/{counter}", rows)])
+            put = [
+                (f"tokens/{counter}", [Row(at, b"%d" % some[at & LAST]) for at in alive if at & LAST in some])
+                for counter, some in counts.items()
+            ]
+            step = Step(known.logs, rows_only=True, put=put)
             unmoved = Step(known.place, head.hot, head.hot)
             (refusal,) = await self._backend.write([[unmoved, step]], self._clock(), lasting=False)
             if refusal is None:
                 return
 
-    async def tally(self, key: SessionKey, counter: str, after: int, before: int | None) -> tuple[int, int]:
+    async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:
         def asks(known: Known) -> list[Ask]:
             return [Ask(known.logs, [Range(f"tokens/{counter}", known.spans(after, before))], head=False)]
 
         _, seen = await self._sessions.look(key, asks)
-        found = _counts(seen[0].rows[0]) if seen else {}
-        return len(found), sum(found.values())
+        return {key & LAST: tokens for key, tokens in _counts(seen[0].rows[0]).items()} if seen else {}
 
 
 def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:

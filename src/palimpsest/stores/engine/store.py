@@ -173,21 +173,28 @@ class Store:
         """Return the records with `after` < revision < `before`, oldest first."""
         return await self._look(lambda: self._reading.records(key, after, before))
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int]) -> None:
-        """Store token counts by seq. Best effort in durability only: a lost count is counted again.
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], **more: Mapping[int, int]) -> None:
+        """Store token counts by seq, and `more` by other counters. A lost count is counted again.
 
         Counts of entries that do not exist (any longer) are left out.
         """
-        given = dict(counts)
+        given = {name: dict(some) for name, some in ((counter, counts), *more.items())}
         self.check()
         if self.writable:
-            await self._run(lambda: self._reading.count(key, counter, given))
+            await self._run(lambda: self._reading.count(key, given))
+
+    async def counts(
+        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
+    ) -> dict[int, int]:
+        """Return the stored counts by `counter` of entries with `after` < seq < `before`, by seq."""
+        return await self._look(lambda: self._reading.counts(key, counter, after, before))
 
     async def tally(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> tuple[int, int]:
         """Return how many entries with `after` < seq < `before` have a stored count by `counter`, and their sum."""
-        return await self._look(lambda: self._reading.tally(key, counter, after, before))
+        found = await self.counts(key, counter, after=after, before=before)
+        return len(found), sum(found.values())
 
     async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None

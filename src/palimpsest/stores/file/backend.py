@@ -177,6 +177,12 @@ class FileBackend(BlockingBackend):
 
         return self._reading(sorted(set(at)), read)
 
+    def _of(self, path: str, read: Callable[[Home], T], locked: bool = False) -> T | None:
+        """What is made of one home; None where it is not there."""
+        return self._reading(
+            [path], lambda there: next((read(home) for home, _ in there.values()), None), locked=locked
+        )
+
     def _logs(self, tenant: str) -> list[str]:
         folder = tenant_folder(self.path, tenant)
         return [f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)]
@@ -184,47 +190,27 @@ class FileBackend(BlockingBackend):
     def _listed(self, tenant: str, meant: Callable[[str], bool], locked: bool = False) -> list[Listed]:
         """The places of these spaces; `locked`, after what is being written when it is asked for."""
         found: list[Listed] = []
-
-        def read(there: There) -> None:
-            for home, _ in there.values():
-                for (space, name), one in home.heads.items():
-                    if meant(space):
-                        found.append(Listed(Place(tenant, home.home, space, name), one.head, one.at))
-
         for path in self._logs(tenant):
-            self._reading([path], read, locked=locked)
+            found += self._of(path, lambda home: home.listed(meant), locked) or ()
         return found
 
     def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
         """What has expired, and what was damaged first: it keeps nobody from the rest."""
         found, damaged = list[Due](), None
-
-        def read(there: There) -> None:
-            for home, _ in there.values():
-                for (space, name), one in home.heads.items():
-                    if one.expires is not None and one.expires <= now:
-                        found.append(Due(one.expires, Place(tenant, home.home, space, name)))
-                for (space, name, table), rows in home.tables.items():
-                    place = Place(tenant, home.home, space, name)
-                    found.extend(Due(at, place, table, key) for key, at in rows.due.items() if at <= now)
-
         for path in self._logs(tenant):
             try:
-                self._reading([path], read)
+                found += self._of(path, lambda home: home.expired(now)) or ()
             except StoreCorrupt as fault:
                 damaged = damaged or fault
         return found, damaged
 
     def _tenants(self) -> set[str]:
-        def read(there: There) -> str | None:
-            return next((home.tenant for home, _ in there.values() if home.heads), None)
-
         found: set[str] = set()
         for folder in folders(self.path):
             damaged = tenant = None
             for path in (f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)):
                 try:
-                    tenant = tenant or self._reading([path], read)
+                    tenant = tenant or self._of(path, lambda home: home.tenant if home.heads else None)
                 except StoreCorrupt as fault:
                     damaged = fault
             if tenant is None and damaged is not None:
@@ -288,7 +274,7 @@ class FileBackend(BlockingBackend):
         with home.lock:
             home.wrote(lines, end)
             dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)
-            if change.spoiled == DESTROYED:
+            if change.destroys:
                 self._scrubbing.spoiled.add(path)
         if dead:
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step
-from palimpsest.stores.file.home import DROPPED, Home
+from palimpsest.stores.file.home import Home
 from palimpsest.stores.file.lines import HomeLine, RowLine, StepLine, Writing
 
 
@@ -11,8 +11,8 @@ class Change:
     """What is written to one home in one step, for who has its lock: which batches are done, and their lines."""
 
     def __init__(self, home: Home) -> None:
-        self._home, self.spoiled = home, home.spoiled
-        self.batches: list[tuple[Batch, int]] = []
+        self._home = home
+        self.batches: list[Batch] = []
         self._heads: dict[Place, PlaceHead | None] = {}
 
     def take(self, batch: Batch) -> Refusal | None:
@@ -24,26 +24,33 @@ class Change:
         if all(_is_idle(step) and not (step.drop or step.put) for step in batch):
             return None
         for step, head in zip(batch, heads, strict=True):
-            first = not (self.batches and step.drop)  # what earlier ones have put is not known to the home
-            self.spoiled = max(self.spoiled, self._home.spoils(step) if first else DROPPED)
             if not _is_idle(step):
                 cold = step.cold if step.cold is not None else head.cold if head is not None else b""
                 self._heads[step.place] = None if step.hot is None else PlaceHead(step.hot, cold)
-        self.batches.append((batch, self.spoiled))
+        self.batches.append(batch)
         return None
+
+    @property
+    def destroys(self) -> bool:
+        """Whether no byte of what goes by it may stay."""
+        return any(map(_destroys, self.batches))
 
     def _head(self, place: Place) -> PlaceHead | None:
         return self._heads[place] if place in self._heads else self._home.head(place.space, place.name)
 
     def lines(self, at: int, *, fleeting: bool) -> list[bytes]:
         """The lines of what was taken, with the home's own where it is new."""
-        address = self.batches[0][0][0].place
+        address = self.batches[0][0].place
         first = [] if self._home.end else [HomeLine(address.tenant, address.home).line()]
         writing, lines = Writing(), []
-        for batch, spoiled in self.batches:
+        for batch in self.batches:
             writing.steps = [_line(step, writing) for step in batch if step.drop or step.put or not _is_idle(step)]
-            lines.append(writing.line(at, fleeting=fleeting, spoiled=spoiled))
+            lines.append(writing.line(at, fleeting=fleeting, destroys=_destroys(batch)))
         return first + lines
+
+
+def _destroys(batch: Batch) -> bool:
+    return any(step.destroys for step in batch)
 
 
 def _line(step: Step, writing: Writing) -> StepLine:

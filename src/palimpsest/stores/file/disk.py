@@ -26,7 +26,7 @@ T = TypeVar("T")
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
 
-MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 2
+MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 3
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
 _private = partial(os.open, mode=FILE)

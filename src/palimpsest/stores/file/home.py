@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from io import FileIO
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
@@ -18,7 +16,7 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.backend import Ask, Cells, Named, PlaceHead, Range, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Due, Listed, Named, Place, PlaceHead, Range, Seen
 from palimpsest.stores.file.disk import is_at, named
 from palimpsest.stores.file.lines import (
     TAIL,
@@ -30,7 +28,6 @@ from palimpsest.stores.file.lines import (
     is_torn,
     read_batch,
     read_home,
-    spoiled_in,
     value_of,
 )
 from palimpsest.stores.file.names import log_of
@@ -147,7 +144,8 @@ class Home:
         batch, at = said
         for step in batch.steps:
             at = self._head(step, batch.at if step.at is None else step.at, raw, at)
-        self.spoiled = max(self.spoiled, spoiled_in(raw) or 0)
+        if batch.destroys:
+            self.spoiled = DESTROYED
         if batch.fleeting and not sound:
             return
         at += offset
@@ -168,10 +166,18 @@ class Home:
         for row in rows:
             size = row[1]
             length = size if size > 0 else -size
-            live += length - table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
+            gone = table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
+            live += length
+            if gone:
+                self._lose(gone)
             at += length + 1
         self.live += live
         return at
+
+    def _lose(self, size: int) -> None:
+        """Note that so many bytes of the log are of what is not there any more."""
+        self.live -= size
+        self.spoiled = self.spoiled or DROPPED
 
     def _head(self, step: StepLine, written: int, raw: bytes, at: int) -> int:
         """Note a head, whose values begin at a place of the line; return where the next one is."""
@@ -190,12 +196,16 @@ class Home:
             size = len(hot) + len(cold)
             self.heads[where] = HeadThere(PlaceHead(hot, cold), step.expires, written, size)
             self.live += size
-        self.live -= before.size if before is not None else 0
+        if before is not None:
+            self.live -= before.size
+            if before.head.cold and (hot is None or step.cold):
+                self._lose(0)
         return at
 
     def _drop(self, space: str, name: str, table: str, low: int, high: int) -> None:
         for where in self._like(space, name, table):
-            self.live -= self.tables[where].drop(low, high)
+            if gone := self.tables[where].drop(low, high):
+                self._lose(gone)
             if not self.tables[where].keys:
                 del self.tables[where]
 
@@ -211,6 +221,24 @@ class Home:
     def is_empty(self) -> bool:
         """Whether the home has no place any more."""
         return not (self.heads or self.tables)
+
+    def listed(self, meant: Callable[[str], bool]) -> list[Listed]:
+        """The places of these spaces that have a head."""
+        return [
+            Listed(self._place(space, name), one.head, one.at)
+            for (space, name), one in self.heads.items()
+            if meant(space)
+        ]
+
+    def expired(self, now: int) -> list[Due]:
+        """What has expired of it."""
+        heads = [(one.expires, *where, "", 0) for where, one in self.heads.items() if one.expires is not None]
+        rows = [(at, *where, key) for where, table in self.tables.items() for key, at in table.due.items()]
+        several = (*heads, *rows)
+        return [Due(at, self._place(space, name), table, key) for at, space, name, table, key in several if at <= now]
+
+    def _place(self, space: str, name: str) -> Place:
+        return Place(self.tenant, self.home, space, name)
 
     def head(self, space: str, name: str) -> PlaceHead | None:
         """A place's head."""
@@ -251,26 +279,6 @@ class Home:
             for at, length in places[i:j]:
                 yield data[at - begin : at - begin + length]
             i = j
-
-    def spoils(self, step: Step) -> int:
-        """What the log holds after a step that is not there any more."""
-        if step.destroys:
-            return DESTROYED
-        place = step.place
-        if not step.rows_only and (step.hot is None or step.cold is not None):
-            there = self.heads.get((place.space, place.name))
-            if there is not None and there.head.cold:
-                return DROPPED
-        for table, low, high in step.drop:
-            for one in self._like(place.space, place.name, table):
-                begin, end = self.tables[one].among(low, high)
-                if begin != end:
-                    return DROPPED
-        for table, rows in step.put:
-            there_are = self.tables.get((place.space, place.name, table))
-            if there_are is not None and there_are.has([row[0] for row in rows]):
-                return DROPPED
-        return 0
 
     # --- bytes
 
@@ -338,11 +346,3 @@ def seen_in(there: tuple[Home, int] | None, ask: Ask) -> Seen:
     home, fd = there
     _, _, space, name = ask.place
     return Seen(home.head(space, name) if ask.head else None, [home.rows(fd, space, name, one) for one in ask.rows])
-
-
-def spoiled_at(path: str) -> int | None:
-    """What the end of a log says of what it holds; None where that has to be looked for."""
-    with suppress(OSError), FileIO(path) as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - TAIL - 32, 0))
-        return spoiled_in(file.read())
-    return None

@@ -12,7 +12,7 @@ a checksum in them.
 
 `sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of the steps and the heads: where that holds and
 `sum` does not, only a row can be another, and who reads that finds out. A batch that is `fleeting` goes then.
-`spoiled` says that the log holds what was replaced or dropped (1), or what was destroyed (2), in this line or before.
+One that `destroys` leaves no byte of what it replaced or dropped: the log is to be written anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUM = b',"sum":"'
 TAIL = len(_SUM) + 16 + len(b'"}\n')
 """Bytes at the end of each line that no other line has."""
 
-_FRAME, _VALUES, _SPOILED = b',"frame":"', b'","values":[', b',"spoiled":'
+_FRAME, _VALUES = b',"frame":"', b'","values":['
 _CHECK = len(b',"12345678"')
 _FRAMES = re.compile(rb',"frame":"[0-9a-f]{8}","values":\[')
 
@@ -150,11 +150,12 @@ class StepLine(msgspec.Struct, omit_defaults=True):
 
 
 class BatchLine(msgspec.Struct, omit_defaults=True):
-    """A batch: when it was written, its steps, and whether it may be lost."""
+    """A batch: when it was written, its steps, whether it may be lost, and whether no byte of what goes may stay."""
 
     at: int
     steps: list[StepLine]
     fleeting: bool = False
+    destroys: bool = False
 
 
 class Writing:
@@ -186,14 +187,13 @@ class Writing:
             return (row.key, row.size, row.id) if row.id else (row.key, row.size)  # type: ignore[return-value]
         return row
 
-    def line(self, at: int, *, fleeting: bool = False, spoiled: int = 0) -> bytes:
+    def line(self, at: int, *, fleeting: bool = False, destroys: bool = False) -> bytes:
         """The line of what was added."""
-        body = _encode(BatchLine(at, self.steps, fleeting))[:-1]
+        body = _encode(BatchLine(at, self.steps, fleeting, destroys))[:-1]
         frame = crc32(b",".join(self._heads), crc32(body))
         values = b",".join(self._heads + self._rows)
         self.__init__()  # type: ignore[misc]
-        body = b"%b%b%08x%b%b]" % (body, _FRAME, frame, _VALUES, values)
-        return seal(body + b"%b%d" % (_SPOILED, spoiled) if spoiled else body)
+        return seal(b"%b%b%08x%b%b]" % (body, _FRAME, frame, _VALUES, values))
 
 
 _read_home = msgspec.json.Decoder(HomeLine).decode
@@ -230,7 +230,7 @@ def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
 def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
     """Give the row that became longer or shorter the bytes that it has now, so that those behind it are found."""
     several = [rows for step in batch.steps for rows in step.put.values()]
-    end = max(raw.rfind(b"]" + _SPOILED), raw.rfind(b"]" + _SUM))
+    end = raw.rfind(b"]" + _SUM)
     more = end + 1 - at - sum(abs(row.size) + 1 for rows in several for row in rows)
     for some, i in ((rows, i) for rows in several for i in range(len(rows)) if more and end > 0):
         size = abs(some[i].size)
@@ -238,11 +238,3 @@ def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
             some[i] = some[i]._replace(size=max(size + more, 0) * (1 if some[i].size > 0 else -1))
             return
         at += size + 1
-
-
-def spoiled_in(end: bytes) -> int | None:
-    """What the end of a log's last line says of it; None where it has no such end."""
-    if end[-TAIL : -TAIL + len(_SUM)] != _SUM or not end.endswith(b'"}\n'):
-        return None
-    before = end[:-TAIL]
-    return int(before[-1:]) if before[:-1].endswith(_SPOILED) else 0

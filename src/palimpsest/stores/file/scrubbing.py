@@ -9,7 +9,7 @@ from collections.abc import Callable
 from palimpsest.errors import StoreCorrupt, StoreError
 from palimpsest.stores.backend import Scrubbed
 from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
-from palimpsest.stores.file.home import DESTROYED, DROPPED, Home, spoiled_at
+from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
 from palimpsest.stores.file.names import LOG
 
 PIECE = 1 << 20
@@ -50,9 +50,6 @@ class Scrubbing:
         return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
 
     def _scrub_log(self, path: str, whole: bool) -> None:
-        if whole and path not in self.spoiled and not os.path.exists(path + NEW) and spoiled_at(path) == 0:
-            return
-
         def scrub(fd: int, status: os.stat_result) -> None:
             home = self._home(path)
             remove(path + NEW)  # of a writer that was killed
