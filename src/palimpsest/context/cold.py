@@ -25,6 +25,11 @@ def cold_share(layout: Layout, life: int | None, now: int, low: float) -> float 
     answer = next((entry for entry in reversed(layout.entries) if entry.role == "assistant"), None)
     if answer is None or now - answer.at <= life or layout.cut.revision > answer.revision:
         return None
+    return cold_level(low)
+
+
+def cold_level(low: float) -> float:
+    """The share of its limits that a context goes down to while the cache is cold."""
     return max(low, COLD_WATER)
 
 
