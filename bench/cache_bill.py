@@ -94,7 +94,10 @@ class Replay:
                     for one in talk:
                         clock.advance(ANSWER_SECONDS)
                         if one["role"] == "assistant":
-                            calls.send(chat.context(system=system["content"]).messages, opens=opens)
+                            context = chat.context(system=system["content"])
+                            if context.report.new_cut:
+                                calls.cuts.append((len(calls), context.report.first_seq))
+                            calls.send(context.messages, opens=opens)
                             opens = False
                         chat.add(one)
             calls.restart()
@@ -129,7 +132,7 @@ class Outcome(NamedTuple):
         least.append(("dialogue held / by turn", self.steady.dialogue / self.turn.dialogue, dialogue))
         least.append(("dialogue with pauses / no clock", self.paused.dialogue / self.timeless.dialogue, clock_dialogue))
         missed += [f"{name} {value:.3f} < {bound}" for name, value, bound in least if value < bound]
-        return missed + (["without pauses the clock changes calls"] if self.steady != self.timeless else [])
+        return missed + (["without pauses the clock changes calls"] if self.steady.cuts != self.timeless.cuts else [])
 
 
 Table = tuple[str, list[str], list[list[str]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ import strategies
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible
+from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
 from worlds import STORES, world
 
-law = settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(36), suppress_health_check=[HealthCheck.too_slow])
 HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
 """Seconds that a cache lives where a format says nothing else, tokens of every session here, and why a cut is made."""
 
@@ -401,7 +402,7 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """No context exceeds its budget, prefixes change only with an epoch, a cut for a cold cache is made only after a
-    pause, and another program sees what this one was given.
+    pause, another program sees what this one was given, and `context(at=)` gives it again.
     """
     with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
         given: list[Context] = []
@@ -426,6 +427,8 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
             for later in given[i + 1 :]:
                 if earlier.epoch == later.epoch:
                     assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
+            with contextlib.suppress(PastUnknown):  # something expired about then
+                assert w.session.context(at=earlier.revision).messages == earlier.messages
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -11,7 +11,7 @@ from palimpsest.context.layout import Layout
 
 COLD_WATER = 0.5
 """Share of the limit that a cut goes down to when the provider's cache is cold, unless `low_water` is more: it lowers
-the bill by more than a tenth, and the model sees as much dialogue as without, or more (`bench/cache_bill.py`)."""
+the bill by more than a tenth, and the model sees about as much dialogue as without, or more (`bench/cache_bill.py`)."""
 
 
 def cold_share(layout: Layout, life: int | None, now: int, low: float) -> float | None:
