@@ -1,189 +1,274 @@
-"""What a conversation costs when its provider caches prompt prefixes: Palimpsest beside two sliding windows.
+"""What conversations cost when the provider caches prompt prefixes: Palimpsest beside two sliding windows.
 
-    python bench/cache_bill.py conversations.json [--budget 8000] [--joined 40] [--low-water 0.35] [--json]
+    python bench/cache_bill.py [conversations.json] [--budgets 4000,8000,16000,32000] [--pause 7200] [--joined 40]
+                               [--no-summaries] [--low-water 0.36] [--no-mask] [--markdown | --json] [--gate]
 
-FILE is a list of conversations: lists of chat-completions messages, or objects with such a list under `traj`.
-They are replayed one after the other in sessions of `--joined` conversations; only the first system prompt is
-used, given to `context`. Before every assistant message the model is called with what each policy sends.
+The file is a list of conversations: lists of chat-completions messages, or objects with such a list under `traj`. With
+PALIMPSEST_DATA set it need not be named. They are replayed one after the other in sessions of `--joined`
+conversations, without pauses, and with one of `--pause` seconds between each two. Only the first system prompt is used,
+given to `context`. Before every assistant message the model is called with what each policy sends.
 
-Counts are exact o200k tokens of everything that is sent (content, tool names, arguments, 4 a message). Cached is
-the longest common token prefix with the call before, from 1,024 tokens on in steps of 128, billed at a tenth.
+Counts are exact o200k tokens of everything that is sent (content, tool names, arguments, 4 a message). Cached is the
+longest common token prefix with the call before, in the provider's steps, and nothing after a pause longer than the
+provider's cache lives. A bill is what the input costs, answers apart, in tokens at the price of fresh input.
 
-    by turn     the newest whole human turns that fit
-    by message  the newest messages that fit, orphaned tool results included (a provider would refuse those)
+    by turn      the newest whole human turns that fit
+    by message   the newest messages that fit, orphaned tool results included (a provider would refuse those)
+    no clock     Palimpsest with `cache_seconds=math.inf`: pauses change nothing of what it sends
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from prices import HALF, TENTH, Calls, Message, Tokens, by_message, by_turn, vendors
 
 from palimpsest import BudgetImpossible, Memory
-from palimpsest.tokens.counter import encoding
+from palimpsest.testing import FakeClock
 
-Message = dict[str, Any]
-CACHE_FROM, CACHE_STEP, CACHED_PRICE = 1024, 128, 0.1
+ANSWER_SECONDS = 5
+"""Between two messages of a conversation."""
+
 TARGETS = {8_000: (0.31, 0.18, 0.70, 0.75), 16_000: (0.27, 0.16, 0.70, 0.95)}
+"""Without pauses, at a tenth of the price: bill by turn and by message, tokens and dialogue held by turn = 1."""
+
+CLOCK_TARGETS = {8_000: (0.86, 1.0), 16_000: (0.86, 1.0)}
+"""With pauses, at a tenth of the price: bill and dialogue, where no clock is heeded = 1."""
+
+STRATEGIES: dict[str, Any] = {
+    "none": None,
+    "ladder": "ladder",
+    "summarizer": "summarizer",
+    "hybrid_summary": {"strategy": "hybrid_summary", "summary_tokens": 500},
+}
+SUMMARY_BUDGETS = (8_000, 16_000)
 
 
-class Tokens:
-    """Token ids of messages, each message encoded once."""
+class Replay:
+    """The conversations of a file, `joined` to a session, through one policy after the other."""
 
-    def __init__(self) -> None:
-        self._encode = encoding("o200k_base").encode
-        self._known: dict[str, tuple[int, ...]] = {}
+    def __init__(self, path: Path, joined: int) -> None:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        talks = [item["traj"] if isinstance(item, dict) else item for item in raw]
+        self.tokens = Tokens()
+        self._runs = [talks[i : i + joined] for i in range(0, len(talks), joined)]
 
-    def of(self, message: Message) -> tuple[int, ...]:
-        """The message's ids: three marks and its role, then its texts."""
-        key = json.dumps(message, sort_keys=True)
-        if key not in self._known:
-            ids = [-1, -2, -3, *self._encode(message["role"])[:1], *self._encode(message.get("content") or "")]
-            for call in message.get("tool_calls") or ():
-                ids += self._encode(call["function"]["name"]) + self._encode(call["function"]["arguments"])
-            self._known[key] = tuple(ids)
-        return self._known[key]
+    def _sessions(self) -> Iterator[tuple[Message, list[list[Message]]]]:
+        """Yield (first system prompt, all other messages of each conversation) for every session."""
+        for run in self._runs:
+            system = next(message for message in run[0] if message["role"] == "system")
+            yield system, [[message for message in talk if message["role"] != "system"] for talk in run]
 
+    def window(self, policy: Any, budget: int) -> Calls:
+        """What a sliding window sends."""
+        calls = Calls(self.tokens)
+        for system, talks in self._sessions():
+            log: list[Message] = []
+            for talk in talks:
+                opens = True
+                for one in talk:
+                    if one["role"] == "assistant":
+                        calls.send(policy(system, log, budget, self.tokens), opens=opens)
+                        opens = False
+                    log.append(one)
+            calls.restart()
+        return calls
 
-class Bill:
-    """One policy's account over all calls."""
-
-    def __init__(self, name: str, tokens: Tokens) -> None:
-        self.name, self._tokens = name, tokens
-        self.calls = self.sent = self.cached = self.dialogue = self.cuts = 0
-        self._before: list[tuple[int, ...]] = []
-
-    def call(self, messages: Sequence[Message]) -> None:
-        """Account for one request."""
-        now = [self._tokens.of(message) for message in messages]
-        size, common = sum(map(len, now)), _common(self._before, now)
-        hit = common - common % CACHE_STEP if common >= CACHE_FROM else 0
-        if self._before and now[: len(self._before)] != self._before:
-            self.cuts += 1
-        self.calls, self.sent, self.cached = self.calls + 1, self.sent + size, self.cached + hit
-        spoken = zip(messages, now, strict=True)
-        self.dialogue += sum(len(ids) for message, ids in spoken if message["role"] not in ("tool", "system"))
-        self._before = now
-
-    def restart(self) -> None:
-        """A new session: nothing of the one before is in the cache."""
-        self._before = []
-
-    @property
-    def bill(self) -> float:
-        """Tokens at full price."""
-        return self.sent - self.cached + CACHED_PRICE * self.cached
-
-
-def _common(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
-    total = 0
-    for left, right in zip(one, other, strict=False):
-        if left == right:
-            total += len(left)
-            continue
-        for a, b in zip(left, right, strict=False):
-            if a != b:
-                break
-            total += 1
-        break
-    return total
+    def palimpsest(self, budget: int, pause: float, **options: Any) -> Calls:
+        """What Palimpsest sends, by a clock that goes on by `pause` seconds between two conversations."""
+        calls = Calls(self.tokens)
+        for system, talks in self._sessions():
+            clock = FakeClock()
+            with Memory.open("memory://", clock=clock) as memory:
+                chat = memory.session("joined", model="gpt-4o", max_tokens=budget, **options)
+                for talk in talks:
+                    clock.advance(pause)
+                    opens = True
+                    for one in talk:
+                        clock.advance(ANSWER_SECONDS)
+                        if one["role"] == "assistant":
+                            context = chat.context(system=system["content"])
+                            if context.report.new_cut:
+                                calls.cuts.append((len(calls), context.report.first_seq))
+                            calls.send(context.messages, opens=opens)
+                            opens = False
+                        chat.add(one)
+            calls.restart()
+        return calls
 
 
-def by_turn(system: Message, log: Sequence[Message], budget: int, tokens: Tokens) -> list[Message]:
-    """The newest whole turns that fit; the newest always."""
-    used, start, kept = len(tokens.of(system)) + 3, len(log), len(log)
-    for i in range(len(log) - 1, -1, -1):
-        used += len(tokens.of(log[i]))
-        start = i
-        if used > budget and kept < len(log):
-            break
-        if log[i]["role"] == "user":
-            kept = i
-    return [system, *log[kept if kept < len(log) else start :]]
+class Outcome(NamedTuple):
+    """What each policy sent at one budget. `timeless` heeds no clock; the others do, `paused` with pauses."""
+
+    budget: int
+    turn: Calls
+    message: Calls
+    timeless: Calls
+    steady: Calls
+    paused: Calls
+
+    def ours(self, pause: float) -> Calls:
+        """What Palimpsest sends where conversations are so far apart."""
+        return self.paused if pause else self.steady
+
+    def missed(self, pause: float) -> list[str]:
+        """The targets that are missed, with the figures."""
+        vendor, found = vendors()[TENTH], list[tuple[str, float, float]]()
+        bill, by_message, tokens, dialogue = TARGETS.get(self.budget, (math.inf, math.inf, 0, 0))
+        found.append(("bill / by turn", self.steady.bill(vendor, 0) / self.turn.bill(vendor, 0), bill))
+        found.append(("bill / by message", self.steady.bill(vendor, 0) / self.message.bill(vendor, 0), by_message))
+        clock_bill, clock_dialogue = CLOCK_TARGETS.get(self.budget, (math.inf, 0))
+        ratio = self.paused.bill(vendor, pause) / self.timeless.bill(vendor, pause)
+        found.append(("bill with pauses / no clock", ratio, clock_bill))
+        missed = [f"{name} {value:.3f} > {bound}" for name, value, bound in found if value > bound]
+        least = [("tokens held / by turn", self.steady.sent / self.turn.sent, tokens)]
+        least.append(("dialogue held / by turn", self.steady.dialogue / self.turn.dialogue, dialogue))
+        least.append(("dialogue with pauses / no clock", self.paused.dialogue / self.timeless.dialogue, clock_dialogue))
+        missed += [f"{name} {value:.3f} < {bound}" for name, value, bound in least if value < bound]
+        return missed + (["without pauses the clock changes calls"] if self.steady.cuts != self.timeless.cuts else [])
 
 
-def by_message(system: Message, log: Sequence[Message], budget: int, tokens: Tokens) -> list[Message]:
-    """The newest messages that fit, whatever they are: half a tool call and its result, too."""
-    used, start = len(tokens.of(system)) + 3, len(log)
-    while start and used + len(tokens.of(log[start - 1])) <= budget:
-        start -= 1
-        used += len(tokens.of(log[start]))
-    return [system, *log[start:]]
+Table = tuple[str, list[str], list[list[str]]]
 
 
-def sessions(path: Path, joined: int) -> Iterator[tuple[Message, list[Message]]]:
-    """Yield (first system prompt, all other messages) for every `joined` conversations."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    conversations = [item["traj"] if isinstance(item, dict) else item for item in raw]
-    for i in range(0, len(conversations), joined):
-        run = conversations[i : i + joined]
-        system = next(message for message in run[0] if message["role"] == "system")
-        yield system, [message for talk in run for message in talk if message["role"] != "system"]
+def figure(ratio: float) -> str:
+    """A ratio as the tables show it."""
+    return f"{ratio:.3f}".removeprefix("0")
 
 
-def replay(path: Path, budget: int, joined: int, options: dict[str, Any]) -> list[Bill]:
-    """Replay every session through every policy."""
-    tokens = Tokens()
-    ours, turn, message = (Bill(name, tokens) for name in ("palimpsest", "by turn", "by message"))
-    for number, (system, log) in enumerate(sessions(path, joined)):
-        with Memory.open("memory://") as memory:
-            chat = memory.session(f"joined-{number}", model="gpt-4o", max_tokens=budget, **options)
-            for i, one in enumerate(log):
-                if one["role"] == "assistant":
-                    try:
-                        ours.call(chat.context(system=system["content"]).messages)
-                    except BudgetImpossible as impossible:
-                        sys.exit(f"call {i} of session {number}: {impossible}")
-                    turn.call(by_turn(system, log[:i], budget, tokens))
-                    message.call(by_message(system, log[:i], budget, tokens))
-                chat.add(one)
-        for bill in (ours, turn, message):
-            bill.restart()
-    return [ours, turn, message]
+def bills(outcomes: Sequence[Outcome], pause: float) -> Table:
+    """What is paid, by budget and provider, with and without pauses."""
+    rows = [
+        [f"{one.budget:,}", "yes" if seconds else "no"]
+        + [figure(one.ours(seconds).bill(vendor, seconds) / one.turn.bill(vendor, seconds)) for vendor in vendors()]
+        for one in outcomes
+        for seconds in (0.0, pause)
+    ]
+    columns = [f"{vendor.name} ({vendor.cached:.2f})" for vendor in vendors()]
+    return "The bill, by turn = 1; in brackets the price of a cached token", ["budget", "pauses", *columns], rows
+
+
+def held(outcomes: Sequence[Outcome], pause: float) -> Table:
+    """What the model sees, and how much of it the cache serves."""
+    vendor, rows = vendors()[TENTH], list[list[str]]()
+    for one in outcomes:
+        for seconds in (0.0, pause):
+            ours, turn, message = one.ours(seconds), one.turn, one.message
+            shares = [f"{calls.cached(vendor, seconds) / calls.sent:.1%}" for calls in (ours, turn, message)]
+            by_message = figure(ours.bill(vendor, seconds) / message.bill(vendor, seconds))
+            tokens, dialogue = figure(ours.sent / turn.sent), figure(ours.dialogue / turn.dialogue)
+            rows.append([f"{one.budget:,}", "yes" if seconds else "no", tokens, dialogue, *shares, by_message])
+    columns = ["budget", "pauses", "tokens held, by turn = 1", "dialogue held, by turn = 1"]
+    columns += ["cached", "cached by turn", "cached by message", "bill, by message = 1"]
+    return f"What is held and what is cached ({vendor.name})", columns, rows
+
+
+def heeding(outcomes: Sequence[Outcome], pause: float) -> Table:
+    """What heeding the clock does where there are pauses."""
+    rows = [
+        [f"{one.budget:,}"]
+        + [figure(one.paused.bill(vendor, pause) / one.timeless.bill(vendor, pause)) for vendor in vendors()]
+        + [figure(one.paused.dialogue / one.timeless.dialogue), figure(one.paused.sent / one.timeless.sent)]
+        for one in outcomes
+    ]
+    columns = [f"bill, {vendor.name}" for vendor in vendors()]
+    title = "What cuts for a cold cache do where there are pauses; without them = 1"
+    return title, ["budget", *columns, "dialogue held", "tokens held"], rows
+
+
+def summarised(replay: Replay, outcomes: Sequence[Outcome], pause: float, options: dict[str, Any]) -> Table:
+    """What is paid and held with summaries, which are made without a model here."""
+    vendor, half = vendors()[TENTH], vendors()[HALF]
+    rows = []
+    for one in (one for one in outcomes if one.budget in SUMMARY_BUDGETS):
+        for name, strategy in STRATEGIES.items():
+            for seconds in (0.0, pause):
+                calls = one.ours(seconds)
+                if strategy is not None:
+                    calls = replay.palimpsest(one.budget, seconds, long_term=strategy, **options)
+                ratios = [calls.bill(each, seconds) / one.turn.bill(each, seconds) for each in (vendor, half)]
+                ratios.append(calls.dialogue / one.turn.dialogue)
+                rows.append([f"{one.budget:,}", name, "yes" if seconds else "no", *map(figure, ratios)])
+    columns = ["budget", "`long_term`", "pauses", *(f"bill, {each.name}" for each in (vendor, half)), "dialogue held"]
+    return "With summaries, made without a model; by turn = 1", columns, rows
+
+
+def show(table: Table, *, markdown: bool) -> None:
+    """Print a table, with its title before it."""
+    title, columns, rows = table
+    print(f"{title}:\n" if markdown else f"\n{title}")
+    if markdown:
+        for cells in (columns, ["---"] * len(columns), *rows):
+            print(f"| {' | '.join(cells)} |")
+        print()
+        return
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    for cells in (columns, *rows):
+        print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)))
+
+
+def played(replay: Replay, budget: int, pause: float, options: dict[str, Any]) -> Outcome:
+    """Replay the conversations through every policy at one budget."""
+    return Outcome(
+        budget,
+        replay.window(by_turn, budget),
+        replay.window(by_message, budget),
+        replay.palimpsest(budget, 0, cache_seconds=math.inf, **options),
+        replay.palimpsest(budget, 0, **options),
+        replay.palimpsest(budget, pause, **options),
+    )
+
+
+def arguments_of(arguments: Iterable[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    data = os.environ.get("PALIMPSEST_DATA")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    file = Path(data, "tau-bench", "gpt-4o-airline.json") if data else None
+    parser.add_argument("file", type=Path, nargs="?" if file else None, default=file)
+    parser.add_argument("--budgets", default="4000,8000,16000,32000")
+    parser.add_argument("--pause", type=float, default=7200.0)
+    parser.add_argument("--joined", type=int, default=40)
+    parser.add_argument("--low-water", type=float)
+    for flag in ("--no-mask", "--no-summaries", "--markdown", "--json", "--gate"):
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_args(None if arguments is None else list(arguments))
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Print the table; with --gate exit 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--budget", type=int, default=8_000)
-    parser.add_argument("--joined", type=int, default=40)
-    parser.add_argument("--low-water", type=float)
-    parser.add_argument("--no-mask", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--gate", action="store_true")
-    given = parser.parse_args(arguments)
+    """Print the tables; with --gate exit 1 where a target is missed."""
+    given = arguments_of(arguments)
     options: dict[str, Any] = {"mask": not given.no_mask}
     if given.low_water is not None:
         options["low_water"] = given.low_water
-    began = time.perf_counter()
-    ours, turn, message = bills = replay(given.file, given.budget, given.joined, options)
-    ratios = (ours.bill / turn.bill, ours.bill / message.bill, ours.sent / turn.sent, ours.dialogue / turn.dialogue)
-    targets = TARGETS.get(given.budget)
-    met = targets is None or (
-        ratios[0] <= targets[0] and ratios[1] <= targets[1] and ratios[2] >= targets[2] and ratios[3] >= targets[3]
-    )
+    replay = Replay(given.file, given.joined)
+    try:
+        outcomes = [played(replay, int(budget), given.pause, options) for budget in given.budgets.split(",")]
+        tables = [make(outcomes, given.pause) for make in (bills, held, heeding)]
+        if not given.no_summaries:
+            tables.append(summarised(replay, outcomes, given.pause, options))
+    except BudgetImpossible as impossible:
+        sys.exit(str(impossible))
+    missed = {one.budget: one.missed(given.pause) for one in outcomes}
     if given.json:
-        rows = {bill.name: {"calls": bill.calls, "sent": bill.sent, "cached": bill.cached} for bill in bills}
-        print(json.dumps({"budget": given.budget, "policies": rows, "ratios": ratios, "targets": targets, "met": met}))
-        return 0 if met or not given.gate else 1
-    print(f"budget {given.budget}, {ours.calls} calls, {time.perf_counter() - began:.0f} s")
-    print(f"{'policy':12}{'sent':>14}{'cached':>9}{'billed':>14}{'per call':>10}{'breaks':>8}")
-    for bill in bills:
-        share = bill.cached / bill.sent
-        print(
-            f"{bill.name:12}{bill.sent:14,}{share:9.1%}{bill.bill:14,.0f}{bill.bill / bill.calls:10,.0f}{bill.cuts:8}"
-        )
-    names = ("bill / by turn", "bill / by message", "tokens held / by turn", "dialogue held / by turn")
-    for name, ratio, target in zip(names, ratios, targets or (None,) * 4, strict=True):
-        sign = "" if target is None else f"   target {'<=' if 'bill' in name else '>='} {target:.2f}"
-        print(f"{name:26}{ratio:6.3f}{sign}")
-    print("targets met" if met else "a target is MISSED")
-    return 0 if met or not given.gate else 1
+        shown = [
+            {"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+            for title, columns, rows in tables
+        ]
+        print(json.dumps({"tables": shown, "missed": missed}))
+    else:
+        for table in tables:
+            show(table, markdown=given.markdown)
+        for budget, which in missed.items():
+            told = "targets met" if budget in TARGETS else "no targets, and the clock changes no call without pauses"
+            print(f"{budget:,}: {'MISSED: ' + '; '.join(which) if which else told}")
+    return 1 if given.gate and any(missed.values()) else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ import strategies
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible
+from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
 from worlds import STORES, world
 
-law = settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
+law = settings(deadline=None, max_examples=examples(36), suppress_health_check=[HealthCheck.too_slow])
 HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
 """Seconds that a cache lives where a format says nothing else, tokens of every session here, and why a cut is made."""
+
+HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 100, "threshold": 0.9}
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +323,68 @@ def test_what_was_given_before_and_after_is_given_again(memory: Memory, clock: F
         assert session.context(at=before.revision).messages == before.messages
 
 
+# --- with compaction
+
+
+def test_what_a_cold_cache_would_evict_is_summarised_first(memory: Memory, clock: FakeClock) -> None:
+    """In a session that summarises, a pause is worth a compaction: nothing leaves without its summary."""
+    session = open_session(memory, long_term=HYBRID)
+    talk(session, turns=6)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = ask(session)
+
+    assert before.summaries == []
+    assert len(after.summaries) == 1
+    assert after.tokens < before.tokens
+    assert [left.reason for left in after.report.left_out] == ["covered by a summary"]
+    made = [record for record in session.history() if record.kind == "compact"]
+    assert len(made) == 1
+
+
+def test_nothing_is_cut_for_a_cold_cache_where_no_summary_comes(memory: Memory, clock: FakeClock) -> None:
+    """A summarizer that fails costs nothing that fits."""
+
+    def broken(prompt: str) -> str:
+        raise ConnectionError("no model today")
+
+    session = open_session(
+        memory, long_term={"strategy": "summarizer", "interaction_keep": 2, "on_failure": "keep"}, summarizer=broken
+    )
+    talk(session, turns=6)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = ask(session)
+
+    assert after.messages[:-1] == before.messages
+    assert after.epoch == before.epoch
+
+
+@pytest.mark.parametrize("how", ["background", "off"])
+def test_only_a_summary_that_comes_at_once_is_waited_for(memory: Memory, clock: FakeClock, how: Any) -> None:
+    """One that comes later would break the prefix which the cut has begun; who compacts by hand is cut as without."""
+    session = open_session(memory, long_term=HYBRID, auto_compact=how)
+    talk(session, turns=6)
+    before = session.context()
+    clock.advance(HOUR + 1)
+
+    after = ask(session)
+
+    assert (after.epoch == before.epoch) == (how == "background")
+
+
+def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeClock) -> None:
+    """A session that makes no summaries waits for none."""
+    session = open_session(memory, long_term="simple_fifo")
+    talk(session, turns=6)
+    session.context()
+    clock.advance(HOUR + 1)
+
+    assert ask(session).report.epoch_reason == COLD
+
+
 # --- the laws
 
 
@@ -337,7 +402,7 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """No context exceeds its budget, prefixes change only with an epoch, a cut for a cold cache is made only after a
-    pause, and another program sees what this one was given.
+    pause, another program sees what this one was given, and `context(at=)` gives it again.
     """
     with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
         given: list[Context] = []
@@ -362,6 +427,8 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
             for later in given[i + 1 :]:
                 if earlier.epoch == later.epoch:
                     assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
+            with contextlib.suppress(PastUnknown):  # something expired about then
+                assert w.session.context(at=earlier.revision).messages == earlier.messages
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -11,7 +11,7 @@ from palimpsest.context.layout import Layout
 
 COLD_WATER = 0.5
 """Share of the limit that a cut goes down to when the provider's cache is cold, unless `low_water` is more: it lowers
-the bill by more than a tenth, and the model sees as much dialogue as without, or more (`bench/cache_bill.py`)."""
+the bill by more than a tenth, and the model sees about as much dialogue as without, or more (`bench/cache_bill.py`)."""
 
 
 def cold_share(layout: Layout, life: int | None, now: int, low: float) -> float | None:
@@ -25,6 +25,11 @@ def cold_share(layout: Layout, life: int | None, now: int, low: float) -> float 
     answer = next((entry for entry in reversed(layout.entries) if entry.role == "assistant"), None)
     if answer is None or now - answer.at <= life or layout.cut.revision > answer.revision:
         return None
+    return cold_level(low)
+
+
+def cold_level(low: float) -> float:
+    """The share of its limits that a context goes down to while the cache is cold."""
     return max(low, COLD_WATER)
 
 

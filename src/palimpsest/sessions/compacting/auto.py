@@ -91,12 +91,15 @@ class AutoCompaction:
             await then()
         return done
 
-    async def overflowed(self, tokens: int, room: int) -> None:
-        """Have what a context would have to evict summarised: so many tokens are more than the room for them."""
+    async def overflowed(self, tokens: int, room: int, *, cold: bool) -> None:
+        """Have what a context would evict summarised: so many tokens are more than the room for them, or more than is
+        worth paying for anew while the provider's cache is cold."""
         strategy = next((one for one in self._options.long_term if one.summarizes), None)
         if strategy is None:
             return
-        decision = TriggerDecision(fired=True, rule="high_water", observed=tokens, threshold=room, op=">")
+        decision = TriggerDecision(
+            fired=True, rule="cold_cache" if cold else "high_water", observed=tokens, threshold=room, op=">"
+        )
 
         async def work() -> list[CompactionResult]:
             return [await self._run(strategy, decision)]

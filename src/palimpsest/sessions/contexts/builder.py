@@ -8,12 +8,14 @@ Nothing but a view's configured budget commits a cut.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
+from palimpsest.context.cold import cold_level
 from palimpsest.context.groups import Meter
 from palimpsest.context.result import Context
-from palimpsest.context.settle import Settled, newest
+from palimpsest.context.settle import COLD, Settled, newest
 from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head
@@ -21,6 +23,14 @@ from palimpsest.sessions.contexts.request import ContextRequest, terms_of, why_u
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, keep_counts
 from palimpsest.stores.answers import answered
+
+
+class Overflow(NamedTuple):
+    """So many tokens are over the `level`: all the room, or what is to be shown while the cache is cold."""
+
+    tokens: int
+    level: int
+    cold: bool
 
 
 class ContextBuilder:
@@ -37,7 +47,7 @@ class ContextBuilder:
         if self._unstored is not None:  # each call would make a cut of its own
             self.terms = msgspec.structs.replace(self.terms, cache_life=None)
         self.changed: Change | None = None
-        self.overflow: tuple[int, int] | None = None
+        self.overflow: Overflow | None = None
 
     async def context(self) -> Context:
         """Return the context, its cut committed where it needed one."""
@@ -61,7 +71,9 @@ class ContextBuilder:
         if self._unstored is not None:
             return await self._given(settled, head, None, self._unstored)
         if self._yields and plan is not None and plan.evicted and layout.budget is not None:
-            self.overflow = plan.tokens_before, layout.budget.room
+            cold = settled.reason == COLD
+            level = layout.budget.down_to(cold_level(self.terms.low_water))[0] if cold else layout.budget.room
+            self.overflow = Overflow(plan.tokens_before, level, cold)
             return await self._given(settled, head, None, "what does not fit is summarised first")
         change = _change(self.terms.view, settled)
         try:

@@ -82,14 +82,19 @@ class Contexts:
 
     async def _stored(self, call: ContextRequest, mode: Mode) -> Context:
         """The context of the session as it is stored, and what its cut evicts summarised, as the mode says."""
-        builder, context = await self._built(call, self._scope.store, yields=mode == "inline")
-        if builder.overflow is not None:
-            await self._auto().overflowed(*builder.overflow)
+        if mode == "background":  # its summary would break the prefix that the cut has just begun
+            call = msgspec.structs.replace(call, warm=True)
+        yields = mode == "inline" and any(one.summarizes for one in self._options.long_term)
+        builder, context = await self._built(call, self._scope.store, yields=yields)
+        if (over := builder.overflow) is not None:
+            await self._auto().overflowed(over.tokens, over.level, cold=over.cold)
+            if over.cold:  # what fits is not left out for want of a summary
+                call = msgspec.structs.replace(call, warm=True)
             builder, context = await self._built(call, self._scope.store)
         self._scope.sent = await self._told(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await self._auto().overflowed(cut["tokens_before"], context.budget.room)
+            await self._auto().overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
     async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
