@@ -62,7 +62,7 @@ class Contexts:
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
-            await self._auto().turn_ended()
+            await (await self._auto.there()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
             context = await self._unstored(call, whole, revision)
@@ -85,12 +85,12 @@ class Contexts:
         """The context of the session as it is stored, and what its cut evicts summarised, as the mode says."""
         builder, context = await self._built(call, self._scope.store, yields=mode == "inline")
         if builder.overflow is not None:
-            await self._auto().overflowed(*builder.overflow)
+            await (await self._auto.there()).overflowed(*builder.overflow)
             builder, context = await self._built(call, self._scope.store)
         self._scope.sent = await self._told(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await self._auto().overflowed(cut["tokens_before"], context.budget.room)
+            await (await self._auto.there()).overflowed(cut["tokens_before"], context.budget.room)
         return context
 
     async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
