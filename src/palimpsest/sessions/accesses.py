@@ -42,6 +42,11 @@ async def access_times(
 ) -> tuple[dict[int, int], int]:
     """Return when these entries were accessed, and the clock: appended, fetched, or named by a later result."""
     kept = await store.counts(key, _own(ACCESSES, key), after=active[0].seq - 1) if active else {}
+    return await store.apart(_times, head, active, kept)
+
+
+def _times(head: Head, active: Sequence[Entry], kept: Mapping[int, int]) -> tuple[dict[int, int], int]:
+    """As `access_times`, of what was `kept`."""
     stamps = sorted((stamp >> 32, stamp & (2**32 - 1), seq) for seq, stamp in kept.items())
     accessed: dict[int, int] = {}
     done = 0

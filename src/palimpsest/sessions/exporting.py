@@ -37,6 +37,10 @@ PIECE = 64 * 1024
 """Bytes of an export that are written at once."""
 
 
+TOGETHER = 64
+"""Entries that are looked at in one go for what is private in them."""
+
+
 class Exporting:
     """Exports one session."""
 
@@ -55,7 +59,8 @@ class Exporting:
         """The whole session as plain JSON values."""
         head, entries, records = await self._reader.settled(self._all)
         shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
-        return exported(self._scope.key, shown, entries, records, self._scope.clock(), accesses)
+        key, now = self._scope.key, self._scope.clock()
+        return await self._scope.store.apart(exported, key, shown, entries, records, now, accesses)
 
     async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
@@ -105,8 +110,22 @@ class Exporting:
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""
+        if self._gate.redactor is None:
+            async for entry in entries:
+                yield entry
+            return
+        some: list[Entry] = []
         async for entry in entries:
-            yield self._gate.shown([entry])[0]
+            some.append(entry)
+            if len(some) == TOGETHER:
+                for shown in await self._scope.store.apart(self._each, some):
+                    yield shown
+                some = []
+        for shown in await self._scope.store.apart(self._each, some):
+            yield shown
+
+    def _each(self, entries: list[Entry]) -> list[Entry]:
+        return [self._gate.shown([entry])[0] for entry in entries]
 
     async def _shown_store(self) -> Store:
         """Where the session is as it may leave this process: the store itself, where there is no policy."""

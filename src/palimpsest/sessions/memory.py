@@ -13,7 +13,10 @@ from palimpsest.log.entry import now_us
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.erasing import everywhere
+from palimpsest.sessions.importing import importing
 from palimpsest.sessions.options import admitted_options, check_id
+from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
     from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased, Vacuumed
+    from palimpsest.sessions.erasing.everywhere import Everywhere
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scanned import Scanned
     from palimpsest.sessions.importing.report import ImportReport
@@ -120,10 +124,12 @@ class AsyncMemory:
         return self._scope.store
 
     @cached_property
-    def _importing(self) -> Importing:
-        from palimpsest.sessions.importing.verbs import Importing  # with every source of files: twenty milliseconds
+    def _everywhere(self) -> Part[type[Everywhere]]:
+        return Part(self.runner, everywhere)
 
-        return Importing(self._scope, self.session)
+    @cached_property
+    def _importing(self) -> Part[Importing]:
+        return Part(self.runner, lambda: importing(self._scope, self.session))
 
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session of this id; nothing is read or written before its first verb.
@@ -175,7 +181,7 @@ class AsyncMemory:
         appends those of its entries that are not there, but for what was taken back, and results whose call was
         erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
         """
-        return await self._importing.session(data, session_id=session_id, on_conflict=on_conflict)
+        return await (await self._importing()).session(data, session_id=session_id, on_conflict=on_conflict)
 
     async def import_file(
         self,
@@ -207,7 +213,7 @@ class AsyncMemory:
         for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
         the file cannot be opened; ConfigError for an option that is not accepted.
         """
-        return await self._importing.file(
+        return await (await self._importing()).file(
             path,
             source=source,
             format=format,
@@ -252,8 +258,7 @@ class AsyncMemory:
         unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
         cannot be removed: what is erased by then stays erased.
         """
-        from palimpsest.sessions.erasing.forget import forget  # with all of erasing: forty milliseconds
-
+        forget = (await self._everywhere()).forget
         return await forget(self._scope, user, session, tenant, matches, reason, progress, dry_run=dry_run)
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
@@ -264,9 +269,7 @@ class AsyncMemory:
         `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
         memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
         """
-        from palimpsest.sessions.erasing.sweep import vacuum  # as forget
-
-        return await vacuum(self._scope, progress)
+        return await (await self._everywhere()).vacuum(self._scope, progress)
 
     async def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.
@@ -317,8 +320,7 @@ class AsyncMemory:
         policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
         ErasureFailed where what was made from entries cannot be removed.
         """
-        from palimpsest.sessions.erasing.scan import scan  # as forget
-
+        scan = (await self._everywhere()).scan
         return await scan(self._scope, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
     async def sweep(self) -> int:
@@ -327,9 +329,7 @@ class AsyncMemory:
         Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
         was erased elsewhere meanwhile, too.
         """
-        from palimpsest.sessions.erasing.sweep import sweep  # as forget
-
-        return await sweep(self._scope)
+        return await (await self._everywhere()).sweep(self._scope)
 
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.

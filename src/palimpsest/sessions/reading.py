@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.stores.paging import batches_of, entries_of
+from palimpsest.tokens.counter import TokenCounter
 
 END = 2**32 - 1
 """Over every `seq`."""
@@ -203,7 +204,7 @@ class LogReader:
         """
         counter, counted = self._options.counter, 0
         async for batch in batches_of(self._store, self._options.key, [(1, END)], counter=counter.name, uncounted=True):
-            counts = {e.seq: sum(map(counter.count, counted_texts(e))) for e in batch if not e.erased}
+            counts = await self._store.apart(_counts, batch, counter)
             if counts and self._store.writable and stores:
                 await self._store.count(self._options.key, counter.name, counts)
             elif counts and self._store.writable:
@@ -215,7 +216,9 @@ class LogReader:
         """What all entries cost that are neither erased nor rewound, shown whole."""
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
         meter.exact = True
-        return sum([meter.cost(entry) async for entry in self.walk(head) if not entry.erased])
+        where = spans.visible(head.rewound, 0, head.next_seq)
+        batches = batches_of(self._store, self._options.key, where, counter=self._options.counter.name)
+        return sum([await self._store.apart(_cost, batch, meter) async for batch in batches])
 
     async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
         """The session in numbers; what has not been counted yet is counted now.
@@ -226,7 +229,7 @@ class LogReader:
         async def read(head: Head) -> Stats:
             return await self._stats(head, now, *await costs(head, now))
 
-        return await self.settled(read)
+        return await self._store.together(lambda: self.settled(read), reads=True)
 
     async def _stats(self, head: Head, now: int, active_tokens: int, summary_tokens: int) -> Stats:
         await self.count(stores=False)
@@ -257,6 +260,16 @@ def _place(id: int | str) -> tuple[int, ...]:
     """The place that a number names, unless no log has so many."""
     place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END
     return (place,) if place < END else ()
+
+
+def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:
+    """How many tokens each has, by seq."""
+    return {one.seq: sum(map(counter.count, counted_texts(one))) for one in entries if not one.erased}
+
+
+def _cost(entries: Sequence[Entry], meter: Meter) -> int:
+    """What they cost together."""
+    return sum(meter.cost(entry) for entry in entries if not entry.erased)
 
 
 def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:

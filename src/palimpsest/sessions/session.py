@@ -20,6 +20,7 @@ from palimpsest.sessions.adding.appender import Appender, OpenTurn
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.parts import Part
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.timeline import Timeline
@@ -86,10 +87,13 @@ class AsyncSession:
         return Contexts(self._scope, self._auto)
 
     @cached_property
-    def _compacting(self) -> Compacting:
-        from palimpsest.sessions.compacting.verbs import Compacting  # forty milliseconds
+    def _compacting(self) -> Part[Compacting]:
+        def make() -> Compacting:
+            from palimpsest.sessions.compacting.verbs import Compacting  # forty milliseconds
 
-        return Compacting(self._scope, self._auto)
+            return Compacting(self._scope, self._auto)
+
+        return Part(self._scope.runner, make)
 
     @cached_property
     def _replacing(self) -> Replacing:
@@ -98,20 +102,26 @@ class AsyncSession:
         return Replacing(self._scope, self._adding, self._appender)
 
     @cached_property
-    def _erasing(self) -> Erasing:
-        from palimpsest.sessions.erasing.verbs import Erasing  # forty milliseconds
+    def _erasing(self) -> Part[Erasing]:
+        def make() -> Erasing:
+            from palimpsest.sessions.erasing.verbs import Erasing  # forty milliseconds
 
-        return Erasing(self._scope)
+            return Erasing(self._scope)
+
+        return Part(self._scope.runner, make)
 
     @cached_property
     def _timeline(self) -> Timeline:
         return Timeline(self._scope)
 
     @cached_property
-    def _exporting(self) -> Exporting:
-        from palimpsest.sessions.exporting import Exporting  # seven milliseconds
+    def _exporting(self) -> Part[Exporting]:
+        def make() -> Exporting:
+            from palimpsest.sessions.exporting import Exporting  # seven milliseconds
 
-        return Exporting(self._scope)
+            return Exporting(self._scope)
+
+        return Part(self._scope.runner, make)
 
     # --- adding
 
@@ -302,7 +312,7 @@ class AsyncSession:
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._log.stats(self._scope.clock(), self._compacting.costs)
+        return await self._log.stats(self._scope.clock(), (await self._compacting()).costs)
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
@@ -412,21 +422,21 @@ class AsyncSession:
 
         Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
         """
-        return await self._compacting.compact(strategy, dry_run=dry_run, threshold=threshold, force=force)
+        return await (await self._compacting()).compact(strategy, dry_run=dry_run, threshold=threshold, force=force)
 
     async def summaries(self, *, history: bool = False) -> list[Summary]:
         """Return the current summaries, oldest first; with `history` every version that was ever made, too.
 
         One whose text went with an erasure is in the history, `withdrawn` and without words.
         """
-        return await self._compacting.summaries(history=history)
+        return await (await self._compacting()).summaries(history=history)
 
     async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
         """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
 
         What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
         """
-        return await self._compacting.expand(summary)
+        return await (await self._compacting()).expand(summary)
 
     async def restore(self, summary: Summary | str | None = None) -> int:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
@@ -434,7 +444,7 @@ class AsyncSession:
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
         over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
         """
-        return await self._compacting.restore(summary)
+        return await (await self._compacting()).restore(summary)
 
     async def verify(self) -> Verification:
         """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
@@ -442,7 +452,7 @@ class AsyncSession:
         Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
         not hold together, and is empty for a session that is whole.
         """
-        return await self._compacting.verify()
+        return await (await self._compacting()).verify()
 
     # --- erasing
 
@@ -460,7 +470,7 @@ class AsyncSession:
         Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
         removed, ConfigError for what is not accepted: then nothing is erased.
         """
-        return await self._erasing.erase(what, reason)
+        return await (await self._erasing()).erase(what, reason)
 
     async def repair(self) -> Erased:
         """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
@@ -469,14 +479,14 @@ class AsyncSession:
         have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
         a backup first, if there is one.
         """
-        return await self._erasing.repair()
+        return await (await self._erasing()).repair()
 
     async def clear(self) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 
         What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
         """
-        return await self._erasing.clear()
+        return await (await self._erasing()).clear()
 
     # --- the past, and elsewhere
 
@@ -513,7 +523,7 @@ class AsyncSession:
         `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
         the session faster than it can be read.
         """
-        return await self._exporting.export()
+        return await (await self._exporting()).export()
 
     async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
@@ -524,4 +534,4 @@ class AsyncSession:
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
         OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
         """
-        return await self._exporting.export_to(file, format)
+        return await (await self._exporting()).export_to(file, format)

@@ -139,7 +139,7 @@ class Appender:
                 if entry.revision == done.head.revision:  # the others were there already
                     await self._scope.tell("entry:added", entry=entry)
         if done.added and self._options.long_term:
-            await self._auto().appended(done, in_turn=self.turn.is_open)
+            await (await self._auto.there()).appended(done, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
         """What is withheld of the session's open interaction, from now on."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +22,14 @@ from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
+T = TypeVar("T")
+
 Content = str | Sequence[Part]
+
+_MUCH = 1_000
+"""Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
+
+_CHARACTERS = 1_000
 
 
 class Adding:
@@ -63,7 +71,7 @@ class Adding:
         entry = Entry(
             kind="tool_call",
             role="assistant",
-            content=_arguments(arguments),
+            content=arguments if isinstance(arguments, str) else await self._json_text(arguments, "arguments"),
             name=name,
             call_id=call_id or f"call_{new_ids(1, 0)[0].replace('-', '')[-24:]}",
             metadata=metadata,
@@ -81,7 +89,7 @@ class Adding:
         """Append a result."""
         if name is None and call_id is None:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
-        content = output if isinstance(output, str) else _json_text(output, "output")
+        content = output if isinstance(output, str) else await self._json_text(output, "output")
         entry = Entry(
             kind="tool_result",
             role="tool",
@@ -135,13 +143,24 @@ class Adding:
         metadata: dict[str, Any] | None,
     ) -> tuple[Entry, ...]:
         """Append what a vendor gives, and note what it cost."""
-        entries, usages = self._decoded(messages, format, statuses, metadata)
+        given = messages, format, statuses, metadata
+        entries, usages = await self._apart(messages, self._decoded, *given)
         turn = self._appender.turn
         before = turn.added
         added = await self._appender.append(entries, "messages", checked_key(key), checked=True)
         if usages and (key is None or turn.added > before or turn.buffer is not None):  # else it was there already
             await self.usage.of_answers(usages)
         return added
+
+    async def _json_text(self, value: Any, where: str) -> str:
+        """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""
+        return await self._apart(value, _json_text, value, where)
+
+    async def _apart(self, what: object, function: Callable[..., T], *given: Any) -> T:
+        """What a function makes of what it is given, without holding up an event loop where there is much of that."""
+        if self._scope.runner.suspends and takes_long(what):
+            return await self._scope.store.apart(function, *given)
+        return function(*given)
 
     def decoded(
         self,
@@ -227,8 +246,19 @@ def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str,
     return msgspec.structs.replace(entry, status=status, metadata=metadata)
 
 
-def _arguments(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else _json_text(arguments, "arguments")
+def takes_long(value: object) -> bool:
+    """Whether there is so much in a value that to look at all of it would hold up an event loop."""
+    left = _MUCH
+    some: list[Any] = [value if isinstance(value, Mapping | list | tuple) else [value]]
+    while some and left > 0:
+        one = some.pop()
+        for inner in islice(one.values() if isinstance(one, Mapping) else one, left):
+            left -= 1
+            if isinstance(inner, str):
+                left -= len(inner) // _CHARACTERS
+            elif isinstance(inner, Mapping | list | tuple):
+                some.append(inner)
+    return left <= 0
 
 
 def _json_text(value: Any, where: str) -> str:

@@ -7,6 +7,7 @@ that nothing is lost rests on the compare-and-set alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -140,7 +141,7 @@ class Compactor:
             if made is None or isinstance(made, CompactionResult):
                 return made
             summary = made
-        result = result_of(job, summary=summary)
+        result = await self._store.apart(partial(result_of, job, summary=summary))
         async with self._scope.drop_derived(job.doomed):
             after = await self._scope.store.together(lambda: self._commit(job, summary, result))
         if after is None:

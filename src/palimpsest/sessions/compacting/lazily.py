@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ class LazyAutoCompaction:
 
             self._made = AutoCompaction(self._scope)
         return self._made
+
+    async def there(self) -> AutoCompaction:
+        """The same, loaded where no event loop waits for it."""
+        return await loaded(self._scope.runner, self) if self._made is None else self._made
 
     def begin_anew(self) -> None:
         """Forget what is known of the session: another log is in its place."""

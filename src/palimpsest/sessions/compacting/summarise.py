@@ -78,28 +78,33 @@ class SummaryMaker:
         self.spent = Spent()
         if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
+        apart = self._snapshots.apart
         folded = [made for made in loaded.snapshot.summaries if made.revision in plan.fold]
-        taken, id = _cost(loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
+        taken, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
         source_tokens = taken + loaded.snapshot.standing(folded)
-        around = await self._snapshots.apart(self._fence, loaded, plan, folded, id)
+        around = await apart(self._fence, loaded, plan, folded, id)
         if source_tokens - around < 2:
             raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, loaded, plan, folded) if folded else None
         if rebuilt is not None:
             entries, previous = rebuilt
-        shown = [one for one in self.gate.shown(entries) if not one.erased]
-        told = [self.gate.summary(made) for made in previous]
-        pinned = [self.gate.text(one) for one in _pinned(folded, shown)]
-        source = SummarySource(entries=shown, previous=told, pinned=pinned)
+        source = await apart(self._source, entries, previous, folded)
         recipe = self._recipe(strategy, plan, source_tokens - around)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous
         make = partial(self._summary, loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
-        summary, cost = await self._snapshots.apart(_weighed, make, loaded.snapshot.standing)
+        summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens:
             raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
         return summary
+
+    def _source(self, entries: list[Entry], previous: list[Summary], folded: list[Summary]) -> SummarySource:
+        """What the summary is made from, as it may be told."""
+        shown = [one for one in self.gate.shown(entries) if not one.erased]
+        told = [self.gate.summary(made) for made in previous]
+        pinned = [self.gate.text(one) for one in _pinned(folded, shown)]
+        return SummarySource(entries=shown, previous=told, pinned=pinned)
 
     def _fence(self, loaded: Loaded, plan: Plan, folded: list[Summary], id: str) -> int:
         """What a context adds to the text of the summary that is to be made."""

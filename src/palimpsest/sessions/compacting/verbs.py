@@ -57,12 +57,12 @@ class Compacting:
         self._scope.gate.refuse([chosen.name], "strategy.name")
         loaded = await compactor.load(chosen, dry_run=dry_run)
         if threshold is not None or not force:
-            decision = await self._auto().decision(chosen, loaded, threshold=threshold)
+            decision = await (await self._auto.there()).decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)
         result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
-            await self._auto().tell(compactor, result)
+            await (await self._auto.there()).tell(compactor, result)
         return result
 
     async def summaries(self, *, history: bool) -> list[Summary]:

@@ -61,7 +61,7 @@ class Contexts:
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
-            await self._auto().turn_ended()
+            await (await self._auto.there()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
@@ -87,14 +87,14 @@ class Contexts:
         yields = mode == "inline" and any(one.summarizes for one in self._options.long_term)
         builder, context = await self._built(call, self._scope.store, yields=yields)
         if (over := builder.overflow) is not None:
-            await self._auto().overflowed(over.tokens, over.level, cold=over.cold)
+            await (await self._auto.there()).overflowed(over.tokens, over.level, cold=over.cold)
             if over.cold:  # what fits is not left out for want of a summary
                 call = msgspec.structs.replace(call, warm=True)
             builder, context = await self._built(call, self._scope.store)
         self._scope.sent = await self._told(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await self._auto().overflowed(cut["tokens_before"], context.budget.room, cold=False)
+            await (await self._auto.there()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
     async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
@@ -151,7 +151,9 @@ class Contexts:
         prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            self._auto().knows(await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch))
+            (await self._auto.there()).knows(
+                await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch)
+            )
         except Conflict:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
         except StoreUnavailable as fault:  # what can be read can be sent

@@ -12,6 +12,7 @@ rebuild    summaries that were shown are made anew from what is left of what the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -69,7 +70,8 @@ class Eraser:
         done, lost = Erased(), Lost()
         again = selection.sees_all or selection.mentions is not None
         async for look in self._looks(self._scope.key, again=again, seen=seen):
-            found = await selection.find(self._store, self._options, look.head, look.seen)
+            find = partial(selection.find, self._store, self._options, look.head, look.seen)
+            found = await self._store.together(find, reads=True)
             silence = await self._telling(look, selection.mentions)
             if found or silence:
                 more, gone = await self._committed(look, found, silence, reason, detail)
@@ -92,11 +94,10 @@ class Eraser:
 
     async def _telling(self, look: _Look, mentions: Mentions | None) -> tuple[int, ...]:
         options = self._options.of(look.key.session)
-        return (
-            await records_mentioning(self._store, options, look.head, mentions, look.seen)
-            if mentions is not None
-            else ()
-        )
+        if mentions is None:
+            return ()
+        tell = partial(records_mentioning, self._store, options, look.head, mentions, look.seen)
+        return await self._store.together(tell, reads=True)
 
     async def _committed(
         self,

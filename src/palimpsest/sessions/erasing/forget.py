@@ -9,6 +9,7 @@ until all branches are done with what came of it. So, after a kill, the same aga
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log import values
@@ -203,7 +204,8 @@ class FamilyEraser:
             before = seen.get(name)
             if before is not None and await since(self._store, self._scope.key(name), before, head) is None:
                 before = None
-            found[name] = await selection.find(self._store, self._session(name).options, head, before)
+            find = partial(selection.find, self._store, self._session(name).options, head, before)
+            found[name] = await self._store.together(find, reads=True)
             seen[name] = head
         mentions = choices[family[0]].mentions
         own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}

@@ -20,8 +20,9 @@ async def import_session(
     """As `AsyncMemory.import_session` says."""
     if on_conflict not in ("error", "replace", "merge"):
         raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
-    found, dump = imported(data, gate=None if on_conflict == "merge" else scope.gate)
-    key, accesses = scope.key(session_id or found), accesses_of(data, dump)
+    apart = scope.store.apart
+    found, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
+    key, accesses = scope.key(session_id or found), await apart(accesses_of, data, dump)
     check_id(key.session, "session")
     if on_conflict == "merge" and await scope.store.head(key) is not None:
         ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
@@ -31,7 +32,7 @@ async def import_session(
         await scope.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
     else:
         if on_conflict == "merge":
-            _, dump = imported(data, gate=scope.gate)
+            _, dump = await apart(imported, data, "data", scope.gate)
         async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
             await scope.store.load(key, dump, replace=on_conflict == "replace")
         await restore_accesses(scope.store, key, accesses)

@@ -1,0 +1,180 @@
+"""For how long a verb of an asynchronous memory holds the event loop: CPU between two of its turns.
+
+    python bench/loop.py [--entries 5000] [--megabytes 10] [--runs 3] [--json] [--gate]
+
+What is measured is the processor time of the loop's own thread (`time.thread_time`) from one wait of the selector to
+the next, so that neither other threads nor other processes count. The figure of a verb is its longest such slice, the
+least of several runs: the machine adds to a slice, and takes nothing from it. What verbs load counts, too: each run is
+a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from measure import Figure, arguments, report, scratch
+
+T = TypeVar("T")
+
+LIMIT = 10.0
+"""Milliseconds."""
+
+BUDGET = 128_000
+
+
+class Watched(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+    """A selector that notes the processor time between its waits; `longest` in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = 0.0
+        self._since = time.thread_time()
+
+    def select(self, timeout: float | None = None) -> Any:
+        """As the selector's own."""
+        self.longest = max(self.longest, time.thread_time() - self._since)
+        try:
+            return super().select(timeout)
+        finally:
+            self._since = time.thread_time()
+
+
+def watched(main: Callable[[Watched], Awaitable[T]]) -> T:
+    """Run a coroutine on a loop with such a selector."""
+    selector = Watched()
+    loop = asyncio.SelectorEventLoop(selector)
+    try:
+        return loop.run_until_complete(main(selector))  # type: ignore[arg-type]
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def slice_of(selector: Watched, verb: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds of the longest slice while a verb runs."""
+    await asyncio.sleep(0.01)
+    selector.longest = 0.0
+    await verb()
+    await asyncio.sleep(0.01)
+    return selector.longest * 1e3
+
+
+def rows(megabytes: float) -> str:
+    """JSON of so many megabytes, as a tool returns it: rows of numbers and words."""
+    rng = random.Random(7)
+    size, made = 0, []
+    while size < megabytes * 1e6:
+        row = {"lot": rng.randrange(10**7), "rate": rng.random(), "place": rng.choice("abcdef") * 9, "on": "2026-05-07"}
+        made.append(row)
+        size += 75
+    return json.dumps({"rows": made})
+
+
+async def verbs(
+    selector: Watched, folder: Path, entries: int, megabytes: float, policy: str | None
+) -> dict[str, float]:
+    """The longest slices of the verbs of a session of so many entries; on SQLite, with a policy or without."""
+    from workload import history
+
+    from palimpsest import AsyncMemory, Summarize
+
+    turns, found, large = history(entries), {}, rows(megabytes)
+
+    async def note(name: str, verb: Callable[[], Awaitable[object]]) -> None:
+        found[name] = await slice_of(selector, verb)
+
+    # with a policy only what it changes: what is added, what leaves
+    async with AsyncMemory.open(folder / "loop.db", privacy=policy) as memory:
+        session = memory.session("s", max_tokens=BUDGET)
+        for start in range(0, len(turns), 300):
+            batch = [message for turn in turns[start : start + 300] for message in turn]
+            await note(f"add {len(turns[:300])} turns", lambda batch=batch: session.add(batch))  # type: ignore[misc]
+        await session.add_tool_call("rows", {}, call_id="c1")
+        await note(f"add {megabytes:g} MB of JSON", lambda: session.add_tool_result("rows", large, call_id="c1"))
+        parsed = json.loads(large)
+        await session.add_tool_call("rows", {}, call_id="c2")
+        await note(f"add {megabytes:g} MB as objects", lambda: session.add_tool_result("rows", parsed, call_id="c2"))
+        await note("count", session.count)
+        await note(f"context of {BUDGET:,} tokens", session.context)
+        await note("context again", session.context)
+        await note("stats", session.stats)
+        await note("entries()", session.entries)
+        await note("interactions()", session.interactions)
+        await note("active_entries()", session.active_entries)
+        await note("history", session.history)
+        await note("verify", session.verify)
+        await note("context(at=)", lambda: session.context(at=len(turns) // 300, dry_run=True))
+        exported: dict[str, Any] = {}
+
+        async def export() -> None:
+            exported.update(await session.export())
+
+        await note("export", export)
+        await note("export_to", lambda: session.export_to(folder / "out.json"))
+        await note("import_session", lambda: memory.import_session(exported, session_id="t"))
+        await note("import_file", lambda: memory.import_file(folder / "out.json", session_id="u"))
+        await note(f"compact {entries:,} entries", lambda: session.compact(Summarize(interaction_keep=1)))
+        await note("fork", lambda: session.fork("v"))
+        await note("scan", lambda: memory.scan("default", session="v"))
+        ids = [entry.id for entry in await session.entries(limit=200)]
+        await note("erase 200", lambda: session.erase(ids))
+        await note("sweep", memory.sweep)
+        await note("forget", lambda: memory.forget(matches="lot 47"))
+        await note("delete_session", lambda: memory.delete_session("t"))
+    return found
+
+
+async def first(selector: Watched, folder: Path) -> dict[str, float]:
+    """The longest slices of the first verbs of a process, with the tokenizer of a model, and with a policy."""
+    from palimpsest import AsyncMemory
+
+    spans: dict[str, float] = {}
+    for policy in (None, "default"):
+        async with AsyncMemory.open(folder / f"first-{policy}.db", privacy=policy) as memory:
+            session = memory.session("s", model="gpt-4o", max_tokens=8_000)
+            hello = partial(session.add_user_message, "What is new?")
+            for name, verb in (("add", hello), ("context", session.context), ("count", session.count)):
+                spans[f"first {name}, {policy or 'no'} policy"] = await slice_of(selector, verb)
+    return spans
+
+
+def slices(kind: str, entries: int, megabytes: float) -> dict[str, float]:
+    """The longest slices in this process, of the verbs of one kind: "first", or a policy's name, or "plain"."""
+    with scratch() as folder:
+        if kind == "first":
+            return watched(lambda selector: first(selector, folder))
+        policy = None if kind == "plain" else kind
+        found = watched(lambda selector: verbs(selector, folder, entries, megabytes, policy))
+        return {f"{name}, {policy} policy" if policy else name: value for name, value in found.items()}
+
+
+def main() -> int:
+    """Measure in processes of their own, and print."""
+    given = arguments(__doc__ or "", entries=5_000, megabytes=10.0, kind="")
+    if given.kind:
+        print(json.dumps(slices(given.kind, given.entries, given.megabytes)))
+        return 0
+    least: dict[str, float] = {}
+    for _ in range(given.runs):
+        for kind in ("first", "plain", "default"):
+            sizes = f"--entries={given.entries}", f"--megabytes={given.megabytes}"
+            command = [sys.executable, "-W", "ignore", __file__, f"--kind={kind}", *sizes]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            for name, value in json.loads(done.stdout).items():
+                least[name] = min(value, least.get(name, value))
+    figures = [Figure(name, value, LIMIT, "ms") for name, value in least.items()]
+    return report("Event loop", figures, given, "Longest CPU slice of the loop's thread, in milliseconds.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
