@@ -140,7 +140,7 @@ class Settler:
             reason=reason or HIGH_WATER,
         )
         target: Room | None = Room(layout.budget.low_water, None) if layout.budget else Room(None, None)
-        if reason == COMPACTED:
+        if cut.compaction != head.compaction:  # whatever else is a reason
             cut, target = (yield from self._after_compaction(head, cut)), None
         elif reason is not None:
             cut = yield from self._with_pins(head, cut)
