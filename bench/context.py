@@ -1,4 +1,5 @@
-"""What a context of 8,000 tokens costs from a session with stored counts, beside a raw read of the same rows.
+"""What a context costs from a session with stored counts, beside a raw read of the same rows: the first one of 8,000
+tokens, and the next ones, after a turn, of 8,000, 32,000 and 128,000.
 
     python bench/context.py [--runs 3] [--calls 200] [--large 100000] [--json] [--gate]
 
@@ -6,6 +7,9 @@ The raw side reads the newest messages from its own table, adds up the counts th
 budget is full, and decodes each row with `json`: exactly the messages of the context, old results whole where the
 context shows a note. The window is measured in two states: just after a cut, and grown until the next turn would
 cause another. The last turns are the same whatever N, so the windows are, too. Rows, bytes and calls are counts.
+
+A first context is made by a memory that remembers none (`view_bytes=0`). The next ones, each after a question and an
+answer, are made by one that does, and by one that does not; the raw side reads its window again.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from measure import (
@@ -32,12 +38,16 @@ from measure import (
 from raw import RawLog
 from workload import history, some
 
-from palimpsest import AsyncMemory, Memory
+from palimpsest import AsyncMemory, Memory, Session
+from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.stores.engine import reading
 from palimpsest.tokens.counter import Encoding
 
 BUDGET = 8_000
 SMALL = 1_000
+NEXT_BUDGETS = (8_000, 32_000, 128_000)
+FASTER = {8_000: 2, 32_000: None, 128_000: 5}
+"""How many times as fast as one that is not remembered the next context has to be, at least."""
 CUT, FULL = "after a cut", "grown full"
 LAST, NEXT = some(40, seed=501), some(40, seed=502)
 
@@ -114,7 +124,7 @@ def prepare(folder: Path, size: int, more: int) -> Place:
 def timed(place: Place, calls: int) -> dict[str, float]:
     """Time both sides: CPU of the synchronous context, wall of the asynchronous one."""
     log = RawLog(place.raw)
-    with Memory.open(place.path) as memory:
+    with Memory.open(place.path, view_bytes=0) as memory:
         session = memory.session(SESSION, max_tokens=BUDGET)
         messages = len(session.context().messages)
         budget = log.budget_of(messages)
@@ -122,7 +132,7 @@ def timed(place: Place, calls: int) -> dict[str, float]:
         sync = alternate(lambda _: log.window(budget), lambda _: session.context(), range(calls))
 
     async def asynchronous() -> float:
-        async with AsyncMemory.open(place.path) as memory:
+        async with AsyncMemory.open(place.path, view_bytes=0) as memory:
             session = memory.session(SESSION, max_tokens=BUDGET)
             await session.context()
             pair = await alternate_async(lambda _: log.window(budget), lambda _: session.context(), range(calls))
@@ -131,6 +141,76 @@ def timed(place: Place, calls: int) -> dict[str, float]:
     found = {"sync": sync.ratio, "us": sync.ours, "raw": sync.raw, "async": asyncio.run(asynchronous())}
     log.close()
     return found
+
+
+def growing(folder: Path, budget: int, *, remembers: bool) -> tuple[Memory, Session, RawLog]:
+    """A session whose window has been cut and is two thirds full, all of it counted, and the raw log of its turns."""
+    name = f"next-{budget}-{remembers}"
+    for old in folder.glob(f"{name}.*"):
+        old.unlink()
+    memory = Memory.open(folder / f"{name}.db", view_bytes=VIEW_BYTES if remembers else 0)
+    session, log = memory.session(SESSION, max_tokens=budget), RawLog(folder / f"{name}.raw")
+    step = max(budget // 16_000, 1)
+    turns = [turn for number in range(200) for turn in some(20, seed=number)]
+    for at in range(0, len(turns), step):
+        session.add([message for turn in turns[at : at + step] for message in turn])
+        log.add(*turns[at : at + step])
+        context = session.context()
+        if context.epoch and context.tokens > 0.66 * budget:
+            break
+    session.count()
+    session.context()
+    return memory, session, log
+
+
+def following(folder: Path, budget: int, calls: int) -> dict[str, float]:
+    """Time contexts after a turn each, and after nothing: of a memory that remembers, and of one that does not; and
+    the raw side's reading of its window."""
+    found: dict[str, float] = {}
+    for remembers in (True, False):
+        memory, session, log = growing(folder, budget, remembers=remembers)
+        messages = len(session.context().messages)
+        for kind in ("turn", "nothing"):
+            pairs = []
+            for number in range(calls):
+                if kind == "turn":
+                    turn = [{"role": "user", "content": f"and {number}?"}, {"role": "assistant", "content": "Yes."}]
+                    session.add(turn)
+                    log.add(turn)
+                    messages += len(turn)
+                room = log.budget_of(messages)
+                pairs.append(alternate(partial(_windowed, log, room), partial(_given, session), [number]))
+            found[f"{kind} {remembers}"] = median(pair.ours for pair in pairs)
+            found[f"{kind} raw"] = median(pair.raw for pair in pairs)
+        assert len(session.context().messages) == messages, "no cut came between"
+        found["messages"] = messages
+        log.close()
+        memory.close()
+    return found
+
+
+def _given(session: Session, _: object) -> object:
+    return session.context().messages
+
+
+def _windowed(log: RawLog, room: int, _: object) -> object:
+    return log.window(room)
+
+
+def next_ones(folder: Path, given: Any) -> Iterator[Figure]:
+    """The figures of contexts that follow another one."""
+    for budget in NEXT_BUDGETS:
+        m = over_runs(given.runs, lambda budget=budget: following(folder, budget, min(given.calls, 60)))
+        name, messages = f"the next one of {budget:,}", int(m["messages"])
+        timing = f"{m['turn True']:.0f} / {m['turn False']:.0f} / {m['turn raw']:.0f} us for {messages} messages: "
+        timing += "remembered / not / raw"
+        least = FASTER[budget]
+        yield Figure(
+            f"{name}: not remembered / remembered", m["turn False"] / m["turn True"], least, timing, least=True
+        )
+        yield Figure(f"{name}: in raw ones", m["turn True"] / m["turn raw"], None)
+        still = f"{m['nothing True']:.0f} us"
+        yield Figure(f"{name}, of nothing new: in raw ones", m["nothing True"] / m["nothing raw"], None, still)
 
 
 def counted(place: Place) -> dict[str, float]:
@@ -176,7 +256,8 @@ def main() -> int:
                     Figure(f"{name}: tokenizer calls", n["calls"], 0),
                 ]
             figures.append(Figure(f"{state}: time at {given.large:,} / at {SMALL:,}", m["flat"], 1.25))
-    return report("A context of 8,000 tokens", figures, given, "CPU time (asynchronous: wall time), in raw ones.")
+        figures += next_ones(folder, given)
+    return report("Contexts", figures, given, "CPU time (asynchronous: wall time), in raw ones.")
 
 
 if __name__ == "__main__":

@@ -332,3 +332,19 @@ def test_accounts_are_kept_by_session(memory: Memory, clock: FakeClock) -> None:
     assert spent.calls == summarizer.calls == 2
     assert spent.input_tokens > 600
     assert spent.output_tokens == 60
+
+
+def test_a_compaction_is_shown_at_once_whatever_else_has_changed(memory: Memory) -> None:
+    """The cut that other conditions make takes a compaction in, too: the next context is the same, and no other cut."""
+    session = memory.session("one", counter=words, max_tokens=1_000)
+    talk(session, 100, 100, 100)
+    session.context()
+    done = session.compact({"strategy": "summarizer", "interaction_keep": 1})
+    quiet = memory.session("one", counter=words, max_tokens=1_000, conditions=["message.tokens < 500"])
+
+    context = quiet.context()
+
+    assert done.summary is not None
+    assert [summary.id for summary in context.summaries] == [done.summary.id]
+    assert context.report.epoch_reason == "changed configuration"
+    assert not quiet.context().report.new_cut

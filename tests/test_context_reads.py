@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,12 +68,20 @@ def grown(memory: Memory, budget: int) -> Session:
     return session
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_a_window_is_read_once(memory: Memory, budget: int) -> None:
-    """However large it is, and though old results in it would be too much if they were whole."""
-    session = grown(memory, budget)
+@pytest.fixture(params=["memory", "sqlite", "file"])
+def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    """An empty store of each embedded kind, in a memory that remembers no context."""
+    where = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}.get(request.param, tmp_path / "log.db")
+    with Memory.open(where, view_bytes=0) as memory:
+        yield memory
 
-    with watched(memory) as reads:
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_window_is_read_once(forgetful: Memory, budget: int) -> None:
+    """However large it is, and though old results in it would be too much if they were whole."""
+    session = grown(forgetful, budget)
+
+    with watched(forgetful) as reads:
         report = session.context().report
 
     there = report.last_seq - report.first_seq + 1
@@ -82,15 +91,128 @@ def test_a_window_is_read_once(memory: Memory, budget: int) -> None:
     assert reads.looks == max(-(-there // CHUNK), 1)
 
 
-def test_a_new_cut_reads_nothing_twice(memory: Memory) -> None:
+def test_a_new_cut_reads_nothing_twice(forgetful: Memory) -> None:
     """Of a window that holds no more, what is not shown any longer is read once, too."""
-    session = grown(memory, 64_000)
+    session = grown(forgetful, 64_000)
     before = session.context().report
     session.add(turn(10_000, 20_000))
 
-    with watched(memory) as reads:
+    with watched(forgetful) as reads:
         report = session.context().report
 
     assert report.new_cut
     counted = 4  # of these entries it is seen that they are there, as their counts are stored
     assert reads.rows <= report.last_seq - before.first_seq + 1 + counted
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_the_next_context_reads_what_is_new(memory: Memory, budget: int) -> None:
+    """Of a session whose context was made before, one look reads the entries that have come since, and no other."""
+    session = grown(memory, budget)
+    session.context()
+    session.add(turn(10_000))
+    session.count()
+
+    with watched(memory) as reads:
+        context = session.context()
+
+    assert not context.report.new_cut
+    assert context.messages[-1]["content"].startswith("10000 it is.")
+    assert (reads.looks, reads.rows) == (1, 4)
+
+
+def test_a_context_of_nothing_new_reads_no_entry(memory: Memory) -> None:
+    """It looks whether the session is as it was, and that is all; so does another object of the session."""
+    session = grown(memory, 8_000)
+    before = session.context()
+
+    with watched(memory) as reads:
+        after = memory.session("s", max_tokens=8_000, counter=quarters).context()
+
+    assert after.messages == before.messages
+    assert (reads.looks, reads.rows) == (1, 0)
+
+
+def test_what_a_new_cut_shows_is_not_read_again(memory: Memory) -> None:
+    """The context behind one that has cut goes on with what that one had read."""
+    session = grown(memory, 8_000)
+    session.add(turn(10_000, 4_000))
+    assert session.context().report.new_cut
+    session.add(turn(10_001))
+    session.count()
+
+    with watched(memory) as reads:
+        context = session.context()
+
+    assert not context.report.new_cut
+    assert (reads.looks, reads.rows) == (1, 4)
+
+
+def test_another_format_or_budget_reads_nothing_again(memory: Memory) -> None:
+    """What was read is remembered apart from how it was shown."""
+    session = grown(memory, 8_000)
+    session.context()
+
+    with watched(memory) as reads:
+        session.context(format="anthropic")
+        session.context(max_tokens=2_000)
+        session.context(dry_run=True)
+
+    assert reads.rows == 0
+
+
+def small(memory: Memory, name: str, turns: int = 5) -> Session:
+    """A session of a few turns, of which a context was made."""
+    session = memory.session(name, max_tokens=8_000, counter=quarters)
+    for number in range(turns):
+        session.add(turn(number, 40))
+    session.context()
+    return session
+
+
+def rows_of(memory: Memory, session: Session) -> int:
+    """How many entries the session's next context reads."""
+    with watched(memory) as reads:
+        session.context()
+    return reads.rows
+
+
+DESTROYING: dict[str, Callable[[Memory, Session], object]] = {
+    "erase": lambda memory, other: other.erase(1),
+    "clear": lambda memory, other: other.clear(),
+    "delete": lambda memory, other: memory.delete_session("other"),
+    "forget": lambda memory, other: memory.forget(session="other"),
+    "scan": lambda memory, other: memory.scan({"redact_patterns": [("what", "[GONE]")]}, session="other", apply=True),
+}
+
+
+@pytest.mark.parametrize("verb", DESTROYING)
+def test_who_destroys_anything_remembers_nothing(memory: Memory, verb: str) -> None:
+    """Of no session: a branch, a copy or a summary elsewhere may say what is gone."""
+    session, other = small(memory, "s"), small(memory, "other")
+    assert rows_of(memory, session) == 0
+
+    DESTROYING[verb](memory, other)
+
+    assert rows_of(memory, session) == 20
+    assert rows_of(memory, session) == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Of several sessions those stay that were asked for last, within the bytes that are given."""
+    with Memory.open("memory://", view_bytes=100_000) as memory:
+        sessions = [small(memory, f"s{number}") for number in range(20)]
+
+        kept = [session.id for session in sessions[::-1] if rows_of(memory, session) == 0]
+
+    assert 1 < len(kept) < 10
+    assert kept == [f"s{19 - number}" for number in range(len(kept))]
+
+
+def test_one_that_is_too_large_is_not_remembered() -> None:
+    """A session whose window is more than all that may be remembered is read each time."""
+    with Memory.open("memory://", view_bytes=10_000) as memory:
+        session = small(memory, "s")
+
+        assert rows_of(memory, session) == 20
+        assert rows_of(memory, session) == 20

@@ -21,9 +21,9 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
-from worlds import STORES, world
+from worlds import KINDS, world
 
-pytestmark = pytest.mark.parametrize("kind", STORES)
+pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 budgets = st.integers(0, 60) | st.integers(0, 400)
 

@@ -17,9 +17,9 @@ from laws import examples
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
 from palimpsest.sessions.sync import Session
-from worlds import STORES, World, world
+from worlds import KINDS, World, world
 
-pytestmark = pytest.mark.parametrize("kind", STORES)
+pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 
 

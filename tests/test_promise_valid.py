@@ -14,9 +14,9 @@ import strategies
 from laws import examples
 from palimpsest import MaxTokens
 from palimpsest.errors import BudgetImpossible
-from worlds import STORES, world
+from worlds import KINDS, world
 
-pytestmark = pytest.mark.parametrize("kind", STORES)
+pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -15,6 +15,9 @@ from palimpsest.testing import FakeClock
 from writer import quarters, turn
 
 STORES = ("memory", "sqlite", "file")
+KINDS = (*STORES, "forgetful")
+"""The last is a memory that remembers no context: what the others give is the same."""
+
 _numbers = itertools.count()
 
 
@@ -47,9 +50,12 @@ def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
     clock = FakeClock()
     options.setdefault("counter", strategies.WORDS)
     name = next(_numbers)
-    where: str | Path = {"memory": "memory://", "file": f"file://{folder}/{name}"}.get(kind, folder / f"{name}.db")
-    durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
-    with Memory.open(where, clock=clock, **durability) as memory:
+    addresses = {"memory": "memory://", "forgetful": "memory://", "file": f"file://{folder}/{name}"}
+    where: str | Path = addresses.get(kind, folder / f"{name}.db")
+    how: dict[str, Any] = {"synchronous": "NORMAL"} if where != "memory://" else {}
+    if kind == "forgetful":
+        how["view_bytes"] = 0
+    with Memory.open(where, clock=clock, **how) as memory:
         yield World(memory, clock, where, options)
 
 

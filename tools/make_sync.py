@@ -79,7 +79,7 @@ MEMBERS = {
 
 BODIES = {
     ("Memory", "open"): """\
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), options)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, options)
         drive(core.connect())
         return cls(core)
 """,

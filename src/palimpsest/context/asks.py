@@ -20,11 +20,7 @@ class Newest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries.
-
-    It has those from its beginning on, or with `newest_first` from its end, without a gap. Only an empty list says that
-    there are no more.
-    """
+    """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries."""
 
     after: int
     before: int
@@ -44,7 +40,11 @@ class Compacted(msgspec.Struct, frozen=True):
     revision: int
 
 
-Ask: TypeAlias = Newest | Page | Places | Compacted
+class Recalled(msgspec.Struct, frozen=True):
+    """What was remembered of the session as the head that was told last has it: answered by that, or by None."""
+
+
+Ask: TypeAlias = Newest | Page | Places | Compacted | Recalled
 Steps: TypeAlias = Generator[Ask, Any, T]
 """What asks, and comes to a T."""
 

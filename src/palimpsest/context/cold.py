@@ -22,7 +22,7 @@ def cold_share(layout: Layout, life: int | None, now: int, low: float) -> float 
     """
     if life is None or layout.budget is None:
         return None
-    answer = next((entry for entry in reversed(layout.entries) if entry.role == "assistant"), None)
+    answer = layout.answer
     if answer is None or now - answer.at <= life or layout.cut.revision > answer.revision:
         return None
     return cold_level(low)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.formats import Adapted, Format, Message, Shown
-from palimpsest.formats.common import unsaid
-from palimpsest.formats.fences import guard, guarded
+from palimpsest.formats import Format, Shown
+from palimpsest.formats.fences import guard
 from palimpsest.formats.wording import (
     NO_RESULT,
     NO_RESULT_TOKENS,
@@ -20,11 +20,10 @@ from palimpsest.formats.wording import (
     is_maskable,
     mask_note,
     mask_tokens,
-    sendable,
     shown_text,
 )
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Clamp
+from palimpsest.log.head import Clamp, Cut
 from palimpsest.log.late import dumps
 from palimpsest.tokens.counter import Encoding, TokenCounter
 
@@ -39,8 +38,14 @@ class Meter:
     set: then it counts and remembers in `counted` (by `seq`) what is to be stored.
     """
 
-    def __init__(self, counter: TokenCounter, fmt: Format, model: Model | None) -> None:
+    def __init__(
+        self, counter: TokenCounter, fmt: Format, model: Model | None, stored: Mapping[int, int] | None = None
+    ) -> None:
         self.counter, self.format, self.model = counter, fmt, model
+        self.stored = stored or {}
+        """Counts by `seq` that entries were read without, for they were stored later."""
+        self.memo: dict[int, int] = {}
+        """Counts by `seq` that were made before, and were not stored."""
         self.exact = False
         self.counted: dict[int, int] = {}
         self.guessed = False
@@ -51,7 +56,7 @@ class Meter:
     def cost(self, entry: Entry) -> int:
         """Tokens of an entry shown as it is, with its provider's overhead."""
         tokens = entry.tokens
-        if tokens is None and (tokens := self.counted.get(entry.seq)) is None:
+        if tokens is None and (tokens := self._found(entry.seq)) is None:
             tokens = self._measure(entry)
         if type(entry.content) is str:
             return tokens + self.overhead(entry)
@@ -71,10 +76,17 @@ class Meter:
     def texts(self, entry: Entry) -> int:
         """The exact count of the entry's texts, remembered to be stored."""
         tokens = entry.tokens
-        if tokens is None and (tokens := self.counted.get(entry.seq)) is None:
-            tokens = sum(map(self.counter.count, counted_texts(entry)))
+        if tokens is None and (tokens := self._found(entry.seq)) is None:
+            tokens = self.memo.get(entry.seq)
+            if tokens is None:
+                tokens = sum(map(self.counter.count, counted_texts(entry)))
+                self.memo[entry.seq] = tokens
             self.counted[entry.seq] = tokens
         return tokens
+
+    def _found(self, seq: int) -> int | None:
+        tokens = self.counted.get(seq)
+        return self.stored.get(seq) if tokens is None else tokens
 
     def note(self, entry: Entry, note: str, known: int) -> int:
         """Cost of one of our own one-line notes in the entry's place; `known` is its count in OpenAI's encodings."""
@@ -123,6 +135,19 @@ class Group:
         """Show these items in this format, as so many messages where that is known."""
         self.items, self.cost = items, sum([item.cost for item in items])
         self._format, self._messages = fmt, messages
+
+
+def counted_anew(groups: Iterable[Group], cut: Cut, meter: Meter) -> list[Group]:
+    """The groups of a cut with exact costs: new ones in the place of those that may have bounds."""
+    meter.exact = True
+    clamps = {clamp.seq: clamp for clamp in cut.clamps}
+    found = []
+    for group in groups:
+        if any(entry.tokens is None for entry in group.entries):
+            group = copy(group)  # noqa: PLW2901 (others may have the one that was)
+            fill(group, cut.mask, clamps, meter)
+        found.append(group)
+    return found
 
 
 def by_group(entries: Iterable[Entry]) -> list[Group]:
@@ -277,39 +302,3 @@ def most_messages(entry: Entry) -> int:
     """How many messages an entry is at most in any format, with what stands in for the result of a call."""
     parts = 1 if isinstance(entry.content, str) else max(len(entry.content), 1)
     return parts + (entry.kind == "tool_call")
-
-
-def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
-    """The group's provider messages, without text that no provider takes and without tags that look like ours."""
-    items = group.items
-    if len(items) == 1 and adapted is None:
-        entry = items[0].entry
-        bare = entry.name is entry.call_id is None and entry.native is None and not entry.lone
-        if bare and type(entry.content) is str and "<" not in entry.content:  # as most are
-            return fmt.render(items)
-    if adapted is not None:
-        adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
-    pauses = lone = False
-    shown: list[CostedEntry] = []
-    for item in items:
-        entry = item.entry
-        new = guarded(entry)
-        if new is not entry:
-            item = msgspec.structs.replace(item, entry=new)  # noqa: PLW2901 (it stands in its place)
-        pauses, lone = pauses or entry.pauses, lone or entry.lone
-        shown.append(item)
-    if pauses and len(items) > 1:
-        by_entry = {id(item.entry): item for item in shown}
-        runs = [[by_entry[id(entry)] for entry in run] for run in by_pause([item.entry for item in shown])]
-        messages = [message for run in runs for message in fmt.render(run, adapted)]
-    else:
-        messages = fmt.render(shown, adapted)
-    return [_scrubbed(message) for message in messages] if lone else messages
-
-
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return sendable(value)
-    if isinstance(value, dict):
-        return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
-    return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value

@@ -5,18 +5,19 @@ Whoever makes a context lays it out as the present cut shows it, and again for e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.asks import Steps
+from palimpsest.context.asks import Page, Steps
 from palimpsest.context.budget import Budget, Fixed, learned, measure, refuse_fixed, resolve
-from palimpsest.context.groups import Group, Meter, opening
-from palimpsest.context.reading import WindowReader
+from palimpsest.context.groups import Group, Meter, counted_anew, opening
+from palimpsest.context.reading import CHUNK, WindowReader, waiting_in
+from palimpsest.context.rendering import Ready
 from palimpsest.context.result import ahead
 from palimpsest.context.terms import Terms
-from palimpsest.context.window import Window, look
+from palimpsest.context.window import BY_CONDITION, BY_CUT, Window, look, look_on
 from palimpsest.formats import Format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -42,6 +43,8 @@ class Layout(msgspec.Struct, frozen=True):
     window: Window
     format: Format
     summaries: list[tuple[Summary, Group]]
+    answer: Entry | None
+    """The newest of the entries that were read which is the model's."""
 
     @property
     def ahead(self) -> Sequence[Group]:
@@ -52,6 +55,11 @@ class Layout(msgspec.Struct, frozen=True):
     def gone(self) -> tuple[tuple[int, int], ...]:
         """What the cut leaves out, and what has expired or was superseded under it."""
         return tuple(sorted({*self.cut.gone, *((seq, seq) for seq, _ in self.window.stale)}))
+
+    @property
+    def beginning(self) -> int:
+        """Where the first group begins whose beginning was read; behind the log where none was."""
+        return next((entry.seq for entry in self.entries if entry.seq == entry.group), self.head.next_seq)
 
     def beside_summaries(self, room: Room) -> Room:
         """What of this room the summaries leave."""
@@ -81,13 +89,106 @@ class Layout(msgspec.Struct, frozen=True):
         return self.tokens <= tokens
 
 
-class LayoutReader:
-    """Lays out views of one session for one call; `now` is the time of expiry, in microseconds since 1970."""
+def is_unshown(layout: Layout) -> bool:
+    """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
+    condition, or the cut, leaves it out."""
+    window, unknown = layout.window, set(layout.head.pinned).difference(layout.cut.pins)
+    if not unknown or layout.cut.passed(unknown):
+        return bool(unknown)
+    groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
+    members = [entry for group in window.groups for entry in group.entries]
+    members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
+    return any(entry.seq in unknown and entry.group in groups for entry in members)
 
-    def __init__(self, terms: Terms, now: int, reader: type[WindowReader] = WindowReader) -> None:
+
+class View(msgspec.Struct, frozen=True):
+    """A layout that fitted, with what of it is made once for all the contexts that go on with it. Nothing of it is
+    changed, but for the counts in `memo`, whoever adds them.
+
+    It was laid out by these terms, of a log of so many entries, while `waiting` was the group that waits for more.
+    """
+
+    terms: Terms
+    layout: Layout
+    waiting: int
+    guessed: bool
+    """Whether some costs are bounds."""
+    ready: Ready
+    memo: dict[int, int]
+
+    def serves(self, terms: Terms, head: Head, cut: Cut) -> bool:
+        """Whether what it shows is what this cut of the same log shows by these terms, as far as it goes."""
+        own, then = self.terms, self.layout.head
+        same = (own.view, own.conditions, own.model) == (terms.view, terms.conditions, terms.model)
+        if not same or own.format is not terms.format or own.counter.name != terms.counter.name:
+            return False
+        if self.layout.cut != cut or not 0 <= head.next_seq - then.next_seq <= CHUNK:
+            return False
+        waiting, ahead = waiting_in(head), {entry.group for group in self.layout.before for entry in group.entries}
+        return waiting == self.waiting or not ahead.intersection((waiting, self.waiting))
+
+
+class Recollection(msgspec.Struct, frozen=True):
+    """What is remembered of a session: counts by `seq` that its entries were read without, and how it was shown."""
+
+    stored: Mapping[int, int] = {}
+    view: View | None = None
+
+
+class LayoutReader:
+    """Lays out views of one session for one call; `now` is the time of expiry, in microseconds since 1970.
+
+    `stored` are counts that entries were read without.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        now: int,
+        reader: type[WindowReader] = WindowReader,
+        stored: Mapping[int, int] | None = None,
+    ) -> None:
         self._terms, self._now = terms, now
-        self.meter = Meter(terms.counter, terms.format, terms.model)
+        self.meter = Meter(terms.counter, terms.format, terms.model, stored)
         self.reader = reader(self.meter, masks=terms.masks)
+
+    def again(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
+        """Lay out what `view` of this cut would, from what was laid out before and what has come since; None where that
+        takes more."""
+        if not view.serves(self._terms, head, cut):
+            return None
+        first, more = view.layout.head.next_seq, list[Entry]()
+        if head.next_seq > first:
+            more = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
+            if len(more) != head.next_seq - first:
+                return None
+        self.meter.guessed, self.meter.memo = view.guessed, view.memo
+        rules = self._static_rules(cut)
+        window = look_on(view.layout.window, more, cut, self.meter, now=self._now, conditions=rules)
+        if window is None:
+            return None
+        budget, fixed = self._budget(cut)
+        answer = _answer(more) or view.layout.answer
+        return msgspec.structs.replace(
+            view.layout, head=head, cut=cut, budget=budget, fixed=fixed, entries=(), window=window, answer=answer
+        )
+
+    def counted(self, layout: Layout) -> Layout:
+        """The same with every figure counted."""
+        self.meter.exact = True
+        budget, fixed = self._budget(layout.cut)
+        before, groups = [counted_anew(some, layout.cut, self.meter) for some in (layout.before, layout.window.groups)]
+        window = msgspec.structs.replace(layout.window, groups=groups)
+        return msgspec.structs.replace(layout, budget=budget, fixed=fixed, before=before, window=window)
+
+    def remembered(self, layout: Layout, before: View | None) -> View:
+        """What is to be remembered of a layout that fits; what is made once is made when it goes on with one before."""
+        ready = (
+            before.ready.extended(layout.window.groups[: layout.window.end.groups], layout.format) if before else None
+        )
+        guessed = self.meter.guessed and not self.meter.exact
+        memo = before.memo if before is not None else self.meter.memo
+        return View(self._terms, layout, waiting_in(layout.head), guessed, ready or Ready(), memo)
 
     def view(
         self,
@@ -126,9 +227,11 @@ class LayoutReader:
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
-        window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale])
+        expires = min(before.expires, window.expires)
+        window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale], expires=expires)
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
-        return Layout(head, cut, budget, fixed, entries, more, before.groups, window, self.meter.format, summaries)
+        fmt, answer = self.meter.format, _answer(entries)
+        return Layout(head, cut, budget, fixed, entries, more, before.groups, window, fmt, summaries, answer)
 
     def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
@@ -151,3 +254,7 @@ class LayoutReader:
         if budget is not None and self.meter.exact:
             refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed
+
+
+def _answer(entries: Sequence[Entry]) -> Entry | None:
+    return next((entry for entry in reversed(entries) if entry.role == "assistant"), None)

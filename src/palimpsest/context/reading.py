@@ -203,8 +203,12 @@ class WindowReader:
                 group = yield from whole_group(head, entry)
                 found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
-        waiting = head.group or (head.tail if head.reasoning or head.pauses else 0)
-        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting)
+        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting_in(head))
+
+
+def waiting_in(head: Head) -> int:
+    """The group that may wait for more, by its head; 0: none."""
+    return head.group or (head.tail if head.reasoning or head.pauses else 0)
 
 
 def whole_group(head: Head, entry: Entry) -> Steps[list[Entry]]:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
-from palimpsest.context.groups import CostedEntry, Group, Meter, fill, rendered
+from palimpsest.context.groups import CostedEntry, Group, Meter, counted_anew
+from palimpsest.context.rendering import Ready, rendered
 from palimpsest.context.window import Window
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.log import spans
-from palimpsest.log.head import Clamp, Cut, Head
+from palimpsest.log.head import Cut, Head
 from palimpsest.log.late import sha256
 from palimpsest.log.summary import Summary
 
@@ -123,6 +124,7 @@ class Context:
         meter: Meter,
         budget: Budget | None,
         outcome: CutOutcome,
+        ready: Ready | None = None,
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
         self._summaries = summaries
@@ -133,7 +135,9 @@ class Context:
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
         fmt = meter.format
         self.head_messages: list[Message] = [message for group in self._ahead for message in rendered(group, fmt)]
-        self.log_messages: list[Message] = [message for group in window.groups for message in rendered(group, fmt)]
+        made = ready or Ready()
+        rest = window.groups[made.groups :]
+        self.log_messages: list[Message] = [*made.copies(), *(m for group in rest for m in rendered(group, fmt))]
         self._joined = fmt.join(fixed.system, [*self.head_messages, *self.log_messages])
         problems = fmt.validate(self._joined.messages)
         if problems:
@@ -208,10 +212,9 @@ class Context:
         meter, cut = self._meter, self._outcome.cut
         fixed = self._fixed if self._fixed.exact else measure(self._fixed.system, self._fixed.tools, meter, exact=True)
         if meter.guessed:
-            meter.exact, meter.guessed = True, False
-            clamps = by_seq(cut)
-            for group in (*self._head, *self._window.groups):
-                fill(group, cut.mask, clamps, meter)
+            self._head = counted_anew(self._head, cut, meter)
+            self._window = msgspec.structs.replace(self._window, groups=counted_anew(self._window.groups, cut, meter))
+            meter.guessed = False
         self._fixed = fixed
         return Parts(
             system=fixed.system_tokens,
@@ -251,11 +254,6 @@ def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], c
     anchors = [group for group in before if group.seq in cut.anchors]
     pins = [group for group in before if group not in anchors]
     return [*pins, *(group for _, group in summaries), *anchors]
-
-
-def by_seq(cut: Cut) -> dict[int, Clamp]:
-    """The cut's clamps by the entry that they shorten."""
-    return {clamp.seq: clamp for clamp in cut.clamps}
 
 
 def _report(

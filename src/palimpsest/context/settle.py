@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.asks import Newest, Steps
+from palimpsest.context.asks import Newest, Recalled, Steps
 from palimpsest.context.budget import refuse_fixed
 from palimpsest.context.cold import cold_share, holds
 from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
 from palimpsest.context.groups import Meter
-from palimpsest.context.layout import Layout, LayoutReader
+from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, is_unshown
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.terms import Terms
-from palimpsest.context.window import BY_CONDITION, BY_CUT
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans
 from palimpsest.log.head import RENDERER, Cut, Head
@@ -49,6 +48,8 @@ class Settled(msgspec.Struct, frozen=True):
     margin: float
     reason: str | None = None
     plan: CutPlan | None = None
+    view: View | None = None
+    """What is to be remembered of it."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
         """Return the context of what is shown: of this head, and of an epoch where its cut is stored.
@@ -59,7 +60,10 @@ class Settled(msgspec.Struct, frozen=True):
         over = plan.over if plan is not None else reason is None and not layout.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
         outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, tuple(notes), self.margin)
-        return Context(layout.window, layout.before, layout.summaries, layout.fixed, self.meter, layout.budget, outcome)
+        ready = self.view.ready if self.view is not None else None
+        return Context(
+            layout.window, layout.before, layout.summaries, layout.fixed, self.meter, layout.budget, outcome, ready
+        )
 
 
 def newest(terms: Terms, now: int, *, last_try: bool) -> Steps[tuple[Settled, Context | None]]:
@@ -69,7 +73,8 @@ def newest(terms: Terms, now: int, *, last_try: bool) -> Steps[tuple[Settled, Co
     meanwhile: then some texts may be as they were, and others as they are.
     """
     head: Head = yield Newest()
-    settled = yield from Settler(terms, now).settle(head)
+    recalled: Recollection | None = yield Recalled()
+    settled = yield from Settler(terms, now, recalled=recalled).settle(head)
     if settled.reason is not None:
         return settled, None
     if (yield Newest()).epoch == head.epoch:
@@ -81,8 +86,15 @@ def newest(terms: Terms, now: int, *, last_try: bool) -> Steps[tuple[Settled, Co
 class Settler:
     """Settles one context; `now` is the time of expiry, in microseconds since 1970."""
 
-    def __init__(self, terms: Terms, now: int, reader: type[WindowReader] = WindowReader) -> None:
-        self._terms, self._now, self._layouts = terms, now, LayoutReader(terms, now, reader)
+    def __init__(
+        self,
+        terms: Terms,
+        now: int,
+        reader: type[WindowReader] = WindowReader,
+        recalled: Recollection | None = None,
+    ) -> None:
+        self._terms, self._now, self._recalled = terms, now, recalled
+        self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
 
     def settle(self, head: Head) -> Steps[Settled]:
@@ -90,21 +102,47 @@ class Settler:
         if self._terms.exact:
             self._meter.exact = True
             return (yield from self._walk((yield from self._planning(head, Cut(start=head.first_seq)))))
+        known = yield from self._as_before(head)
+        if known is not None:
+            return known
         layout = yield from self._layouts.view(head, self._present_cut(head))
         reason = self._due(layout)
-        cold = cold_share(layout, self._terms.cache_life, self._now, self._terms.low_water)
+        cold = self._cold(layout)
         if reason is None and holds(layout, cold):
-            return self._settled(layout)
+            return self._remembered(layout)
         # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
         self._meter.exact = True
         layout = yield from self._layouts.view(head, layout.cut, None if layout.more else layout.entries)
         reason = reason or self._due(layout)  # more may have been read
         if reason is None and holds(layout, cold):
-            return self._settled(layout)
+            return self._remembered(layout)
         settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
         if settled.reason == COLD and settled.layout.tokens >= layout.tokens:
-            return self._settled(layout)  # what is above that level may not be left out
+            return self._remembered(layout)  # what is above that level may not be left out
         return settled
+
+    def _as_before(self, head: Head) -> Steps[Settled | None]:
+        """What is shown where that goes on with what was shown before, and fits; else None, and nothing is known."""
+        before = self._recalled.view if self._recalled is not None else None
+        if before is None:
+            return None
+        layout = yield from self._layouts.again(head, self._present_cut(head), before)
+        if layout is not None and self._due(layout) is None:
+            cold = self._cold(layout)
+            if holds(layout, cold):
+                return self._remembered(layout, before)
+            if self._meter.guessed or not layout.fixed.exact:
+                layout = self._layouts.counted(layout)
+                if holds(layout, cold):
+                    return self._remembered(layout, before)
+        self._meter.exact = self._meter.guessed = False
+        return None
+
+    def _cold(self, layout: Layout) -> float | None:
+        return cold_share(layout, self._terms.cache_life, self._now, self._terms.low_water)
+
+    def _remembered(self, layout: Layout, before: View | None = None) -> Settled:
+        return _replace(self._settled(layout), view=self._layouts.remembered(layout, before))
 
     def stored(self, then: Head) -> Steps[Settled]:
         """Return what the newest cut of a head shows: all of it, whatever fits."""
@@ -146,7 +184,7 @@ class Settler:
             reason=reason or why,
         )
         target: Room | None = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)
-        if reason == COMPACTED:
+        if cut.compaction != head.compaction:  # whatever else is a reason
             cut, target = (yield from self._after_compaction(head, cut)), None
         elif reason is not None:
             cut = yield from self._with_pins(head, cut)
@@ -289,7 +327,7 @@ class Settler:
         return Sight(
             groups=layout.window.groups,
             head=layout.before,
-            begins=_beginning(layout) if layout.more else layout.cut.start,
+            begins=layout.beginning if layout.more else layout.cut.start,
             partial=layout.more and first is not None and first.turn != first.seq,
             more=layout.more,
             pinned=frozenset(layout.head.pinned),
@@ -313,20 +351,3 @@ class Settler:
             groups = [*layout.before, *layout.window.groups]
             own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
         return _replace(room, tokens=own if room.tokens is None else min(own, room.tokens))
-
-
-def is_unshown(layout: Layout) -> bool:
-    """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
-    condition, or the cut, leaves it out."""
-    window, unknown = layout.window, set(layout.head.pinned).difference(layout.cut.pins)
-    if not unknown or layout.cut.passed(unknown):
-        return bool(unknown)
-    groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
-    members = [entry for group in window.groups for entry in group.entries]
-    members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
-    return any(entry.seq in unknown and entry.group in groups for entry in members)
-
-
-def _beginning(layout: Layout) -> int:
-    """Where the first group begins whose beginning was read; behind the log where none was."""
-    return next((entry.seq for entry in layout.entries if entry.seq == entry.group), layout.head.next_seq)

@@ -7,14 +7,18 @@ time, not of counts, not of what is in memory. That is what keeps the prefix of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
 
 from palimpsest.context.groups import Group, Meter, by_pause, fill, is_plain, shown_whole
 from palimpsest.formats.wording import is_empty
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut
+
+LAST = 2**63
+"""Behind every group."""
 
 BY_CUT, BY_CONDITION = "left out by the cut", "a condition"
 """Why a window leaves out what might be shown."""
@@ -28,6 +32,20 @@ class Rule(Protocol):
         ...
 
 
+class End(msgspec.Struct, frozen=True):
+    """The last group of a window, to which more may come; all before it is shown as it is whatever comes.
+
+    `entries` are its own. Before it came so many groups, so many entries that are left out, and the `newest` named
+    contexts. Where it is not `apart`, what comes may change what is before it, too.
+    """
+
+    entries: list[Entry] = []
+    groups: int = 0
+    left_out: int = 0
+    newest: dict[str, int] = {}
+    apart: bool = True
+
+
 class Window(msgspec.Struct, frozen=True):
     """What a cut shows of the entries given: groups oldest first, and what it does not show, with the reason."""
 
@@ -36,6 +54,9 @@ class Window(msgspec.Struct, frozen=True):
     left_out: list[tuple[Entry, str]]
     stale: list[tuple[int, str]]
     """Entries that are shown no longer from the next cut on, which must be made now: (seq, reason)."""
+    expires: float = inf
+    """When the first of the others expires, in microseconds since 1970."""
+    end: End = End()
 
 
 def look(
@@ -56,7 +77,7 @@ def look(
     shows = _Looking(cut, meter, now, conditions, {} if newest is None else newest)
     shows.last = open_group if open_group is not None else entries[-1].group if entries else 0
     groups, special = shows.groups, shows.pins.union(shows.gone, shows.clamps)
-    i, count = 0, len(entries)
+    i, count, end, before = 0, len(entries), End(), 0
     while i < count:
         entry = entries[i]
         seq = entry.group
@@ -65,18 +86,52 @@ def look(
         while i < count and entries[i].group == seq:
             members.append(entries[i])
             i += 1
+        if i == count:
+            apart = before < seq and not (shows.pending or shows.stale)
+            end = End(members, len(groups), len(shows.left_out), dict(shows.newest), apart)
+        elif before < seq:
+            before = seq
+        else:  # no log is so that was written here
+            before = LAST
         if len(members) == 1 and is_plain(entry) and entry.seq not in special and not conditions:
             groups.append(shown_whole(Group(seq, entry.turn, members), meter))
         else:
             shows.show(members)
-    return Window(groups, shows.pending, shows.left_out, shows.stale)
+    return Window(groups, shows.pending, shows.left_out, shows.stale, shows.expires, end)
+
+
+def look_on(
+    window: Window, entries: Sequence[Entry], cut: Cut, meter: Meter, *, now: float, conditions: Sequence[Rule] = ()
+) -> Window | None:
+    """Show what `look` would of the entries of a window and of these behind them; None where it has to look at all.
+
+    The window itself is as it was. Nothing of it may have expired by `now`.
+    """
+    end = window.end
+    if not end.apart or now >= window.expires or window.stale:
+        return None
+    if not entries:
+        return window
+    if end.entries and any(entry.group < end.entries[0].group for entry in entries):
+        return None
+    newest = dict(end.newest)
+    more = look([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
+    last = more.end
+    return Window(
+        [*window.groups[: end.groups], *more.groups],
+        more.pending,
+        [*window.left_out[: end.left_out], *more.left_out],
+        more.stale,
+        min(window.expires, more.expires),
+        End(last.entries, end.groups + last.groups, end.left_out + last.left_out, last.newest, last.apart),
+    )
 
 
 class _Looking:
     """What a window comes to so far."""
 
     def __init__(self, cut: Cut, meter: Meter, now: float, conditions: Sequence[Rule], newest: dict[str, int]) -> None:
-        self._mask, self._meter, self._now, self._conditions, self._newest = cut.mask, meter, now, conditions, newest
+        self._mask, self._meter, self._now, self._conditions, self.newest = cut.mask, meter, now, conditions, newest
         self.gone, self.pins = _members(cut.gone), frozenset(cut.pins)
         self.clamps = {clamp.seq: clamp for clamp in cut.clamps}
         self._leaves_out = bool(self.gone or conditions)
@@ -85,6 +140,7 @@ class _Looking:
         self.pending: list[Group] = []
         self.left_out: list[tuple[Entry, str]] = []
         self.stale: list[tuple[int, str]] = []
+        self.expires = inf
 
     def show(self, members: list[Entry]) -> None:
         """Show one group: what of it the cut and the conditions leave, and what of that waits for nothing."""
@@ -93,7 +149,7 @@ class _Looking:
             kept = self._kept(kept)
         if not kept:
             return
-        _outdate(kept, self._newest, self._now, self.stale)
+        self._outdate(kept)
         group = Group(members[0].group, members[0].turn, kept)
         group.last = members[-1].seq
         group.pinned = bool(self.pins) and any(member.seq in self.pins for member in kept)
@@ -115,6 +171,21 @@ class _Looking:
             kept = _meeting(kept, self._conditions, self._meter, self.left_out)
         return kept
 
+    def _outdate(self, members: list[Entry]) -> None:
+        """Note which of these have expired, when the others do, and which earlier contexts they supersede."""
+        newest = self.newest
+        for member in members:
+            if member.expires_at is not None:
+                at = microseconds_of(member.expires_at)
+                if at <= self._now:
+                    self.stale.append((member.seq, "expiry"))
+                else:
+                    self.expires = min(self.expires, at)
+            if member.kind == "context" and member.name:
+                if member.name in newest:
+                    self.stale.append((newest[member.name], "a newer version of a file context"))
+                newest[member.name] = member.seq
+
 
 def _members(ranges: Sequence[tuple[int, int]]) -> set[int]:
     return {seq for first, last in ranges for seq in range(first, last + 1)}
@@ -132,17 +203,6 @@ def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     runs = by_pause(members)
     done = next(i for i, run in enumerate(runs) if _is_open(run))
     return [entry for run in runs[:done] for entry in run], [entry for run in runs[done:] for entry in run]
-
-
-def _outdate(members: list[Entry], newest: dict[str, int], now: float, stale: list[tuple[int, str]]) -> None:
-    """Add to `stale` which of these have expired, and which earlier contexts they supersede."""
-    for member in members:
-        if member.expires_at is not None and member.expired(now):
-            stale.append((member.seq, "expiry"))
-        if member.kind == "context" and member.name:
-            if member.name in newest:
-                stale.append((newest[member.name], "a newer version of a file context"))
-            newest[member.name] = member.seq
 
 
 # --- conditions that depend on one message alone (the others act at cuts)

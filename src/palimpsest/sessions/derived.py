@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from palimpsest.errors import ConfigError, ErasureFailed
@@ -42,11 +42,13 @@ class Derived(Protocol):
 class Derivations:
     """What is made from the entries of one tenant. Every path that destroys entries comes by here first.
 
-    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there.
+    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there. What this
+    memory remembers of entries is forgotten by `remember_nothing`.
     """
 
-    def __init__(self, runner: Runner, store: Store, tenant: str) -> None:
+    def __init__(self, runner: Runner, store: Store, tenant: str, remember_nothing: Callable[[], None]) -> None:
         self._runner, self._tenant = runner, tenant
+        self.remember_nothing = remember_nothing
         self._derivers = Derivers(store, tenant)
         self._all: list[Derived] = []
 
@@ -177,6 +179,8 @@ class Unmaking:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._derivations is not None:
+            self._derivations.remember_nothing()
         if self._derivations is not None and kind is None:
             self.done += await self._derivations.tell_late(self, self._told)
 

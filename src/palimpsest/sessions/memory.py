@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.errors import ConfigError, SessionNotFound
@@ -17,6 +17,7 @@ from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.options import admitted_options, check_id
 from palimpsest.sessions.parts import Part
+from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
@@ -60,13 +61,14 @@ class AsyncMemory:
         clock: Callable[[], int],
         encryption: Encryption | None,
         privacy: Gate,
+        view_bytes: int,
         options: dict[str, Any],
     ) -> None:
         check_id(tenant, "tenant")
         self.runner, self.tenant, self._gate = runner, tenant, privacy
         runner.redact = privacy.redact if privacy.redactor is not None else None
-        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy)
-        self._where, self._store_options = where, options
+        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes)
+        self._where, self._store_options = where, {"clock": self._scope.clock, **options}
         self._keys = keys_of(encryption)
 
     @classmethod
@@ -78,6 +80,7 @@ class AsyncMemory:
         clock: Callable[[], int] = now_us,
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
+        view_bytes: int = VIEW_BYTES,
         **options: Any,
     ) -> AsyncMemory:
         """Name the store to open: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
@@ -86,8 +89,9 @@ class AsyncMemory:
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
         since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
         says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
-        a key for pseudonyms, too; without it everything is kept as it is. Further options are the store's: on disk
-        `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
+        a key for pseudonyms, too; without it everything is kept as it is. What contexts were made of is remembered in
+        about `view_bytes` (default 64 MiB; 0: nothing is), so that the next ones cost what is new. Further options are
+        the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
         The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
@@ -95,7 +99,7 @@ class AsyncMemory:
 
         runner, admits = Threaded(), gate_of(privacy)
         admits.outside = runner.outside
-        return cls(where, runner, tenant, clock, encryption, admits, options)
+        return cls(where, runner, tenant, clock, encryption, admits, view_bytes, options)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -107,16 +111,13 @@ class AsyncMemory:
     async def connect(self) -> None:
         """Open the store, which `async with` does by itself."""
         if self._scope.opened is None:
-            store = await self.runner.run(self._open)
+            store = await self.runner.run(partial(open_store, self._where, self.runner, **self._store_options))
             try:
                 self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
                 self._keys = None  # the store has what it needs of them
             except BaseException:
                 await store.close()
                 raise
-
-    def _open(self) -> Store:
-        return open_store(self._where, self.runner, clock=self._scope.clock, **self._store_options)
 
     @property
     def store(self) -> Store:
@@ -347,5 +348,5 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine.
         """
-        self._scope.renewals.close()
+        self._scope.close()
         await self.runner.close(last=self._scope.opened.close if self._scope.opened is not None else None)

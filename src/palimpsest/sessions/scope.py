@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.errors import ConfigError
+from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.remembered import VIEW_BYTES, Views
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 class MemoryScope:
     """What the parts of one memory share. Made once, by the memory; nothing of it changes but that its store opens."""
 
-    def __init__(self, tenant: str, runner: Runner, clock: Callable[[], int], gate: Gate) -> None:
+    def __init__(
+        self, tenant: str, runner: Runner, clock: Callable[[], int], gate: Gate, view_bytes: int = VIEW_BYTES
+    ) -> None:
         self.tenant, self.runner, self.clock, self.gate = tenant, runner, clock, gate
         self.observers = Observers(runner.redact)
         self.renewals = Renewals(runner, TURN_SECONDS)
@@ -35,6 +39,8 @@ class MemoryScope:
         """What is withheld of open interactions: several objects of one session see it."""
         self.opened: Store | None = None
         """The store, from when it is open."""
+        check_whole(view_bytes, "view_bytes")
+        self.views = Views(view_bytes)
         self._derivations: Derivations | None = None
 
     @property
@@ -50,8 +56,13 @@ class MemoryScope:
         if self._derivations is None:
             from palimpsest.sessions.derived import Derivations  # a millisecond, only for who erases or derives
 
-            self._derivations = Derivations(self.runner, self.store, self.tenant)
+            self._derivations = Derivations(self.runner, self.store, self.tenant, self.views.clear)
         return self._derivations
+
+    def close(self) -> None:
+        """Renew nothing any more, and remember nothing."""
+        self.renewals.close()
+        self.views.clear()
 
     def over(self, store: Store) -> MemoryScope:
         """The scope of the same memory over another store, of which no observer hears."""

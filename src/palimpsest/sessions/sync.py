@@ -19,6 +19,7 @@ from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.turns import TurnEnd
 from palimpsest.stores import SessionInfo, Store
@@ -528,6 +529,7 @@ class Memory:
         clock: Callable[[], int] = now_us,
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
+        view_bytes: int = VIEW_BYTES,
         **options: Any,
     ) -> Memory:
         """Open a store: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
@@ -536,12 +538,13 @@ class Memory:
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
         since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
         says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
-        a key for pseudonyms, too; without it everything is kept as it is. Further options are the store's: on disk
-        `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
+        a key for pseudonyms, too; without it everything is kept as it is. What contexts were made of is remembered in
+        about `view_bytes` (default 64 MiB; 0: nothing is), so that the next ones cost what is new. Further options are
+        the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
         Raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), options)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, options)
         drive(core.connect())
         return cls(core)
 

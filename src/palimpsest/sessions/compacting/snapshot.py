@@ -20,10 +20,10 @@ from palimpsest.log.head import Cut, Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.accesses import access_times
+from palimpsest.sessions.answers import answered
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Store, compaction_of, keep_counts
-from palimpsest.stores.answers import answered
 from palimpsest.stores.paging import batches_of
 from palimpsest.tokens.counter import TokenCounter
 

@@ -14,15 +14,17 @@ import msgspec
 
 from palimpsest.context.cold import cold_level
 from palimpsest.context.groups import Meter
+from palimpsest.context.layout import Recollection
 from palimpsest.context.result import Context
 from palimpsest.context.settle import COLD, Settled, newest
 from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head
+from palimpsest.sessions.answers import answered
 from palimpsest.sessions.contexts.request import ContextRequest, terms_of, why_unstored
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.remembered import Recall, Remembered, Views
 from palimpsest.stores import Store, keep_counts
-from palimpsest.stores.answers import answered
 
 
 class Overflow(NamedTuple):
@@ -40,28 +42,42 @@ class ContextBuilder:
     somebody who can summarise it.
     """
 
-    def __init__(self, store: Store, options: Options, call: ContextRequest, now: int, *, yields: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        options: Options,
+        call: ContextRequest,
+        now: int,
+        *,
+        yields: bool = False,
+        views: Views | None = None,
+    ) -> None:
         self._store, self._options, self._call, self._now, self._yields = store, options, call, now, yields
+        self._views = views
         self.terms = terms_of(options, call)
         self._unstored = why_unstored(options, call, self.terms, store)
         if self._unstored is not None:  # each call would make a cut of its own
             self.terms = msgspec.structs.replace(self.terms, cache_life=None)
         self.changed: Change | None = None
         self.overflow: Overflow | None = None
+        self.committed: Head | None = None
 
     async def context(self) -> Context:
         """Return the context, its cut committed where it needed one."""
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
             steps = partial(newest, self.terms, self._now, last_try=last_try)
-            settled, context = await answered(self._store, key, counter, steps)
-            notes = await self._store_counts(settled.meter)
+            recall = self._views.of(key) if self._views is not None else None
+            settled, context = await answered(self._store, key, counter, steps, recall)
+            stored, notes = await self._store_counts(settled.meter)
             if context is None and settled.reason is not None:
                 context = await self._recut(settled, notes, last_try=last_try)
             elif context is not None:
                 for note in notes:
                     context.noted(note)
             if context is not None:
+                if self._views is not None and recall is not None:
+                    self._keep(self._views, recall, settled, stored=stored)
                 return context
         raise AssertionError("the second try returns")
 
@@ -87,19 +103,36 @@ class ContextBuilder:
             return await self._given(settled, head, None, *notes, told)
         except StoreUnavailable as fault:  # what can be read can be sent: a full disk stops no model call
             return await self._given(settled, head, None, *notes, f"the cut was not stored: {fault}")
-        self.changed = change
+        self.changed, self.committed = change, after
         return await self._given(settled, after, after.epoch, *notes)
+
+    def _keep(self, views: Views, recall: Recall, settled: Settled, *, stored: bool) -> None:
+        """Have it remembered what was read for a context, and how it was shown, if the next one may go on with it."""
+        call, key, counter, mark = self._call, self._options.key, self._options.counter.name, recall.mark
+        if call.dry_run or call.max_tokens is not None or call.max_messages is not None:
+            return  # what the session's own contexts need stays remembered
+        start, before = 0, recall.before
+        if self.committed is not None:
+            seen, start = self._store.seen(key), settled.layout.cut.start
+            mark = seen.mark if seen is not None and seen.head is self.committed else None
+        if mark is None:
+            return
+        made = settled.meter.counted
+        known = before.recollection.stored if before is not None and before.holds(recall.mark, counter) else {}
+        view = settled.view if stored or not made else None  # who reads anew would count anew
+        recollection = Recollection({**known, **made} if made and stored else known, view)
+        stretches = tuple(stretch.since(start) for stretch in recall.stretches if stretch.high > start)
+        views.keep(key, Remembered(mark, counter, stretches, recollection), recall.era)
 
     async def _given(self, settled: Settled, head: Head, epoch: int | None, *notes: str) -> Context:
         return await self._store.apart(settled.given, head, epoch, notes)
 
-    async def _store_counts(self, meter: Meter) -> tuple[str, ...]:
-        """Store what was counted; where that fails say so, for a count can be made again."""
-        if meter.counted and self._store.writable and not (self._options.readonly or self._call.dry_run):
-            fault = await keep_counts(self._store, self._options.key, meter.counter.name, meter.counted)
-            if fault is not None:
-                return (f"counts were not stored: {fault}",)
-        return ()
+    async def _store_counts(self, meter: Meter) -> tuple[bool, tuple[str, ...]]:
+        """Store what was counted; return whether that was done, and why not: a count can be made again."""
+        if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
+            return False, ()
+        fault = await keep_counts(self._store, self._options.key, meter.counter.name, meter.counted)
+        return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()
 
 
 def _change(view: str, settled: Settled) -> Change:

@@ -14,20 +14,20 @@ import msgspec
 
 from palimpsest.context.asks import Steps
 from palimpsest.context.groups import Meter
-from palimpsest.context.layout import Layout
+from palimpsest.context.layout import Layout, is_unshown
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context
-from palimpsest.context.settle import Settler, is_unshown
+from palimpsest.context.settle import Settler
 from palimpsest.context.window import Rule, Window
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut, Head
+from palimpsest.sessions.answers import answered
 from palimpsest.sessions.contexts.request import ContextRequest, is_another, terms_of
 from palimpsest.sessions.history import History, Point
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
-from palimpsest.stores.answers import answered
 
 T = TypeVar("T")
 

@@ -110,7 +110,8 @@ class Contexts:
         self, call: ContextRequest, store: Store, *, yields: bool = False
     ) -> tuple[ContextBuilder, Context]:
         """Return a context and what has built it."""
-        builder = ContextBuilder(store, self._options, call, self._scope.clock(), yields=yields)
+        views = self._scope.memory.views if store is self._scope.memory.store else None
+        builder = ContextBuilder(store, self._options, call, self._scope.clock(), yields=yields, views=views)
         context = await builder.context()
         if self._is_own(call) and call.max_tokens is call.max_messages is None and context.budget is not None:
             self._scope.room = context.budget.room

@@ -94,6 +94,8 @@ async def scan(
         total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
         for name in left:
             await scanner.session(name)
+            if apply:
+                scope.views.clear()
             done.add(name)
             if progress is not None:
                 progress(len(done), total)

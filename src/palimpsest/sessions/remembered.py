@@ -1,0 +1,128 @@
+"""What a memory remembers of the contexts that its sessions gave, so that the next ones cost what is new.
+
+It is decrypted text, as it is in the contexts themselves. It is bounded, and it is let go of when anything is destroyed
+here. What others destroy is told by the mark of the session, which every context looks at before it shows anything.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from palimpsest.log.entry import Entry, pack
+from palimpsest.log.head import SessionKey
+
+if TYPE_CHECKING:
+    from palimpsest.context.layout import Recollection
+
+VIEW_BYTES = 64 * 1024 * 1024
+"""About how many bytes all that is remembered takes, where nobody says."""
+
+EACH = 1024
+"""Bytes that an entry takes beside its text, with how it is shown and sent."""
+
+
+class Stretch(NamedTuple):
+    """Entries that were read: all between two places, both exclusive, in order; and about how many bytes they take."""
+
+    low: int
+    high: int
+    entries: list[Entry]
+    weight: int
+
+    def joined(self, other: Stretch) -> Stretch | None:
+        """This one with another that begins where it ends, or ends where it begins; None for any other."""
+        first, last = (self, other) if self.low < other.low else (other, self)
+        if first.high != last.low + 1:
+            return None
+        return Stretch(first.low, last.high, first.entries + last.entries, first.weight + last.weight)
+
+    def since(self, seq: int) -> Stretch:
+        """What of it stands at a place or behind it."""
+        if self.low >= seq - 1:
+            return self
+        kept = self.entries[bisect_left(self.entries, seq, key=_seq) :]
+        return Stretch(max(seq, self.low + 1) - 1, max(self.high, seq), kept, weight_of(kept))
+
+
+_seq = attrgetter("seq")
+
+
+def weight_of(entries: Sequence[Entry]) -> int:
+    """About how many bytes entries take in memory, with how they are shown and sent."""
+    texts = sum([len(e.content) if type(e.content) is str and e.native is None else len(pack(e)) for e in entries])
+    return EACH * len(entries) + 2 * texts
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What is remembered of one session: what was read of it while it had this mark, and how that was shown.
+
+    Nothing of it is ever changed: several threads may go on with it.
+    """
+
+    mark: object
+    counter: str
+    stretches: tuple[Stretch, ...]
+    recollection: Recollection
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes."""
+        return sum(stretch.weight for stretch in self.stretches)
+
+    def holds(self, mark: object, counter: str) -> bool:
+        """Whether all of it is as it was, in a session of this mark, by this counter."""
+        return mark is not None and self.mark == mark and self.counter == counter
+
+
+class Recall:
+    """What one context has of what is remembered: `before`; and what it has read, by its end."""
+
+    def __init__(self, before: Remembered | None, era: int) -> None:
+        self.before, self.era = before, era
+        self.mark: object = None
+        self.stretches: Sequence[Stretch] = ()
+
+    def read(self, mark: object, stretches: Sequence[Stretch]) -> None:
+        """Note what was read, and of what."""
+        self.mark, self.stretches = mark, stretches
+
+
+class Views:
+    """What is remembered of a memory's sessions, of each what its last context was made of: about `most` bytes, of what
+    was asked for last. Threads may share it."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._weight, self._era = most, 0, 0
+        self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
+        self._lock = allocate_lock()
+
+    def of(self, key: SessionKey) -> Recall | None:
+        """What a context of this session begins with; None where nothing is to be remembered."""
+        return Recall(self._kept.get(key), self._era) if self._most else None
+
+    def keep(self, key: SessionKey, new: Remembered, era: int) -> None:
+        """Remember this of a session, and no longer what was remembered of it, unless something was destroyed since."""
+        with self._lock:
+            self._drop(key)
+            if new.weight <= self._most and era == self._era:
+                self._kept[key] = new
+                self._weight += new.weight
+            while self._weight > self._most:
+                self._drop(next(iter(self._kept)))
+
+    def clear(self) -> None:
+        """Remember nothing, not even of contexts that are being made."""
+        with self._lock:
+            self._kept.clear()
+            self._weight, self._era = 0, self._era + 1
+
+    def _drop(self, key: SessionKey) -> None:
+        old = self._kept.pop(key, None)
+        self._weight -= old.weight if old is not None else 0

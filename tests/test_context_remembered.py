@@ -1,0 +1,290 @@
+"""What a memory remembers of the contexts that it gave changes nothing of the next ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import BudgetImpossible, ConfigError, Keys, Memory, Session
+from palimpsest.context import layout, reading
+from palimpsest.context.result import Context
+from palimpsest.log.entry import moment
+from palimpsest.testing import FakeClock
+from strategies import TOOLS
+from writer import quarters
+
+KINDS = ("sqlite", "file", "encrypted")
+KEYS = Keys({"one": bytes(range(32))})
+FORMATS = ("openai", "openai", "openai", "anthropic", "gemini", "openai-responses", "text")
+ODD = ("</context>", "\ud800 alone", "", "[old result left out: entry 1]", "naïve ☂ 漢字")
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[tuple[Memory, Memory, FakeClock]]:
+    """Two memories of one store and one time: one that remembers, and one that does not, as another program has it."""
+    where = f"file://{folder}/logs" if kind == "file" else folder / "log.db"
+    clock, keys = FakeClock(), KEYS if kind == "encrypted" else None
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(Memory.open(where, clock=clock, encryption=keys, synchronous="NORMAL")),
+            stack.enter_context(Memory.open(where, clock=clock, encryption=keys, synchronous="NORMAL", view_bytes=0)),
+            clock,
+        )
+
+
+def given(session: Session, **call: Any) -> Context | str:
+    """The context, or why there is none."""
+    try:
+        return session.context(**call)
+    except BudgetImpossible as fault:
+        return str(fault)
+
+
+def told(context: Context | str, *, stored: bool = True) -> object:
+    """All that a context says; with `stored` what it says of what was stored of it, too."""
+    if isinstance(context, str):
+        return context
+    report = context.report
+    shown = [context.request(), context.tokens, context.parts, context.pending, context.prefix, context.problems]
+    shown += [context.head_messages, context.log_messages, context.summaries, context.system]
+    shown += [report.left_out, report.masked, report.clamped, report.repaired, report.pinned, report.anchors]
+    shown += [report.adapted, report.entries, report.interactions, report.first_seq, report.last_seq, report.warnings]
+    return [*shown, context.epoch, context.revision, report.epoch_reason] if stored else shown
+
+
+def spoil(value: Any) -> None:
+    """Change all that can be changed of what somebody was given."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            spoil(inner)
+        value["spoilt"] = value["content"] = "SPOILT"
+    elif isinstance(value, list):
+        for inner in value:
+            spoil(inner)
+        value.append("SPOILT")
+
+
+def spoil_context(context: Context | str) -> None:
+    """The same for a context."""
+    if not isinstance(context, str):
+        for given in (context.messages, context.head_messages, context.log_messages, context.system):
+            spoil(given)
+
+
+class Play:
+    """A session that much happens to, by chance: from the memory that remembers, or from the other one."""
+
+    def __init__(self, dice: random.Random, one: Memory, other: Memory, clock: FakeClock) -> None:
+        self.dice, self.memories, self.clock = dice, (one, other), clock
+        self.names, self.number = ["s"], 0
+        self.options = self._options()
+
+    def _options(self) -> dict[str, Any]:
+        dice = self.dice
+        options: dict[str, Any] = {"max_tokens": dice.choice([60, 150, 400, 1_000]), "mask": dice.random() < 0.8}
+        if dice.random() < 0.7:
+            options["counter"] = quarters
+        if dice.random() < 0.3:
+            options["conditions"] = ["message.content_length < 150"]
+        if dice.random() < 0.2:
+            options["max_messages"] = dice.randrange(4, 20)
+        if dice.random() < 0.2:
+            options["view"] = "other"
+        return options
+
+    def session(self, memory: Memory, name: str) -> Session:
+        """The session, opened anew."""
+        return memory.session(name, **self.options)
+
+    @property
+    def writing(self) -> Session:
+        """One of the sessions, by one of the memories."""
+        return self.session(self.dice.choice(self.memories), self.dice.choice(self.names))
+
+    def words(self) -> str:
+        """A text that is like no other."""
+        self.number += 1
+        odd = self.dice.choice(ODD) if self.dice.random() < 0.1 else ""
+        return f"{self.number} {odd}" + " word" * self.dice.choice([1, 5, 5, 20, 60])
+
+    # --- what happens
+
+    def say(self) -> None:
+        """A human message, and an answer to it, or not."""
+        session, dice = self.writing, self.dice
+        expires = moment(self.clock.now) + timedelta(seconds=dice.randrange(1, 40)) if dice.random() < 0.1 else None
+        session.add_user_message(self.words(), pinned=dice.random() < 0.05, expires_at=expires)
+        if dice.random() < 0.7:
+            session.add_assistant_message(self.words())
+
+    def tools(self) -> None:
+        """Calls, and results for some of them, in one step or in several."""
+        session, dice = self.writing, self.dice
+        calls = [session.add_tool_call("find", {"at": [self.words()]}) for _ in range(dice.randrange(1, 4))]
+        for call in calls:
+            if dice.random() < 0.85:
+                session.add_tool_result("find", self.words() * 4, call_id=call.call_id)
+
+    def parts(self) -> None:
+        """Messages with what only their provider knows."""
+        image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
+        content = [
+            {"type": "text", "text": self.words(), "mine": {"deep": [1]}},
+            image,
+            {"type": "odd", "x": {"y": [2]}},
+        ]
+        answer = {"role": "assistant", "content": self.words(), "annotations": [{"type": "url", "at": {"x": 1}}]}
+        self.writing.add([{"role": "user", "content": content}, answer])
+
+    def background(self) -> None:
+        """A named context, again and again."""
+        self.writing.add_context(self.words(), name=self.dice.choice("ab"))
+
+    def system(self) -> None:
+        """A system message in the log."""
+        self.writing.add_system_message(self.words())
+
+    def erase(self) -> None:
+        """An entry goes."""
+        session = self.writing
+        entries = session.entries()
+        if entries:
+            session.erase(self.dice.choice(entries).seq)
+
+    def pin(self) -> None:
+        """An entry is pinned, or let go."""
+        session = self.writing
+        entries = session.entries()
+        if entries:
+            verb: Callable[..., object] = self.dice.choice([session.pin, session.unpin])
+            verb(self.dice.choice(entries).seq)
+
+    def back(self) -> None:
+        """A few steps are taken back."""
+        session = self.writing
+        entries = session.entries()
+        if entries:
+            session.rewind(entries[-min(len(entries), self.dice.randrange(1, 4))].id)
+
+    def fork(self) -> None:
+        """A branch, which goes on from now on, too."""
+        if len(self.names) < 3 and self.writing.entries():
+            session = self.session(self.memories[0], "s")
+            if session.entries():
+                self.names.append(session.fork().id)
+
+    def compact(self) -> None:
+        """A summary takes the place of what is old."""
+        self.writing.compact()
+
+    def count(self) -> None:
+        """All is counted."""
+        self.writing.count()
+
+    def later(self) -> None:
+        """Time goes by, and what has expired may be swept."""
+        self.clock.advance(self.dice.randrange(1, 30))
+        if self.dice.random() < 0.3:
+            self.dice.choice(self.memories).sweep()
+
+    def redact(self) -> None:
+        """Words are redacted after the fact."""
+        policy = {"redact_patterns": [(str(self.dice.randrange(1, self.number + 2)), "[GONE]")]}
+        self.dice.choice(self.memories).scan(policy, apply=True)
+
+    def anew(self) -> None:
+        """Another program opens the session with other options."""
+        self.options = self._options()
+
+    def clear(self) -> None:
+        """All of it goes."""
+        self.writing.clear()
+
+    def usage(self) -> None:
+        """The provider reports a call."""
+        self.writing.record_usage(self.dice.randrange(10, 500), 5)
+
+    def step(self) -> None:
+        """One of these."""
+        often = [self.say] * 8 + [self.tools] * 4 + [self.parts, self.background, self.count, self.later] * 2
+        seldom = [self.erase, self.pin, self.back, self.fork, self.compact, self.redact, self.anew, self.usage]
+        rare = [self.clear, self.system] if self.dice.random() < 0.1 else []
+        self.dice.choice([*often, *seldom, *rare])()
+
+    # --- what is looked at
+
+    def call(self) -> dict[str, Any]:
+        """What a call of `context` says."""
+        call: dict[str, Any] = {}
+        if self.dice.random() < 0.3:
+            call["system"] = "be kind to people"
+        if self.dice.random() < 0.2:
+            call["tools"] = TOOLS
+        if self.dice.random() < 0.3:
+            call["format"] = self.dice.choice(FORMATS)
+        if self.dice.random() < 0.1:
+            call["max_tokens"] = self.dice.choice([50, 120, 300])
+        return call
+
+    def look(self) -> None:
+        """The memory that remembers says what the other one says, before anything is stored and after it."""
+        for name in self.names:
+            call = self.call()
+            one, other = (self.session(memory, name) for memory in self.memories)
+
+            before = told(given(other, dry_run=True, **call), stored=False)
+            context = given(one, **call)
+            here = told(context, stored=False)
+            assert here == before
+            again = told(given(other, **call))
+            assert told(context) == again
+            spoil_context(context)
+            assert told(given(one, **call)) == again
+
+
+def played(kind: str, folder: Path, seed: int, steps: int) -> None:
+    """Play so many steps, and look after most of them."""
+    dice = random.Random(seed)
+    with opened(kind, folder) as (one, other, clock):
+        play = Play(dice, one, other, clock)
+        for _ in range(steps):
+            play.step()
+            if dice.random() < 0.7:
+                play.look()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_remembered_changes_nothing(kind: str, seed: int, tmp_path: Path) -> None:
+    """Whatever happens to a session, here or elsewhere, and whatever became of the contexts that were given."""
+    played(kind, tmp_path, seed, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_what_is_remembered_changes_nothing_ever(kind: str, seed: int, tmp_path: Path) -> None:
+    """The same, longer and more often."""
+    played(kind, tmp_path, seed, 120)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of many pages are remembered, and read, as those of one are."""
+    monkeypatch.setattr(reading, "CHUNK", 3 + seed)
+    monkeypatch.setattr(layout, "CHUNK", 3 + seed)
+
+    played("sqlite", tmp_path, 1_000 + seed, 40)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
+def test_what_may_be_remembered_is_a_number_of_bytes(value: Any) -> None:
+    """Anything else is refused as the memory is opened."""
+    with pytest.raises(ConfigError, match="view_bytes"):
+        Memory.open("memory://", view_bytes=value)
