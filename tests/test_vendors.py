@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from laws import examples
 from palimpsest import InvalidEntry, Memory
@@ -25,9 +26,10 @@ law = settings(max_examples=examples(150), deadline=None, suppress_health_check=
 @law
 @given(data=st.data())
 def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, data: Any) -> None:
-    """A response of any vendor goes in, and the next request to that vendor is one that its own types take."""
+    """A response of any vendor, or a dump of it, goes in, and its own types take the next request to that vendor."""
     one = VENDORS[vendor]()
     answer = data.draw(one.answers)
+    answer = data.draw(st.sampled_from([answer, answer.model_dump(), answer.model_dump(mode="json")]))
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=one.format)
         session.add_user_message("Hello")
@@ -94,6 +96,37 @@ def test_pieces_in_a_row_are_one_message_between_others() -> None:
     assert messages[1]["content"][1] == {"type": "tool_use", "id": "t1", "name": "find", "input": {"a": 1}}
 
 
+def test_parts_are_whose_the_others_beside_them_are() -> None:
+    """Parts of Gemini in a row are one content: of the model with what only it makes, of the user with a response."""
+    types = load("google.genai.types")
+    asked = types.Part(function_call=types.FunctionCall(name="find", args={"a": 1}), thought_signature=b"signed")
+    given = [types.Part.from_function_response(name="find", response={"result": "x"}), types.Part(text="Look at it.")]
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add([types.UserContent("Find a."), types.Part(text="I look."), asked, *given])
+
+        found = [(one["role"], [*map(list, one["parts"])]) for one in session.context().messages]
+
+    said = ["function_call", "thought_signature"]
+    assert found == [("user", [["text"]]), ("model", [["text"], said]), ("user", [["function_response"], ["text"]])]
+
+
+def test_what_a_client_has_read_an_answer_as_is_kept_beside_it() -> None:
+    """An answer that was parsed into an object of the program goes in; its text is sent back, the object is not."""
+    chat = load("openai.types.chat")
+
+    class Gate(BaseModel):
+        number: int
+
+    message = chat.ParsedChatCompletionMessage[Gate](role="assistant", content='{"number": 12}', parsed=Gate(number=12))
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        session.add(message)
+
+        assert find_format("openai").encode(session.entries())[0]["parsed"] == {"number": 12}
+        assert session.context().messages == [{"role": "assistant", "content": '{"number": 12}'}]
+
+
 def test_what_nobody_knows_is_refused_by_its_type() -> None:
     """An object of no known shape is named by its type and place, with what to give instead; nothing is stored."""
     published = load("openai.types")
@@ -102,6 +135,8 @@ def test_what_nobody_knows_is_refused_by_its_type() -> None:
         (object(), "object is nothing that is known here; give a message, a choice, a response"),
         (usage, "openai.types.completion_usage.CompletionUsage is what a call cost: give it to record_usage"),
         (iter([]), "list_iterator is a stream, or a piece of one: feed its events"),
+        ({"type": "text", "text": "hm"}, "does not say whose it is; give the message that it stands in"),
+        ({"text": "hm"}, "does not say whose it is"),
         ({"choices": [{}, {}]}, "holds 2 answers; add the one that the conversation goes on with"),
         ({"candidates": [], "prompt_feedback": {"block_reason": "SAFETY"}}, "holds no answer (SAFETY)"),
     ]

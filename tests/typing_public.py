@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, assert_type
 
 from palimpsest import (
+    Answer,
     AsyncMemory,
     AsyncSession,
     Budget,
@@ -24,6 +25,7 @@ from palimpsest import (
     Stats,
     Text,
     TurnEnd,
+    Usage,
 )
 
 
@@ -38,6 +40,13 @@ def synchronous() -> None:
         assert_type(session.add_user_message([Text(text="hello")]), Entry)
         assert_type(session.add_tool_call("look", {"at": 1}), Entry)
         assert_type(session.add({"role": "user", "content": "hello"}, key="k"), tuple[Entry, ...])
+        assert_type(session.add(object()), tuple[Entry, ...])
+        assert_type(session.record_usage(object()), Usage)
+        assert_type(session.record_usage(input_tokens=1, output_tokens=2), Usage)
+        with session.stream(cut_off="drop", key="k") as answer:
+            assert_type(answer, Answer)
+            assert_type(answer.feed(object()), str)
+            assert_type(answer.entries, tuple[Entry, ...])
         assert_type(session.entries(after=1, limit=2), list[Entry])
         assert_type(session.entry(1), Entry)
         assert_type(session.entry("id"), Entry)

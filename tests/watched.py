@@ -276,20 +276,20 @@ class Blocking:
                 found = self._run(found)
             if isinstance(found, AsyncSession):
                 return Blocking(found, self._loop)
-            return self._within(found) if name == "turn" else found
+            return self._within(found) if name in ("turn", "stream") else found
 
         return blocking
 
     @contextmanager
-    def _within(self, turn: Any) -> Iterator[Blocking]:
-        self._run(turn.__aenter__())
+    def _within(self, block: Any) -> Iterator[Any]:
+        given = self._run(block.__aenter__())
         try:
-            yield self
+            yield self if isinstance(given, AsyncSession) else given
         except BaseException as fault:
-            if not self._run(turn.__aexit__(type(fault), fault, fault.__traceback__)):
+            if not self._run(block.__aexit__(type(fault), fault, fault.__traceback__)):
                 raise
         else:
-            self._run(turn.__aexit__(None, None, None))
+            self._run(block.__aexit__(None, None, None))
 
     def settle(self) -> None:
         """Wait for what the memory does in the background."""

@@ -127,6 +127,21 @@ def _add(w: Watched) -> None:
     w.refused(w.session("text", format="text").add, w.marker, format="text")
 
 
+def _stream(w: Watched) -> None:
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "find", "arguments": arguments(w.marker)}}
+    said = {"role": "assistant", "content": f"it is {w.marker}", "reasoning_content": w.marker, w.marker: w.marker}
+    chunk = {"object": "chat.completion.chunk", "id": w.marker, "model": w.marker}
+    first = {**chunk, "choices": [{"index": 0, "delta": {**said, "tool_calls": [call]}, w.marker: w.marker}]}
+    last = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
+    for events in ([first, last], [first]):
+        with w.session().stream(metadata=metadata(w.marker)) as answer:
+            for event in events:
+                answer.feed(event)
+            for bad in (w.marker, {w.marker: w.marker}, {"type": w.marker}, {"type": "message_start", w.marker: 1}):
+                w.refused(answer.feed, bad)
+    w.refused(w.session().stream, cut_off=w.marker)
+
+
 def _add_entries(w: Watched) -> None:
     session = w.session()
     session.add_entries(entries(w.marker))
@@ -231,7 +246,9 @@ def _usage(w: Watched) -> Unstored:
     w.session().record_usage(input_tokens=10, output_tokens=2, cached_tokens=1)
     w.refused(w.session().record_usage, w.marker)
     w.refused(w.session().record_usage, 1, context=w.marker)
-    return Unstored("it takes numbers")
+    w.session().record_usage({"id": w.marker, "usage": {"prompt_tokens": 9}, w.marker: w.marker})
+    w.refused(w.session().record_usage, {w.marker: w.marker})
+    return Unstored("it takes figures, and a fingerprint of the response's id")
 
 
 def _pin(w: Watched) -> Unstored:
@@ -605,6 +622,7 @@ SESSION: Mapping[str, Driver | str] = {
     "add_context": _context,
     "add": _add,
     "add_entries": _add_entries,
+    "stream": _stream,
     "replace": _replace,
     "resolve": _resolve,
     "turn": _turn,
@@ -643,6 +661,7 @@ VALUES = {
     "CallableSummarizer": "asks a function; a memory gives it prompts that have passed",
     "Keys": "holds keys",
     "ModelSummarizer": "asks a model; a memory gives it prompts that have passed",
+    "Answer": "gathers what a stream tells; its session stores that",
     "Context": "is given by a session and stores nothing",
     "Redactor": "is what cleans",
 }

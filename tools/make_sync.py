@@ -202,7 +202,8 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], t
     if isinstance(node, ast.AsyncFunctionDef):
         call = f"drive({call})"
     if theirs.startswith("AbstractAsyncContextManager"):
-        call = f"within({call}, self)"
+        own = theirs.removeprefix("AbstractAsyncContextManager[").removesuffix("]") in FACES
+        call = f"within({call}, self)" if own else f"within({call})"
     elif theirs == "Self" or theirs in FACES:
         call = f"{ours}({call})"
     return f"        {call}\n" if ours == "None" else f"        return {call}\n"

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from palimpsest.privacy import Span as Span
     from palimpsest.privacy.policy import Policy as Policy
     from palimpsest.privacy.redaction import Redactor as Redactor
+    from palimpsest.sessions.adding.streaming import Answer as Answer
     from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
     from palimpsest.sessions.erased import Erased as Erased
     from palimpsest.sessions.erased import Vacuumed as Vacuumed
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adapted": "formats",
+    "Answer": "sessions.adding.streaming",
     "AsyncMemory": "sessions.memory",
     "AsyncSession": "sessions.session",
     "Audio": "log.entry",

@@ -149,9 +149,7 @@ SHAPES: Mapping[str, Shape] = {
 _NULLABLE = frozenset({"code", "keys", "outputs", "param", "parameters", "result", "strict"})
 """Keys that have to be there even where their value is null. Any other null means the same as no key."""
 
-_FREE = frozenset(
-    {"annotations", "arguments", "attributes", "content", "error", "input_schema", "parameters", "schema"}
-)
+_FREE = frozenset({"annotations", "arguments", "attributes", "content", "input_schema", "parameters", "schema"})
 """Keys that hold anybody's JSON, whose nulls are not ours to take out."""
 
 PICTURES = frozenset({"input_image", "computer_screenshot"})
@@ -192,9 +190,9 @@ def sendable(item: Message) -> Message | None:
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         return item
-    given = {("async" if key == "async_" else key): value for key, value in item.items()}
+    given = _spelled(item)
     kept = {
-        key: value if key in _FREE else without_nulls(value)
+        key: value if key in _FREE or (key == "error" and kind == "mcp_call") else without_nulls(value)
         for key, value in given.items()
         if key in shape.known and (value is not None or key in _NULLABLE)
     }
@@ -209,10 +207,16 @@ def sendable(item: Message) -> Message | None:
     return kept if shape.needed <= kept.keys() else None
 
 
+def _spelled(item: Message) -> Message:
+    """The item with the one key as JSON spells it that is a word of Python."""
+    return {("async" if key == "async_" else key): value for key, value in item.items()} if "async_" in item else item
+
+
 def _tool(tool: Any, kind: str) -> Any:
     """A tool of an item with the keys that must be there, which answers leave out where they are null."""
     if not isinstance(tool, dict):
         return tool
+    tool = _spelled(tool)
     if isinstance(tool.get("tools"), list):
         return {**tool, "tools": [_tool(inner, kind) for inner in tool["tools"]]}
     if kind == "mcp_list_tools":

@@ -280,12 +280,15 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def within(block: Any, inside: T) -> Iterator[T]:
-    """Enter an asynchronous context manager that a generator was made, and that never suspends, by `with`."""
+def within(block: Any, inside: T | None = None) -> Iterator[T]:
+    """Enter an asynchronous context manager that a generator was made, and that never suspends, by `with`.
+
+    It gives `inside`, or where that is None what the block gives.
+    """
     try:
-        drive(block.__aenter__())
+        given: T = drive(block.__aenter__())
         try:
-            yield inside
+            yield given if inside is None else inside
         except BaseException as error:
             if not drive(block.__aexit__(type(error), error, error.__traceback__)):
                 raise

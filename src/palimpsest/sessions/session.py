@@ -17,6 +17,7 @@ from palimpsest.log.entry import Entry, Status
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
+from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.options import Options
@@ -59,6 +60,7 @@ class AsyncSession:
         self._auto = LazyAutoCompaction(scope)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
+        self._streaming = Streaming(self.add, self._adding.usage)
         self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
@@ -237,6 +239,22 @@ class AsyncSession:
         `metadata` is kept with every entry of the batch.
         """
         return await self._adding.messages(messages, format, key, statuses, metadata)
+
+    def stream(
+        self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> AbstractAsyncContextManager[Answer]:
+        """One answer that comes in pieces, as a block: `async with session.stream() as answer:`.
+
+        Inside, `answer.feed(event)` takes each event of a stream of the `openai`, `anthropic` or `google-genai` client
+        and returns the text in it; `answer.text` is the text so far. When the block ends the answer is stored whole, as
+        `add` stores a response, and `answer.entries` are its entries. Where the stream ended before the answer did, or
+        the block raises, its text is stored, and the metadata of the entry says `cut_off`: thoughts and calls that may
+        be half are left out, so that any provider takes it. With `cut_off="drop"` nothing is stored then. What the call
+        cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
+
+        Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+        """
+        return self._streaming.stream(cut_off, key, metadata)
 
     async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.

@@ -16,6 +16,7 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import Handler
 from palimpsest.runtime.runner import Inline, drive, within
+from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import Options
@@ -191,6 +192,22 @@ class Session:
         `metadata` is kept with every entry of the batch.
         """
         return drive(self._core.add(messages, format=format, key=key, statuses=statuses, metadata=metadata))
+
+    def stream(
+        self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> AbstractContextManager[Answer]:
+        """One answer that comes in pieces, as a block: `with session.stream() as answer:`.
+
+        Inside, `answer.feed(event)` takes each event of a stream of the `openai`, `anthropic` or `google-genai` client
+        and returns the text in it; `answer.text` is the text so far. When the block ends the answer is stored whole, as
+        `add` stores a response, and `answer.entries` are its entries. Where the stream ended before the answer did, or
+        the block raises, its text is stored, and the metadata of the entry says `cut_off`: thoughts and calls that may
+        be half are left out, so that any provider takes it. With `cut_off="drop"` nothing is stored then. What the call
+        cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
+
+        Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+        """
+        return within(self._core.stream(cut_off=cut_off, key=key, metadata=metadata))
 
     def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.

@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from palimpsest.formats.received.values import Received
+
+if TYPE_CHECKING:
+    from palimpsest.formats.received.stream import AnswerStream
 
 _PLAIN = frozenset({"role", "content", "tool_call_id", "name"})
 """Keys of messages that nothing has to be recognised in."""
@@ -30,6 +34,12 @@ def received(given: object, format: str, *, settled: bool = False) -> Received:
     """
     found: Received = _vendors().recognise(given, format, settled=settled)
     return found
+
+
+def answer_stream() -> AnswerStream:
+    """Return what gathers the events of one answer."""
+    made: AnswerStream = _vendors().AnswerStream()
+    return made
 
 
 def _vendors() -> ModuleType:

@@ -33,6 +33,8 @@ _BESIDE = frozenset(
 )
 _UNKEPT = frozenset({"message", "content", "index", "logprobs", "logprobs_result", "logprobsResult"})
 
+_NOBODY = "does not say whose it is; give the message that it stands in, which has a role"
+
 _WITH_FIELDS = ("message", "function_call", "reasoning")
 """Items of responses that are sent by their fields; others are kept whole, and may be shown so."""
 
@@ -69,6 +71,10 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
             found.runs.append(last := Run(own, [], []))
         last.messages.extend(messages)
         last.places.extend([i] * len(messages))
+    for run in found.runs:
+        for message, i in zip(run.messages, run.places, strict=True):
+            if message.get("role") == "" and run.format == GEMINI:
+                raise InvalidEntry(f"{where}[{i}]", _NOBODY)
     return found
 
 
@@ -85,7 +91,7 @@ def _messages(
         return own or format, [item], False
     if shape == "piece":
         if item.get("type") == "text" and own == ANTHROPIC != format and not (is_model(one) or "citations" in item):
-            raise InvalidEntry(place, 'text of nobody; put it into a message: {"role": …, "content": […]}')
+            raise InvalidEntry(place, _NOBODY)
         return own, [holder_of(item, own)], True
     if shape in ("response", "choice"):
         if shape == "response":

@@ -10,6 +10,7 @@ from typing import Literal
 
 from palimpsest.formats import Message
 from palimpsest.formats.gemini_parts import DATA as GEMINI_DATA
+from palimpsest.formats.gemini_parts import PART_KEYS
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, SHAPES
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = "openai", "openai-responses", "anthropic", "gemini"
@@ -117,19 +118,27 @@ def _holder(part: object) -> str:
 
 
 def holder_of(piece: Message, format: str) -> Message:
-    """The message that a piece of one, given alone, stands in, with this piece."""
+    """The message that a piece of one, given alone, stands in, with this piece; no role where nothing tells it."""
     if format == CHAT:
         return {"role": "assistant", "content": None, "tool_calls": [piece]}
     if format == GEMINI:
-        answers = any(GEMINI_DATA.get(key) == "function_response" for key, value in piece.items() if value is not None)
-        return {"role": "user" if answers else "model", "parts": [piece]}
+        held = {PART_KEYS.get(key) for key, value in piece.items() if value is not None}
+        role = "user" if "function_response" in held else "model" if held & _BY_MODEL else ""
+        return {"role": role, "parts": [piece]}
     return {"role": "user" if piece["type"] in _BY_USER else "assistant", "content": [piece]}
 
 
+_BY_MODEL = frozenset(
+    {"function_call", "executable_code", "code_execution_result", "thought", "thought_signature", "tool_call"}
+)
+"""What a part holds that only a model makes. Text and media may be anybody's."""
+
+
 def joined(message: Message, other: Message) -> bool:
-    """Put what another such message holds to this one's, where both are of one role; whether that was so."""
-    if message["role"] != other["role"]:
+    """Put what another such message holds to this one's, where both may be of one role; whether that was so."""
+    if message["role"] != other["role"] and message["role"] and other["role"]:
         return False
+    message["role"] = message["role"] or other["role"]
     key = next(key for key in ("tool_calls", "parts", "content") if message.get(key))
     message[key].extend(other[key])
     return True

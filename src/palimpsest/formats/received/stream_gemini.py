@@ -1,0 +1,72 @@
+"""Chunks of Gemini's answers, joined: each is a response, whose parts come after those before. Pure.
+
+Texts in a row of one kind are one, unless one of them is signed: a signature is of the part that it came with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palimpsest.errors import InvalidEntry
+from palimpsest.formats import Message
+
+_FUNCTION_CALL = ("function_call", "functionCall")
+_PARTIAL = ("partial_args", "partialArgs", "will_continue", "willContinue")
+_FINISH = ("finish_reason", "finishReason")
+_UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
+
+
+class GeminiAnswer:
+    """The response of one stream."""
+
+    def __init__(self) -> None:
+        self.text, self.is_complete = "", False
+        self._around: Message = {}
+        self._candidate: Message = {}
+        self._content: Message = {"role": "model"}
+        self._parts: list[Message] = []
+
+    def take(self, event: Message) -> None:
+        """Take one chunk."""
+        self._around |= _told(event, "candidates")
+        candidates = event.get("candidates") or []
+        if len(candidates) > 1 or not all(isinstance(one, dict) for one in candidates):
+            raise InvalidEntry("event.candidates", "more than one answer in a stream; ask for one (candidate_count=1)")
+        for candidate in candidates:
+            self._candidate |= {
+                key: value for key, value in candidate.items() if key != "content" and value is not None
+            }
+            content = candidate.get("content") or {}
+            self._content |= {key: value for key, value in content.items() if key != "parts" and value is not None}
+            for part in content.get("parts") or ():
+                self._take(part)
+            reason = next((candidate[key] for key in _FINISH if candidate.get(key)), None)
+            self.is_complete = self.is_complete or reason not in (None, _UNSPECIFIED)
+
+    def _take(self, part: Any) -> None:
+        held = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
+        for key in _FUNCTION_CALL:
+            body = held.get(key)
+            if isinstance(body, dict) and any(body.get(name) for name in _PARTIAL):
+                reason = "arguments that come in pieces are not read; leave stream_function_call_arguments off"
+                raise InvalidEntry(f"event.candidates[0].content.parts.{key}", reason)
+        said = held.get("text")
+        if not isinstance(said, str):
+            self._parts.append(held)
+            return
+        if held.get("thought") is not True:
+            self.text += said
+        last = self._parts[-1] if self._parts else {}
+        kind = {"text"} | ({"thought"} if held.get("thought") is True else set())
+        if last.keys() == kind == held.keys():
+            last["text"] += said
+        elif said or held.keys() - {"text", "thought"}:
+            self._parts.append(held)
+
+    def whole(self) -> Message:
+        """The response, as it would have come at once."""
+        return {**self._around, "candidates": [{**self._candidate, "content": {**self._content, "parts": self._parts}}]}
+
+
+def _told(item: Message, but: str) -> Message:
+    return {key: value for key, value in item.items() if key != but and value is not None}

@@ -1,0 +1,97 @@
+"""Answers that come in pieces: a block gathers the events, and stores the whole answer, or what arrived of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from palimpsest.errors import ConfigError
+from palimpsest.formats.received import answer_stream
+from palimpsest.formats.received.usage import reported
+from palimpsest.log.entry import Entry
+from palimpsest.sessions.adding.usage import UsageRecorder
+from palimpsest.sessions.adding.verbs import checked_key
+
+if TYPE_CHECKING:
+    from palimpsest.formats.received.stream import AnswerStream
+
+CutOff: TypeAlias = Literal["keep", "drop"]
+"""What becomes of an answer that was cut off: its text is kept, marked, or nothing is stored."""
+
+Add: TypeAlias = Callable[..., Awaitable[tuple[Entry, ...]]]
+"""The session's verb that adds, which lets no error out that quotes what is private."""
+
+MARK = "cut_off"
+"""The key of an entry's metadata, true where the answer was cut off."""
+
+
+class Answer:
+    """One answer as it comes: what `session.stream()` gives. Not safe to feed from two threads at once."""
+
+    def __init__(self, stream: AnswerStream) -> None:
+        self._stream = stream
+        self.entries: tuple[Entry, ...] = ()
+        """What was stored, once the block has ended."""
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far: no thoughts, no calls."""
+        return self._stream.text
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the provider has said that the answer is over."""
+        return self._stream.is_complete
+
+    def feed(self, event: object) -> str:
+        """Take the next event of the client's stream, and return what the model says in it ("" where it says nothing).
+
+        Raises InvalidEntry for what is no event of the stream that was begun.
+        """
+        return self._stream.feed(event)
+
+
+class Streaming:
+    """The streamed answers of one session."""
+
+    def __init__(self, add: Add, usage: UsageRecorder) -> None:
+        self._add, self._usage = add, usage
+
+    def stream(
+        self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
+    ) -> AbstractAsyncContextManager[Answer]:
+        """A block that stores what is fed."""
+        if cut_off not in ("keep", "drop"):
+            raise ConfigError("cut_off", cut_off, "keep or drop")
+        return self._block(cut_off, checked_key(key), metadata)
+
+    @asynccontextmanager
+    async def _block(self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None) -> AsyncIterator[Answer]:
+        stream = answer_stream()
+        answer = Answer(stream)
+        try:
+            yield answer
+        except BaseException:
+            answer.entries = await self._stored(stream, cut_off, key, metadata)
+            raise
+        answer.entries = await self._stored(stream, cut_off, key, metadata)
+
+    async def _stored(
+        self, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
+    ) -> tuple[Entry, ...]:
+        """Store what has arrived, and note what it cost."""
+        whole = stream.whole()
+        if whole is None:
+            return ()
+        if stream.is_complete:
+            return await self._add(whole, key=key, metadata=metadata)
+        part = stream.part() if cut_off == "keep" else None
+        entries: tuple[Entry, ...] = ()
+        if part is not None:
+            marked = {**(metadata or {}), MARK: True}
+            entries = await self._add(part, format=stream.format, key=key, metadata=marked)
+        usage = reported(whole)
+        if usage is not None:
+            await self._usage.of_answers([usage])
+        return entries

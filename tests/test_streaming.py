@@ -1,0 +1,354 @@
+"""An answer that comes in pieces is stored whole at its end, or as far as it came, so that any provider takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from palimpsest import Answer, AsyncMemory, ConfigError, InvalidEntry, Memory
+from palimpsest.sessions.sync import Session
+from sdks import load
+from streams import CHAT, STREAMED, Streamed, StreamServer, plays
+from vendors import VENDORS
+
+ASKED = [{"role": "user", "content": "Which gate?"}]
+
+
+@pytest.fixture(params=STREAMED)
+def streamed(request: pytest.FixtureRequest) -> Streamed:
+    """An answer of each vendor."""
+    return STREAMED[request.param]
+
+
+@pytest.fixture
+def session(streamed: Streamed) -> Iterator[Session]:
+    """A session in which the answer is waited for."""
+    with Memory.open("memory://") as memory:
+        yield begun(memory, streamed, "s")
+
+
+def begun(memory: Memory, streamed: Streamed, name: str) -> Session:
+    """A session of the vendor's format in which the user has spoken."""
+    session = memory.session(name, format=streamed.format)
+    session.add_user_message("Which gate?")
+    session.context()
+    return session
+
+
+def sent_next(session: Session) -> list[dict[str, Any]]:
+    """What the model is sent, once the user has spoken again."""
+    session.add_user_message("And then?")
+    return session.context().messages
+
+
+def sent_after(streamed: Streamed) -> list[dict[str, Any]]:
+    """The same, where the answer was added at once."""
+    with Memory.open("memory://") as memory:
+        session = begun(memory, streamed, "s")
+        session.add(streamed.whole)
+        return sent_next(session)
+
+
+def spelled(messages: list[dict[str, Any]]) -> str:
+    """The messages as JSON, with keys as Python's clients spell them."""
+    text = json.dumps(messages)
+    words = re.sub(r'[A-Z](?=\w*":)', lambda found: f"_{found[0].lower()}", text)
+    return json.dumps(json.loads(words), sort_keys=True)
+
+
+# --- without a client
+
+
+def test_the_text_is_there_as_it_comes(session: Session, streamed: Streamed) -> None:
+    """Each event gives the text in it, and what was said so far is there; nothing is stored before the block ends."""
+    told = []
+    with session.stream() as answer:
+        for event in streamed.events:
+            told.append(answer.feed(event))
+            assert answer.text == "".join(told)
+            assert session.stats().total_entries == 1
+
+    assert answer.text == streamed.text
+    assert answer.is_complete
+    assert answer.entries == tuple(session.entries()[1:])
+
+
+def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Streamed) -> None:
+    """The log, the next request and the usage are those of the whole response."""
+    with session.stream(metadata={"run": 7}) as answer:
+        for event in streamed.events:
+            answer.feed(event)
+
+    usage = session.stats().usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.calls) == (40, 32, 9, 1)
+    assert {entry.metadata["run"] for entry in answer.entries if entry.metadata} == {7}
+    assert spelled(sent_next(session)) == spelled(sent_after(streamed))
+
+
+@pytest.mark.parametrize("cut_off", ["keep", "drop"])
+def test_a_stream_that_ends_anywhere_leaves_what_a_provider_accepts(streamed: Streamed, cut_off: Any) -> None:
+    """After any of its events: the text that came is kept and marked, or nothing is; the next request is valid."""
+    faults = VENDORS[streamed.format]().faults
+    with Memory.open("memory://") as memory:
+        for length in range(len(streamed.events)):
+            session = begun(memory, streamed, str(length))
+
+            with session.stream(cut_off=cut_off) as answer:
+                for event in streamed.events[:length]:
+                    answer.feed(event)
+
+            kept = [entry.text for entry in answer.entries if entry.metadata == {"cut_off": True}]
+            if not answer.is_complete:
+                assert kept == ([answer.text] if answer.text and cut_off == "keep" else [])
+                assert len(session.entries()) == 1 + len(kept)
+            messages = sent_next(session)
+            assert faults(messages) == []
+            assert not answer.entries or answer.text in json.dumps(messages)
+
+
+def test_an_error_in_the_block_keeps_what_came(session: Session, streamed: Streamed) -> None:
+    """The error goes on; the answer is stored as far as it came, or whole where it was over."""
+    for events, whole in ((streamed.events[:5], False), (streamed.events, True)):
+        fed: list[Answer] = []
+
+        with pytest.raises(KeyError):
+            feed(session, (*events, KeyError("printing")), fed)
+
+        [answer] = fed
+        assert answer.is_complete is whole
+        marks = [(entry.metadata or {}).get("cut_off") for entry in answer.entries]
+        assert marks == ([None] * len(answer.entries) if whole else [True] * bool(answer.text))
+
+
+def feed(session: Session, events: Iterable[Any], fed: list[Answer]) -> None:
+    """Feed events to a block, and raise what is an error among them."""
+    with session.stream() as answer:
+        fed.append(answer)
+        for event in events:
+            if isinstance(event, Exception):
+                raise event
+            answer.feed(event)
+
+
+def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed: Streamed) -> None:
+    """The same answer under the same key adds nothing again, and its usage is recorded once."""
+    for _ in range(2):
+        with session.stream(key="run 1") as answer:
+            for event in streamed.events:
+                answer.feed(event)
+
+    usage = session.stats().usage
+    assert usage is not None
+    assert usage.calls == 1
+    assert len(session.entries()) == 1 + len(answer.entries)
+
+
+def test_what_is_no_event_is_refused() -> None:
+    """What is fed and is no event, or one of another vendor, is named; so is an option that is none."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        with session.stream() as answer:
+            assert answer.feed({"type": "ping"}) == ""
+            for bad in (object(), "text", {"x": 1}, {"role": "user", "content": "Hello"}):
+                with pytest.raises(InvalidEntry, match="is no event that is known here; feed each event"):
+                    answer.feed(bad)
+            answer.feed(CHAT.events[1])
+            with pytest.raises(InvalidEntry, match="of anthropic, and those before it are of openai"):
+                answer.feed(STREAMED["anthropic"].events[0])
+            with pytest.raises(InvalidEntry, match="more than one answer"):
+                answer.feed({"choices": [{"index": 1, "delta": {"content": "x"}}]})
+        with pytest.raises(ConfigError, match="keep or drop"):
+            session.stream(cut_off="mark")  # type: ignore[arg-type]
+
+    assert answer.text == "I"
+
+
+# --- with the clients
+
+
+Client = Callable[[StreamServer], Any]
+
+
+def _openai(server: StreamServer, name: str = "OpenAI") -> Any:
+    return getattr(load("openai"), name)(base_url=server.url, api_key="none", max_retries=0)
+
+
+def _anthropic(server: StreamServer, name: str = "Anthropic") -> Any:
+    return getattr(load("anthropic"), name)(base_url=server.root, api_key="none", max_retries=0)
+
+
+def _google(server: StreamServer) -> Any:
+    return load("google.genai").Client(api_key="none", http_options={"base_url": server.root})
+
+
+def chat_events(server: StreamServer) -> Iterator[Any]:
+    """A stream of chat completions."""
+    with _openai(server) as client:
+        yield from client.chat.completions.create(model="m", messages=ASKED, stream=True)
+
+
+def chat_helper_events(server: StreamServer) -> Iterator[Any]:
+    """The events of the helper."""
+    with _openai(server) as client, client.chat.completions.stream(model="m", messages=ASKED) as stream:
+        yield from stream
+
+
+def responses_events(server: StreamServer) -> Iterator[Any]:
+    """A stream of responses."""
+    with _openai(server) as client:
+        yield from client.responses.create(model="m", input=ASKED, stream=True)
+
+
+def responses_helper_events(server: StreamServer) -> Iterator[Any]:
+    """The events of the helper."""
+    with _openai(server) as client, client.responses.stream(model="m", input=ASKED) as stream:
+        yield from stream
+
+
+def anthropic_events(server: StreamServer) -> Iterator[Any]:
+    """A stream of messages."""
+    with _anthropic(server) as client:
+        yield from client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True)
+
+
+def anthropic_helper_events(server: StreamServer) -> Iterator[Any]:
+    """The events of the helper."""
+    with _anthropic(server) as client, client.messages.stream(model="m", max_tokens=9, messages=ASKED) as stream:
+        yield from stream
+
+
+def gemini_events(server: StreamServer) -> Iterator[Any]:
+    """A stream of contents."""
+    with _google(server) as client:
+        yield from client.models.generate_content_stream(model="m", contents="Which gate?")
+
+
+async def async_chat_events(server: StreamServer) -> AsyncIterator[Any]:
+    """A stream of chat completions."""
+    async with _openai(server, "AsyncOpenAI") as client:
+        async for event in await client.chat.completions.create(model="m", messages=ASKED, stream=True):
+            yield event
+
+
+async def async_responses_events(server: StreamServer) -> AsyncIterator[Any]:
+    """A stream of responses."""
+    async with _openai(server, "AsyncOpenAI") as client:
+        async for event in await client.responses.create(model="m", input=ASKED, stream=True):
+            yield event
+
+
+async def async_anthropic_events(server: StreamServer) -> AsyncIterator[Any]:
+    """A stream of messages."""
+    async with _anthropic(server, "AsyncAnthropic") as client:
+        async for event in await client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True):
+            yield event
+
+
+async def async_gemini_events(server: StreamServer) -> AsyncIterator[Any]:
+    """A stream of contents."""
+    async with _google(server).aio as client:
+        async for event in await client.models.generate_content_stream(model="m", contents="Which gate?"):
+            yield event
+
+
+SYNC = {
+    "chat": ("openai", chat_events),
+    "chat helper": ("openai", chat_helper_events),
+    "responses": ("openai-responses", responses_events),
+    "responses helper": ("openai-responses", responses_helper_events),
+    "anthropic": ("anthropic", anthropic_events),
+    "anthropic helper": ("anthropic", anthropic_helper_events),
+    "gemini": ("gemini", gemini_events),
+}
+ASYNC = {
+    "openai": async_chat_events,
+    "openai-responses": async_responses_events,
+    "anthropic": async_anthropic_events,
+    "gemini": async_gemini_events,
+}
+
+
+@pytest.mark.parametrize("client", SYNC)
+def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
+    """What a client streams from a server is stored as the response would be that comes at once."""
+    format, events = SYNC[client]
+    streamed = STREAMED[format]
+    with Memory.open("memory://") as memory, StreamServer(plays(streamed.events)) as server:
+        session = begun(memory, streamed, "s")
+
+        with session.stream() as answer:
+            said = [answer.feed(event) for event in events(server)]
+
+        assert "".join(said) == streamed.text
+        assert spelled(sent_next(session)) == spelled(sent_after(streamed))
+
+
+@pytest.mark.parametrize("client", SYNC)
+def test_a_connection_that_breaks_leaves_what_came(client: str) -> None:
+    """The client's error goes on, and the text that came is there, marked."""
+    format, events = SYNC[client]
+    streamed = STREAMED[format]
+    half = next(i for i in range(len(streamed.events)) if " it" in json.dumps(streamed.events[i])) + 1
+    with Memory.open("memory://") as memory, StreamServer(plays(streamed.events[:half], cut=True)) as server:
+        session = begun(memory, streamed, "s")
+
+        fed: list[Answer] = []
+
+        with pytest.raises(Exception, match=r"(?i)incomplete|closed|peer|connection"):
+            feed(session, events(server), fed)
+
+        [answer] = fed
+        assert [(entry.text, entry.metadata) for entry in answer.entries] == [("I look it", {"cut_off": True})]
+        assert VENDORS[format]().faults(sent_next(session)) == []
+
+
+@pytest.mark.parametrize("format", ASYNC)
+def test_asynchronous_clients_are_fed_alike(format: str) -> None:
+    """The same with an event loop."""
+    streamed = STREAMED[format]
+
+    async def run(server: StreamServer) -> list[dict[str, Any]]:
+        async with AsyncMemory.open("memory://") as memory:
+            session = memory.session("s", format=format)
+            await session.add_user_message("Which gate?")
+            async with session.stream() as answer:
+                async for event in ASYNC[format](server):
+                    answer.feed(event)
+            assert answer.text == streamed.text
+            await session.add_user_message("And then?")
+            return (await session.context()).messages
+
+    with StreamServer(plays(streamed.events)) as server:
+        messages = asyncio.run(run(server))
+
+    assert spelled(messages) == spelled(sent_after(streamed))
+
+
+def test_a_cancelled_task_leaves_what_came() -> None:
+    """A task that is cancelled in the middle of an answer stores what came, and is cancelled."""
+
+    async def run() -> list[tuple[str, Any]]:
+        async with AsyncMemory.open("memory://") as memory:
+            session = memory.session("s")
+            heard = asyncio.Event()
+
+            async def listen() -> None:
+                async with session.stream() as answer:
+                    answer.feed(CHAT.events[1])
+                    heard.set()
+                    await asyncio.Event().wait()
+
+            task: Awaitable[None] = (listening := asyncio.ensure_future(listen()))
+            await heard.wait()
+            listening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return [(entry.text, entry.metadata) for entry in await session.entries()]
+
+    assert asyncio.run(run()) == [("I", {"cut_off": True})]
