@@ -27,9 +27,6 @@ from palimpsest.log.head import RENDERER, Cut, Head
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
 
-COMPACTED, PINNED = "compaction", "pinned"
-"""Why a view makes a new cut after its session was compacted, or something that it does not show was pinned."""
-
 HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
 """Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
 
@@ -166,9 +163,9 @@ class Settler:
         if layout.cut.conditions != self._terms.conditions:
             return "changed configuration"
         if layout.cut.compaction != layout.head.compaction:
-            return COMPACTED
+            return "compaction"
         if is_unshown(layout):
-            return PINNED
+            return "pinned"
         return layout.window.stale[0][1] if layout.window.stale else None
 
     def _recut(self, layout: Layout, reason: str | None, share: float) -> Steps[Settled]:

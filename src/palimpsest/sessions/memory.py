@@ -89,9 +89,9 @@ class AsyncMemory:
         `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
         since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
         says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
-        a key for pseudonyms, too; without it everything is kept as it is. What contexts were made of is remembered in
-        about `view_bytes` (default 64 MiB; 0: nothing is), so that the next ones cost what is new. Further options are
-        the store's: on disk `synchronous` ("FULL", "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
+        a key for pseudonyms, too; without it all is kept as it is. What contexts were made of is remembered in about
+        `view_bytes` (default 64 MiB; 0: nothing is). Further options are the store's: on disk `synchronous` ("FULL",
+        "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
         The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
         StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
         """
@@ -153,9 +153,8 @@ class AsyncMemory:
         """
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
-        return AsyncSession(
-            SessionScope(self._scope, admitted_options(self._scope.key(session_id), self._gate, options))
-        )
+        given = admitted_options(self._scope.key(session_id), self._gate, options)
+        return AsyncSession(SessionScope(self._scope, given))
 
     async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
         """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""

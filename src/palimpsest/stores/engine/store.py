@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
@@ -48,19 +48,13 @@ class Store:
         self._reading = Reading(sessions, self._large, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
         self._items = Items(backend, clock)
-        self._making = allocate_lock()
-        self._made: Seldom | None = None
 
-    @property
+    @cached_property
     def _seldom(self) -> Seldom:
-        """What most processes that add and read do without."""
-        if self._made is None:
-            from palimpsest.stores.engine.seldom import Seldom  # nine modules
+        """What most processes that add and read do without. It has no state, so there may be two for a moment."""
+        from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
-            with self._making:
-                if self._made is None:
-                    self._made = Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
-        return self._made
+        return Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
 
     @property
     def left_open(self) -> bool:
@@ -322,9 +316,7 @@ class Store:
         when all is done. What other writers commit meanwhile is never undone.
 
         Where texts are not kept, the entries that branches share become others there, too, with the heads of those:
-        also in a branch that somebody makes meanwhile. That is one step, or one for each branch and the session's own
-        last, so that after a kill the same again does the rest. Where texts are kept, what a branch shares may be
-        rewritten with it or not, by how the store keeps it: whoever means all branches rewrites each.
+        also in a branch that somebody makes meanwhile.
         """
         return await self._run(lambda: self._seldom.rewriting.rewrite(key, how, after, seqs))
 
@@ -337,10 +329,9 @@ class Store:
     ) -> Scrubbed:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
 
-        Returns what could not be done now. Without `whole` what would take long is left for another time; with it that
-        is done by pieces, so that others go on, and what the store does not use is given back. `progress` is called
-        with about how many bytes were gone through, and of how many. Stores that overwrite as they destroy have nothing
-        to do.
+        Without `whole` what would take long is left for another time; with it that is done by pieces, so that others go
+        on, and what the store does not use is given back. `progress` is called with about how many bytes were gone
+        through, and of how many.
         """
         all_done, most = Scrubbed(left=1), 1
         while all_done.left:
