@@ -50,7 +50,7 @@ class _Answers:
     ) -> None:
         self._store, self._key, self._counter, self._told, self._recall = store, key, counter, told, recall
         self._sure = told is None
-        self._asked = self._read = False
+        self._asked = self._read = self._shown = False
         self._stretches: list[Stretch] = []
         self._compacted: dict[int, Compaction] = {}
 
@@ -87,7 +87,7 @@ class _Answers:
         before = self._recall.before if self._recall is not None else None
         if before is None or self._told is None or not before.holds(self._told.mark, self._counter):
             return None
-        self._stretches = list(before.stretches)
+        self._stretches, self._shown = list(before.stretches), before.recollection.view is not None
         return before.recollection
 
     async def _newest(self) -> Standing:
@@ -139,7 +139,8 @@ class _Answers:
 
     async def _read_page(self, ask: Page) -> list[Entry] | None:
         """A page as it is stored. With the first comes the newest compaction, which is likely to be asked for then."""
-        revision = self._told.head.compaction if self._told is not None and not self._compacted else 0
+        ahead = self._told is not None and not (self._compacted or self._shown)
+        revision = self._told.head.compaction if self._told is not None and ahead else 0
         if revision:
             with suppress(StoreCorrupt):  # a damaged record is told to who asks for it
                 return await self._paged(ask, revision)
