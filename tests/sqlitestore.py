@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 from palimpsest import AsyncMemory, Memory
@@ -42,3 +43,25 @@ class Held:
         if statement == "COMMIT" and not self.let.is_set():
             self.inside.set()
             self.let.wait()
+
+
+@contextmanager
+def traced(memory: Memory) -> Iterator[list[str]]:
+    """The statements, with their values, that a memory of one thread runs."""
+    statements: list[str] = []
+    connection(memory).set_trace_callback(statements.append)
+    try:
+        yield statements
+    finally:
+        connection(memory).set_trace_callback(None)
+
+
+def scans(memory: Memory, statements: Sequence[str]) -> list[str]:
+    """What of these statements looks at whole tables, by SQLite's own plan for each."""
+    found = []
+    for statement in statements:
+        if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "REPLACE")):
+            for *_, plan in connection(memory).execute(f"EXPLAIN QUERY PLAN {statement}"):
+                if plan.startswith("SCAN"):
+                    found.append(f"{plan}: {statement[:200]}")
+    return found

@@ -11,6 +11,7 @@ import pytest
 
 from palimpsest import Memory, Session
 from palimpsest.stores.backend import Ask, Seen
+from sqlitestore import scans, traced
 from writer import quarters
 
 BUDGETS = [8_000, 64_000]
@@ -216,3 +217,48 @@ def test_one_that_is_too_large_is_not_remembered() -> None:
 
         assert rows_of(memory, session) == 20
         assert rows_of(memory, session) == 20
+
+
+EVENTS = {"first": 0, "behind a cut": 40, "next": 40, "nothing new": 0, "cut": 8_000}
+"""How large a turn comes before a context of each kind."""
+
+
+def test_contexts_look_at_no_whole_table(tmp_path: Path) -> None:
+    """Every statement finds what it asks for by an index, in a file of several sessions, with a pin and a summary.
+
+    The next context takes four statements that read: the file's generation, the head, entries and counts.
+    """
+    statements: dict[str, list[str]] = {}
+    with Memory.open(tmp_path / "log.db") as memory:
+        small(memory, "other", 30)
+        session = grown(memory, 8_000)
+        session.pin(1)
+        session.compact({"strategy": "summarizer", "interaction_keep": 2})
+        memory.delete_session("other")  # nothing is remembered then
+        for number, (what, size) in enumerate(EVENTS.items()):
+            if size:
+                session.add(turn(10_000 + number, size))
+                session.count()
+
+            with traced(memory) as statements[what]:
+                report = session.context().report
+
+            assert report.new_cut == (what in ("first", "cut"))
+        found = {what: scans(memory, some) for what, some in statements.items()}
+
+    counts = {what: sum(one.startswith("SELECT") for one in some) for what, some in statements.items()}
+    assert found == {what: [] for what in EVENTS}
+    assert (counts["next"], counts["nothing new"]) == (4, 1)
+
+
+def test_counts_are_stored_by_few_statements(tmp_path: Path) -> None:
+    """Whether entries are there whose counts are stored is asked of all of them at once."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("s", counter=quarters)
+        for number in range(50):
+            session.add(turn(number, 40))
+
+        with traced(memory) as statements:
+            session.count()
+
+    assert sum(one.startswith("SELECT") for one in statements) < 20

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import BudgetImpossible, ConfigError, Keys, Memory, Session
+from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading
 from palimpsest.context.result import Context
 from palimpsest.log.entry import moment
@@ -208,7 +211,7 @@ class Play:
 
     def usage(self) -> None:
         """The provider reports a call."""
-        self.writing.record_usage(self.dice.randrange(10, 500), 5)
+        self.writing.record_usage(input_tokens=self.dice.randrange(10, 500), output_tokens=5)
 
     def step(self) -> None:
         """One of these."""
@@ -281,6 +284,76 @@ def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, mon
     monkeypatch.setattr(layout, "CHUNK", 3 + seed)
 
     played("sqlite", tmp_path, 1_000 + seed, 40)
+
+
+def test_what_has_expired_since_is_shown_no_more(memory: Memory, clock: FakeClock) -> None:
+    """By the time alone: nothing of the session has changed."""
+    session = memory.session("s", counter=quarters)
+    session.add_user_message("for a while", expires_at=moment(clock.now) + timedelta(seconds=10))
+    session.add_user_message("for good")
+    texts = [message["content"] for message in session.context().messages]
+
+    clock.advance(11)
+
+    assert texts == ["for a while", "for good"]
+    assert [message["content"] for message in session.context().messages] == ["for good"]
+
+
+def test_threads_share_what_is_remembered(tmp_path: Path) -> None:
+    """Each is given a context that is whole, whatever the others add and change meanwhile."""
+    faults: list[str] = []
+    with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
+        session = memory.session("s", max_tokens=500, counter=quarters)
+
+        def work(name: int) -> None:
+            for number in range(25):
+                session.add([{"role": "user", "content": f"{name}-{number}"}, {"role": "assistant", "content": "yes"}])
+                context = session.context()
+                texts = [message["content"] for message in context.messages]
+                if f"{name}-{number}" not in texts or "SPOILT" in texts or context.tokens > 500:
+                    faults.append(f"{name}-{number}: {texts}")
+                spoil_context(context)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        context = session.context()
+
+    with Memory.open(tmp_path / "log.db", view_bytes=0) as other:
+        assert told(other.session("s", max_tokens=500, counter=quarters).context()) == told(context)
+    assert faults == []
+
+
+def test_the_next_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
+    """Under an event loop all that it reads and computes is one hop to a thread, and so is one of nothing new."""
+    hops: list[str] = []
+    made: list[list[str]] = []
+
+    async def work() -> None:
+        async with AsyncMemory.open(tmp_path / "log.db") as memory:
+            session = memory.session("s", max_tokens=1_000, counter=quarters)
+            await session.add_user_message("one")
+            await session.context()
+            await session.add_user_message("two")
+            await session.count()
+            runner: Any = memory.runner
+            for verb in ("run", "read", "whole", "finish"):
+                setattr(runner, verb, counted(getattr(runner, verb)))
+            for _ in range(2):
+                hops.clear()
+                await session.context()
+                made.append(list(hops))
+
+    def counted(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():  # one that a worker makes stays with it
+                hops.append(verb.__name__)
+            return verb(*given, **named)
+
+        return called
+
+    asyncio.run(work())
+
+    assert made == [["whole"], ["whole"]]
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])

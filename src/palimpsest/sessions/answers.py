@@ -15,7 +15,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.summary import Compaction
 from palimpsest.sessions.remembered import Recall, Stretch, weight_of
-from palimpsest.stores import Store, compaction_of
+from palimpsest.stores import Store
 from palimpsest.stores.values import Standing
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class _Answers:
     ) -> None:
         self._store, self._key, self._counter, self._told, self._recall = store, key, counter, told, recall
         self._sure = told is None
-        self._asked = self._read = False
+        self._asked = self._read = self._shown = False
         self._stretches: list[Stretch] = []
         self._compacted: dict[int, Compaction] = {}
 
@@ -87,7 +87,7 @@ class _Answers:
         before = self._recall.before if self._recall is not None else None
         if before is None or self._told is None or not before.holds(self._told.mark, self._counter):
             return None
-        self._stretches = list(before.stretches)
+        self._stretches, self._shown = list(before.stretches), before.recollection.view is not None
         return before.recollection
 
     async def _newest(self) -> Standing:
@@ -116,8 +116,9 @@ class _Answers:
             case Places(seqs):
                 return await self._store.fetch(self._key, seqs, counter=self._counter)
             case Compacted(revision):
-                if revision not in self._compacted:
-                    self._compacted[revision] = await compaction_of(self._store, self._key, revision)
+                nothing = Page(0, 1, 1)  # what is read tells how the session is, too
+                if revision not in self._compacted and await self._paged(nothing, revision) is None:
+                    return None
                 return self._compacted[revision]
         raise AssertionError(f"nobody asks {ask}")
 
@@ -139,7 +140,8 @@ class _Answers:
 
     async def _read_page(self, ask: Page) -> list[Entry] | None:
         """A page as it is stored. With the first comes the newest compaction, which is likely to be asked for then."""
-        revision = self._told.head.compaction if self._told is not None and not self._compacted else 0
+        ahead = self._told is not None and not (self._compacted or self._shown)
+        revision = self._told.head.compaction if self._told is not None and ahead else 0
         if revision:
             with suppress(StoreCorrupt):  # a damaged record is told to who asks for it
                 return await self._paged(ask, revision)
@@ -162,9 +164,9 @@ class _Answers:
             if not self._sure:
                 return None
         self._read = True
-        if revision:
-            self._compacted[revision] = (records[0].compaction if records else None) or Compaction()
-        self._keep(ask, entries)
+        self._compacted[revision] = (records[0].compaction if records else None) or Compaction()
+        if ask.before - ask.after > 1:
+            self._keep(ask, entries)
         return entries
 
     def _keep(self, ask: Page, answer: Sequence[Entry]) -> None:

@@ -166,8 +166,7 @@ class AsyncMemory:
     async def info(self, session_id: str) -> SessionInfo:
         """Return the session as a listing shows it. Raises SessionNotFound."""
         check_id(session_id, "session")
-        head = await self.store.head(self._scope.key(session_id))
-        if head is None:
+        if (head := await self.store.head(self._scope.key(session_id))) is None:
             raise SessionNotFound(session_id)
         return info(session_id, head)
 

@@ -252,7 +252,7 @@ class Reading:
         seqs = {seq for some in counts.values() for seq in some}
         while True:
             known, seen = await self._sessions.look(
-                key, lambda known: [Ask(known.logs, [Range("entry", _points(known.keys(seqs)))], head=False)]
+                key, lambda known: [Ask(known.logs, [Range("entry", list(ranges.of(known.keys(seqs))))], head=False)]
             )
             alive = sorted(row[0] for one in seen for row in one.rows[0] if _is_living(row))
             head = known.there
@@ -286,15 +286,11 @@ def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
 def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
     """What asks for the entries at these places, and of these ids, which may tell their places."""
     places = {*seqs, *map(placed_at, ids)}
-    points = _points(known.keys(places))
+    points = list(ranges.of(known.keys(places)))
     wanted: list[Range | Named] = [Range("entry", points), Named("entry", list(ids))]
     if counter is not None:
         wanted.append(Range(f"tokens/{counter}", points))
     return Ask(known.logs, wanted, head=False)
-
-
-def _points(keys: Iterable[int]) -> list[tuple[int, int]]:
-    return [(key, key) for key in sorted(set(keys))]
 
 
 def _is_of(known: Known, key: int) -> bool:

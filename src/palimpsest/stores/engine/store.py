@@ -296,10 +296,7 @@ class Store:
         return await self._look(lambda: self._seldom.expiry.due(now, tenant))
 
     async def sweep(self, now: int, *, tenant: str | None = None) -> int:
-        """Erase what has expired at `now` (microseconds): entries become tombstones, items go. Return how many.
-
-        With `tenant` what it owns alone.
-        """
+        """Erase what has expired at `now` (microseconds), with `tenant` what it owns alone; return how much that was."""
         return await self._run(lambda: self._seldom.expiry.sweep(now, tenant))
 
     async def tenants(self) -> list[str]:
