@@ -18,7 +18,7 @@ from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite import vacuuming
 from palimpsest.stores.sqlite.db import PAUSE, Database
 from palimpsest.stores.sqlite.layout import migrate
-from palimpsest.stores.sqlite.scrubbing import PATIENCE, scrub
+from palimpsest.stores.sqlite.scrubbing import PATIENCE, Scrubbing
 from palimpsest.stores.sqlite.tables import Tables
 
 FLEETING = 0.05
@@ -32,7 +32,7 @@ class SQLiteBackend(BlockingBackend):
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
         self.large_bytes = options.large_bytes
-        self._database = Database(url, path, options)
+        self._database, self._scrubbing = Database(url, path, options), Scrubbing(url)
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:
@@ -91,7 +91,9 @@ class SQLiteBackend(BlockingBackend):
         return done
 
     def _scrub(self) -> tuple[str, ...]:
-        return self._database.alone(lambda connection: scrub(self.url, connection, self._patience), self._patience)
+        return self._database.alone(
+            lambda connection: self._scrubbing.scrub(connection, self._patience), self._patience
+        )
 
     @property
     def _patience(self) -> float:
@@ -105,6 +107,6 @@ class SQLiteBackend(BlockingBackend):
         def finish(connection: sqlite3.Connection) -> None:
             with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
                 if self.writable:
-                    scrub(self.url, connection, self._patience)
+                    self._scrubbing.scrub(connection, self._patience)
 
         self._database.close(finish, self._patience)

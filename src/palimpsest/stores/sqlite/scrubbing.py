@@ -37,27 +37,38 @@ BUSY = (
 
 
 def note(db: sqlite3.Connection) -> None:
-    """Note, in the transaction that destroys something, that the file is to be scrubbed."""
-    db.execute("INSERT INTO meta VALUES('scrub', 1) ON CONFLICT DO UPDATE SET value = value + 1")
+    """Note, in the transaction that destroys something, that the file is to be scrubbed: a number of its own."""
+    sql = (
+        "INSERT INTO meta VALUES('scrub', random() >> 12 & 0xFFFFFFFFFFFF) ON CONFLICT DO UPDATE SET value = value + 1"
+    )
+    db.execute(sql)
 
 
-def scrub(url: str, db: sqlite3.Connection, patience: float) -> tuple[str, ...]:
-    """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
-    noted = vacuuming.noted(db)
-    return tuple(_scrub(url, db, noted, patience)) if noted is not None else ()
+class Scrubbing:
+    """Scrubs a file, of which it remembers up to which note the write-ahead log was cut off."""
 
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._cut: int | None = None
 
-def _scrub(url: str, db: sqlite3.Connection, noted: int, patience: float) -> Iterator[str]:
-    left = None if vacuuming.noted(db, "clean") == noted else _written_anew(url, db)
-    busy = not _cut_off(db, patience)
-    if left is not None:
-        yield left
-    if busy:
-        yield HELD.format(url=url)
-    if left is None and not busy:
-        with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
-            # Where more was destroyed since, the note stays, and that of what is clean says nothing any more.
-            db.execute("DELETE FROM meta WHERE (name = 'scrub' AND value = ?) OR name = 'clean'", (noted,))
+    def scrub(self, db: sqlite3.Connection, patience: float) -> tuple[str, ...]:
+        """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
+        noted = vacuuming.noted(db)
+        return tuple(self._scrub(db, noted, patience)) if noted is not None else ()
+
+    def _scrub(self, db: sqlite3.Connection, noted: int, patience: float) -> Iterator[str]:
+        left = None if vacuuming.noted(db, "clean") == noted else _written_anew(self._url, db)
+        if left is not None:
+            yield left
+        if left is None or self._cut != noted:  # else all that came since is nobody's who was erased
+            if not _cut_off(db, patience):
+                yield HELD.format(url=self._url)
+                return
+            self._cut = noted
+        if left is None:
+            with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
+                # Where more was destroyed since, the note stays, and that of what is clean says nothing any more.
+                db.execute("DELETE FROM meta WHERE (name = 'scrub' AND value = ?) OR name = 'clean'", (noted,))
 
 
 def _cut_off(db: sqlite3.Connection, patience: float) -> bool:
