@@ -11,7 +11,18 @@ from contextlib import suppress
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Seen
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Place,
+    Refusal,
+    Seen,
+    are_fleeting,
+)
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.layout import migrate
@@ -44,10 +55,10 @@ class SQLiteBackend(BlockingBackend):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         if lasting:
-            return self._database.write(batches, at, again)
+            return self._database.write(batches, at, again, are_fleeting(batches))
         if self.writable:
             with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
-                return self._database.relaxed(batches, at, FLEETING)
+                return self._database.hastily(batches, at, FLEETING)
         return [None] * len(batches)
 
     async def places(

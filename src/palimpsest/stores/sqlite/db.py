@@ -124,24 +124,24 @@ class Database:
                 result = body(bound)
         return result
 
-    def write(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
+    def write(self, batches: Sequence[Batch], at: int, again: Again | None, relaxed: bool) -> list[Refusal | None]:
         """Write batches as `Tables.write` does, and commit; whatever is raised before takes all of it back.
 
-        Another process may be in the way: `again` may be asked again.
+        Another process may be in the way: `again` may be asked again. What is `relaxed` does not wait for the disk.
         """
         since = time.monotonic()
         try:
-            return self._in_turn(batches, at, again)
+            return self._in_turn(batches, at, again, relaxed)
         except FAULTS as fault:
             self._pause(fault, since + self.busy_seconds)
-        return self._tried(partial(self._in_turn, batches, at, again), self.busy_seconds, since)
+        return self._tried(partial(self._in_turn, batches, at, again, relaxed), self.busy_seconds, since)
 
-    def _in_turn(self, batches: Sequence[Batch], at: int, again: Again | None) -> list[Refusal | None]:
+    def _in_turn(self, batches: Sequence[Batch], at: int, again: Again | None, relaxed: bool) -> list[Refusal | None]:
         with self.turn:
-            result = self._written(batches, at, again, False)
+            result = self._written(batches, at, again, relaxed)
         return result
 
-    def relaxed(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
+    def hastily(self, batches: Sequence[Batch], at: int, patience: float) -> list[Refusal | None]:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
         return self._tried(partial(self._written, batches, at, None, True), patience)
 
