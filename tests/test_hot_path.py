@@ -114,3 +114,35 @@ def test_a_turn_waits_for_the_disk_as_often_as_it_adds_to_files(
         in_a_turn(session)
 
         assert len(seen) == 2
+
+
+def calls(work: Callable[[], object]) -> tuple[int, int]:
+    """How many functions of Python, and of C, are called for it at least: at times the file is looked at, too."""
+    found = []
+    for _ in range(5):
+        seen: list[str] = []
+        sys.setprofile(lambda _, what, __, note=seen.append: note(what))
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        found.append((seen.count("call"), seen.count("c_call")))
+    return min(found)
+
+
+def test_an_append_calls_few_functions(tmp_path: Path) -> None:
+    """What is added to a known session passes few functions on its way, and each further message fewer still."""
+
+    def said(count: int) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": "hello"}] * count
+
+    with Memory.open(tmp_path / "log.db", clock=lambda: 1_790_000_000_000_000) as memory:
+        session = memory.session(SESSION, max_tokens=8_000)
+        for number in range(40):  # by then nobody is expected beside it
+            session.add_user_message(str(number))
+
+        one = calls(lambda: session.add_user_message("one"))
+        two, six = calls(lambda: session.add(said(2))), calls(lambda: session.add(said(6)))
+
+    assert (one[0] <= 52, one[1] <= 62) == (True, True), one
+    assert (six[0] - two[0] <= 4 * 6, six[1] - two[1] <= 4 * 26) == (True, True), (two, six)
