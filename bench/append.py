@@ -75,6 +75,26 @@ def pair(folder: Path, size: int, count: int, seed: int, *, wall: bool = False) 
         return alternate(raw.add, session.add, work[WARM:], time.perf_counter if wall else time.process_time)
 
 
+def pair_turn(folder: Path, size: int, count: int, seed: int) -> Pair:
+    """A `turn()` that adds twice, beside the same two appends: what its lease costs."""
+    work = some(WARM + count, seed)
+    with comparator(folder) as raw, opened(folder, size) as session:
+
+        def twice(turn: Turn) -> None:
+            raw.add(turn[:1])
+            raw.add(turn[1:])
+
+        def in_a_turn(turn: Turn) -> None:
+            with session.turn():
+                session.add(turn[:1])
+                session.add(turn[1:])
+
+        for turn in work[:WARM]:
+            twice(turn)
+            in_a_turn(turn)
+        return alternate(twice, in_a_turn, work[WARM:], time.perf_counter)
+
+
 async def pair_async(folder: Path, size: int, count: int, seed: int) -> Pair:
     """The same through `AsyncMemory` in one running loop."""
     work = some(WARM + count, seed)
@@ -148,6 +168,8 @@ def main() -> int:
             found |= {"wall": timed.ratio, "wall us": timed.ours, "wall raw": timed.raw}
             timed = asyncio.run(pair_async(disk, MIDDLE, given.turns, next(seeds)))
             found |= {"async": timed.ratio, "async us": timed.ours, "async raw": timed.raw}
+            timed = pair_turn(disk, MIDDLE, given.turns, next(seeds))
+            found |= {"turn": timed.ratio, "turn us": timed.ours, "turn raw": timed.raw}
             found["flat"] = found[f"cpu {given.large}"] / found[f"cpu {SMALL}"]
             found["together"] = together(disk, 4 * given.turns, next(seeds))
             return found
@@ -163,6 +185,7 @@ def main() -> int:
         Figure(f"flat: ratio at {given.large:,} / at {SMALL}", m["flat"], 1.25),
         Figure("wall, FULL, synchronous", m["wall"], 1.15, f"{m['wall us']:.0f} / {m['wall raw']:.0f} us"),
         Figure("wall, FULL, asynchronous", m["async"], 1.4, f"{m['async us']:.0f} / {m['async raw']:.0f} us"),
+        Figure("turn() that adds twice, wall, FULL", m["turn"], 1.5, f"{m['turn us']:.0f} / {m['turn raw']:.0f} us"),
         Figure(f"{THREADS} threads, turns/s in those of one", m["together"], 1.5, "group commit, FULL", least=True),
         Figure("commits a turn", max(few["commits"], many["commits"]), 1, "counted"),
         Figure(f"rows written a turn, at {given.large:,} / at {SMALL}", many["rows"] / few["rows"], 1, "counted"),

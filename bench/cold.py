@@ -43,6 +43,7 @@ from palimpsest import Memory
 with Memory.open("sqlite:///" + sys.argv[1]) as memory:
     print(len(memory.session({SESSION!r}, max_tokens={BUDGET}).context().messages))
 """
+MODEL = SYNC.replace(f"max_tokens={BUDGET}", f"max_tokens={BUDGET}, model='gpt-4o'")
 ASYNC = f"""
 import asyncio, sys
 from palimpsest import AsyncMemory
@@ -81,11 +82,11 @@ def loaded(script: str = LOADED) -> list[str]:
     return found
 
 
-def prepare(path: Path, size: int) -> tuple[int, int]:
+def prepare(path: Path, size: int, model: str | None = None) -> tuple[int, int]:
     """Write the session, commit its cut, and return the first and last row that its context shows."""
-    store(path, history(size), counted=True)
+    store(path, history(size), counted=model is None)
     with Memory.open(path) as memory:
-        session = memory.session(SESSION, max_tokens=BUDGET)
+        session = memory.session(SESSION, max_tokens=BUDGET, model=model)
         session.add([message for turn in LAST for message in turn])
         session.count()
         shown = session.context().report
@@ -93,7 +94,7 @@ def prepare(path: Path, size: int) -> tuple[int, int]:
     return number | shown.first_seq, number | shown.last_seq
 
 
-def run(places: dict[int, tuple[Path, int, int]], starts: int) -> dict[str, float]:
+def run(places: dict[int, tuple[Path, int, int]], modelled: tuple[Path, int, int], starts: int) -> dict[str, float]:
     """Start everything in turn, and return medians in milliseconds, net of an empty script."""
     took: dict[str, list[float]] = {}
     for _ in range(starts):
@@ -102,6 +103,8 @@ def run(places: dict[int, tuple[Path, int, int]], starts: int) -> dict[str, floa
             took.setdefault(f"raw {size}", []).append(start(RAW, path, first, last))
             took.setdefault(f"sync {size}", []).append(start(SYNC, path))
             took.setdefault(f"async {size}", []).append(start(ASYNC, path))
+        took.setdefault("raw model", []).append(start(RAW, *modelled))
+        took.setdefault("model", []).append(start(MODEL, modelled[0]))
     empty = median(took["pass"])
     return {name: (median(times) - empty) * 1e3 for name, times in took.items()} | {"pass": empty * 1e3}
 
@@ -117,14 +120,18 @@ def main() -> int:
         for size in (*SIZES, given.large):
             path = folder / f"{size}.db"
             places[size] = (path, *prepare(path, size))
-        run(places, 1)  # byte code and page cache
-        m = over_runs(given.runs, lambda: run(places, given.starts))
+        path = folder / "model.db"
+        modelled = (path, *prepare(path, SIZES[1], "gpt-4o"))
+        run(places, modelled, 1)  # byte code and page cache
+        m = over_runs(given.runs, lambda: run(places, modelled, given.starts))
     figures: list[Figure] = []
     for size in places:
         raw = m[f"raw {size}"]
         for kind, target in (("sync", 2.0), ("async", 3.5)):
             ours = m[f"{kind} {size}"]
             figures.append(Figure(f"{kind}, N = {size:,}", ours / raw, target, f"{ours:.1f} / {raw:.1f} ms"))
+    detail = f"{m['model']:.1f} / {m['raw model']:.1f} ms"
+    figures.append(Figure(f"sync with model=, N = {SIZES[1]:,}", m["model"] / m["raw model"], 2.0, detail))
     small, large = m[f"sync {SIZES[0]}"], m[f"sync {given.large}"]
     figures += [
         Figure(f"sync, N = {given.large:,} / N = {SIZES[0]}", large / small, 1.1),

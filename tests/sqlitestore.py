@@ -17,8 +17,9 @@ from palimpsest.stores.sqlite.db import Database
 def database(memory: Memory | AsyncMemory | Store) -> Database:
     """The file of a memory, or of a store."""
     store = memory if isinstance(memory, Store) else memory.store
-    assert isinstance(store.backend, SQLiteBackend)
-    return store.backend._database
+    backend = getattr(store.backend, "below", store.backend)  # of an encrypted one
+    assert isinstance(backend, SQLiteBackend)
+    return backend._database
 
 
 def connection(memory: Memory | AsyncMemory | Store) -> sqlite3.Connection:
@@ -30,6 +31,16 @@ def commits(statements: Sequence[str]) -> int:
     """How many transactions among the statements wrote and were committed. Those that read do not count."""
     ends = [statement for statement in statements if statement in {"BEGIN IMMEDIATE", "BEGIN", "COMMIT", "ROLLBACK"}]
     return sum(pair == ("BEGIN IMMEDIATE", "COMMIT") for pair in pairwise(ends))
+
+
+def synced(statements: Sequence[str]) -> int:
+    """How many of these transactions waited for the disk, on a connection that did before them."""
+    found, waits = 0, True
+    for statement in statements:
+        if statement.startswith("PRAGMA synchronous="):
+            waits = statement.endswith("FULL")
+        found += waits and statement == "COMMIT"
+    return found
 
 
 class Held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Memory
-from sqlitestore import connection
+from palimpsest import Memory, Session
+from sealed import RING
+from sqlitestore import commits, connection, synced
 from writer import SESSION, turn
 
 OPENED = """
@@ -70,3 +72,77 @@ def test_an_append_is_four_statements(tmp_path: Path, add: Callable[[Any], objec
         database.set_trace_callback(None)
         assert [statement.split()[0] for statement in seen] == ["BEGIN", "UPDATE", *["INSERT"] * entries, "COMMIT"]
         assert database.total_changes - rows == entries + 1
+
+
+def in_a_turn(session: Session) -> None:
+    """A run of the model that adds twice."""
+    with session.turn():
+        session.add_user_message("one")
+        session.add_assistant_message("two")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_turn_waits_for_the_disk_as_often_as_it_adds(tmp_path: Path, sealed: bool) -> None:
+    """To take the lease of a turn and to give it back are commits, for which nobody waits for the disk."""
+    encryption = RING if sealed else None
+    with Memory.open(tmp_path / "log.db", encryption=encryption) as memory:
+        session, seen = memory.session(SESSION), list[str]()
+        in_a_turn(session)
+        session.add_user_message("between")
+        connection(memory).set_trace_callback(seen.append)
+
+        in_a_turn(session)
+        session.add_user_message("after")
+
+        connection(memory).set_trace_callback(None)
+        assert commits(seen) == 2 + 2 + 1
+        assert synced(seen) == 2 + 1
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_turn_waits_for_the_disk_as_often_as_it_adds_to_files(
+    tmp_path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where a log is a file."""
+    encryption, seen = RING if sealed else None, list[int]()
+    with Memory.open(f"file://{tmp_path}/logs", encryption=encryption) as memory:
+        session = memory.session(SESSION)
+        in_a_turn(session)
+        for sync in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, sync, seen.append)
+
+        in_a_turn(session)
+
+        assert len(seen) == 2
+
+
+def calls(work: Callable[[], object]) -> tuple[int, int]:
+    """How many functions of Python, and of C, are called for it at least: at times the file is looked at, too."""
+    found = []
+    for _ in range(5):
+        seen: list[str] = []
+        sys.setprofile(lambda _, what, __, note=seen.append: note(what))
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        found.append((seen.count("call"), seen.count("c_call")))
+    return min(found)
+
+
+def test_an_append_calls_few_functions(tmp_path: Path) -> None:
+    """What is added to a known session passes few functions on its way, and each further message fewer still."""
+
+    def said(count: int) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": "hello"}] * count
+
+    with Memory.open(tmp_path / "log.db", clock=lambda: 1_790_000_000_000_000) as memory:
+        session = memory.session(SESSION, max_tokens=8_000)
+        for number in range(40):  # by then nobody is expected beside it
+            session.add_user_message(str(number))
+
+        one = calls(lambda: session.add_user_message("one"))
+        two, six = calls(lambda: session.add(said(2))), calls(lambda: session.add(said(6)))
+
+    assert (one[0] <= 52, one[1] <= 62) == (True, True), one
+    assert (six[0] - two[0] <= 4 * 6, six[1] - two[1] <= 4 * 26) == (True, True), (two, six)

@@ -13,7 +13,7 @@ Values are bytes, and may be empty; a store that bounds their length takes 64 Mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -106,7 +106,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     whose name begins so where the name ends in `*`. Last, rows are put, each in the place of one of its key. A place
     without head and rows is none. `destroys` says that no byte of what goes is to be left when `scrub` is called, also
     when this process does not live to call it. Encryption goes by it, too: a row of a place without head that takes the
-    place of another is put by a step that destroys, in a batch with each head that is read beside it.
+    place of another is put by a step that destroys, in a batch with each head that is read beside it. What is
+    `fleeting` may be lost when the machine is: where all steps of a write are, it need not wait for the disk.
     """
 
     place: Place
@@ -118,10 +119,21 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     drop: Sequence[tuple[str, int, int]] = ()
     put: Sequence[tuple[str, Sequence[Cells]]] = ()
     destroys: bool = False
+    fleeting: bool = False
 
 
 Batch = Sequence[Step]
 """Steps in places of one home, each place once: all of them happen, or none."""
+
+
+def are_fleeting(batches: Iterable[Batch]) -> bool:
+    """Whether all that these do may be lost when the machine is."""
+    for batch in batches:
+        for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
+            if not step.fleeting:
+                return False
+    return True
+
 
 Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""

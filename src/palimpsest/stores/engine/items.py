@@ -1,8 +1,8 @@
 """Items and leases: places that have nothing but a head.
 
 An item's hot value is what is compared, its cold value what it holds. Each namespace counts the items that came, which
-tells their order whatever clocks say. A lease that was given back stays, so that its
-fence goes on, until the clock has passed that.
+tells their order whatever clocks say. A lease that was given back stays, so that its fence goes on, until the clock has
+passed that. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held it.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Items:
             until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
             lease = Held(holder, number, until)
             hot = head.hot if head is not None else None
-            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1))
+            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True)
             (refusal,) = await self._backend.write([[step]], now)
             if refusal is None:
                 if len(self._leases) >= KEPT:

@@ -296,7 +296,7 @@ class Store:
         return await self._look(lambda: self._seldom.expiry.due(now, tenant))
 
     async def sweep(self, now: int, *, tenant: str | None = None) -> int:
-        """Erase what has expired at `now` (microseconds), with `tenant` what it owns alone; return how much that was."""
+        """Erase what has expired at `now` (microseconds), with `tenant` what it owns alone; return how much."""
         return await self._run(lambda: self._seldom.expiry.sweep(now, tenant))
 
     async def tenants(self) -> list[str]:

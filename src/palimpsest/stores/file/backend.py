@@ -260,7 +260,7 @@ class FileBackend(BlockingBackend):
             home.written = True
         with home.lock:
             home.refresh(fd, status, sure=True)
-            end, change = home.end, Change(home)
+            end, change = home.end, Change(home, lasting)
             for i, batch in batches:
                 refusal = change.take(batch)
                 other = again(i, refusal) if refusal is not None and again is not None else None
@@ -269,8 +269,8 @@ class FileBackend(BlockingBackend):
                 if not end:
                     remove(path)  # nothing was ever written to it
                 return False
-            lines = change.lines(self._marks.next(home.folder, at), fleeting=not lasting)
-        self._disk.append(fd, path, b"".join(lines), status.st_size, end, lasting=lasting)
+            lines = change.lines(self._marks.next(home.folder, at))
+        self._disk.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
         with home.lock:
             home.wrote(lines, end)
             dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)

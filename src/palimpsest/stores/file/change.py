@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step
+from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step, are_fleeting
 from palimpsest.stores.file.home import Home
 from palimpsest.stores.file.lines import HomeLine, RowLine, StepLine, Writing
 
@@ -10,8 +10,8 @@ from palimpsest.stores.file.lines import HomeLine, RowLine, StepLine, Writing
 class Change:
     """What is written to one home in one step, for who has its lock: which batches are done, and their lines."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, home: Home, lasting: bool) -> None:
+        self._home, self._lasting = home, lasting
         self.batches: list[Batch] = []
         self._heads: dict[Place, PlaceHead | None] = {}
 
@@ -38,11 +38,16 @@ class Change:
     def _head(self, place: Place) -> PlaceHead | None:
         return self._heads[place] if place in self._heads else self._home.head(place.space, place.name)
 
-    def lines(self, at: int, *, fleeting: bool) -> list[bytes]:
+    @property
+    def lasts(self) -> bool:
+        """Whether anything of it may not be lost when the machine is."""
+        return self._lasting and not are_fleeting(self.batches)
+
+    def lines(self, at: int) -> list[bytes]:
         """The lines of what was taken, with the home's own where it is new."""
         address = self.batches[0][0].place
         first = [] if self._home.end else [HomeLine(address.tenant, address.home).line()]
-        writing, lines = Writing(), []
+        writing, lines, fleeting = Writing(), [], not self.lasts
         for batch in self.batches:
             writing.steps = [_line(step, writing) for step in batch if step.drop or step.put or not _is_idle(step)]
             lines.append(writing.line(at, fleeting=fleeting, destroys=_destroys(batch)))

@@ -13,7 +13,19 @@ from operator import methodcaller
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Place,
+    Refusal,
+    Scrubbed,
+    Seen,
+    are_fleeting,
+)
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite import vacuuming
 from palimpsest.stores.sqlite.db import PAUSE, Database
@@ -49,10 +61,10 @@ class SQLiteBackend(BlockingBackend):
     ) -> list[Refusal | None]:
         act: Callable[[Tables], list[Refusal | None]] = methodcaller("write", batches, at, again)
         if lasting:
-            return self._database.write(act)
+            return self._database.write(act, are_fleeting(batches))
         if self.writable:
             with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
-                return self._database.relaxed(act, FLEETING)
+                return self._database.hastily(act, FLEETING)
         return [None] * len(batches)
 
     async def places(
@@ -85,7 +97,7 @@ class SQLiteBackend(BlockingBackend):
             before, left = vacuuming.size_of(tables.connection), vacuuming.step(tables.connection)
             return None if left is None else Scrubbed((), left, before - vacuuming.size_of(tables.connection))
 
-        done = self._database.relaxed(act, self._database.busy_seconds)
+        done = self._database.hastily(act, self._database.busy_seconds)
         if done is not None:
             time.sleep(PAUSE * 3)  # or whoever waits would hardly find a moment between two steps
         return done

@@ -123,24 +123,24 @@ class Database:
                 result = body(bound)
         return result
 
-    def write(self, body: Callable[[Tables], T]) -> T:
+    def write(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
 
-        Another process may be in the way: `body` may be called again.
+        Another process may be in the way: `body` may be called again. What is `relaxed` does not wait for the disk.
         """
         since = time.monotonic()
         try:
-            return self._in_turn(body)
+            return self._in_turn(body, relaxed)
         except FAULTS as fault:
             self._pause(fault, since + self.busy_seconds)
-        return self._tried(partial(self._in_turn, body), self.busy_seconds, since)
+        return self._tried(partial(self._in_turn, body, relaxed), self.busy_seconds, since)
 
-    def _in_turn(self, body: Callable[[Tables], T]) -> T:
+    def _in_turn(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         with self.turn:
-            result = self._written(body, False)
+            result = self._written(body, relaxed)
         return result
 
-    def relaxed(self, body: Callable[[Tables], T], patience: float) -> T:
+    def hastily(self, body: Callable[[Tables], T], patience: float) -> T:
         """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
         return self._tried(partial(self._written, body, True), patience)
 
