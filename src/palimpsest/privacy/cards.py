@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.numbers import has_groups
+from palimpsest.privacy.numbers import gaps_are, grouped
 from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 
 _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
@@ -51,6 +51,11 @@ _BESIDE = 3
 """Digits of a group that goes on with the number, as in columns of a table, so that it is none."""
 
 _PLAIN = (" ", "-", "\u00a0")
+_GAP = "".join(_PLAIN)
+_GROUPED = tuple(grouped(*sizes, between=b" ?-") for sizes in _CARD_GROUPS)
+_FIRST = re.compile(rb"0000(?<!00000)(?:0{8,15}(?!0)|(?=[ ?-]0))")
+"""Of a shape: a group that may be a card, or begin one."""
+
 _GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
 
 
@@ -65,13 +70,12 @@ def cards(scan: Scan) -> Iterator[Span]:
     With single spaces or dashes between the groups they are found wherever they stand. Spread by anything else (two
     spaces, dots, lines, thin spaces) they must stand alone, for columns of numbers look alike.
     """
-    for run in scan.runs if scan.digits >= 12 else ():
-        i = 0
-        while i < len(run.groups):
-            taken = _card_at(scan, run, i)
-            if taken:
-                yield Span(run.groups[i][0], run.groups[i + taken - 1][1], "card")
-            i += max(taken, 1)
+    end = 0
+    for match in _FIRST.finditer(scan.shape) if scan.digits >= 12 else ():
+        last = _card_end(scan, *match.span()) if match.start() >= end else None
+        if last is not None:
+            yield Span(match.start(), last, "card")
+            end = last
     for match in _SPREAD.finditer(scan.shape):
         if match.end() - match.start() >= 12:
             yield from _spread(scan, Run([group.span() for group in _DIGITS.finditer(scan.shape, *match.span())]))
@@ -103,19 +107,18 @@ def _is_spread(gaps: set[str], wanted: tuple[int, ...]) -> bool:
     return all(map(str.isspace, gaps)) or (len(gaps) == 1 and _GAPS.issuperset(*gaps))
 
 
-def _card_at(scan: Scan, run: Run, i: int) -> int:
-    """How many groups from the one at `i` on are a card; 0: none."""
-    start, end = run.groups[i]
-    if 12 <= end - start <= 19:
+def _card_end(scan: Scan, start: int, end: int) -> int | None:
+    """Where the card ends that begins with this group; None where none does."""
+    if end - start > 4:
         apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
-        return 1 if apart and _is_card(scan.text[start:end]) else 0
-    for sizes in _CARD_GROUPS if end - start == 4 else ():
-        if has_groups(scan.text, run, i, sizes, _PLAIN):
-            last = run.groups[i + len(sizes) - 1][1]
-            digits = "".join(filter(str.isdecimal, scan.text[start:last]))
-            if _is_card(digits) and scan.is_apart(start, last):
-                return len(sizes)
-    return 0
+        return end if apart and _is_card(scan.text[start:end]) else None
+    for pattern in _GROUPED:
+        match = pattern.match(scan.shape, start)
+        if match is not None and gaps_are(scan.text, start, match.end(), _GAP):
+            digits = "".join(filter(str.isdecimal, scan.text[start : match.end()]))
+            if _is_card(digits) and scan.is_apart(start, match.end()):
+                return match.end()
+    return None
 
 
 def _is_card(digits: str) -> bool:

@@ -15,15 +15,24 @@ from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 # --- numbers in groups
 
 
-def has_groups(text: str, run: Run, i: int, sizes: tuple[int, ...], between: tuple[str, ...]) -> bool:
-    """Whether the groups from the one at `i` on have these sizes and all the same one of `between` between them."""
-    if run.groups[i][1] - run.groups[i][0] != sizes[0]:
-        return False
-    groups = run.groups[i : i + len(sizes)]
-    if tuple(end - start for start, end in groups) != sizes:
-        return False
-    gaps = {text[groups[j][1] : groups[j + 1][0]] for j in range(len(groups) - 1)}
+def grouped(*sizes: int, between: bytes) -> re.Pattern[bytes]:
+    """What finds numbers of groups of these sizes in a shape, with one of `between` between them.
+
+    It begins with digits, for which `re` looks quickly, and looks back over them then. Whether the same stands between
+    all of them `gaps_are` tells.
+    """
+    first, *rest = (b"0" * size for size in sizes)
+    begins = first + b"(?<!0" + first + b")"
+    return re.compile(b"".join((begins, *(b"[" + between + b"]" + digits for digits in rest), b"(?!0)")))
+
+
+def gaps_are(text: str, start: int, end: int, between: str) -> bool:
+    """Whether all that stands between the digits there is the same one of `between`."""
+    gaps = set(text[start:end]) - _DIGITS
     return len(gaps) <= 1 and gaps <= {*between}
+
+
+_DIGITS = frozenset("0123456789")
 
 
 # --- bank accounts
@@ -89,15 +98,32 @@ _LABEL = re.compile(
 )
 
 
+_LABELS_END = frozenset("enlxpyENLXPY")
+_AMERICAN = re.compile(rb"000[-. )]{1,2}000[-. ]0000")
+
+
+def _may_be_label(text: str, start: int) -> bool:
+    """Whether the word before a number could name a telephone, by its last letter."""
+    for at in range(start - 1, max(start - 7, -1), -1):
+        if text[at].isalnum() or text[at] == "_":
+            return text[at] in _LABELS_END
+    return False
+
+
 def phones(scan: Scan) -> Iterator[Span]:
     """Find telephone numbers.
 
     International with "+" or "00", North American in three groups, national ones that begin with 0 and are grouped, and
     any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not found.
     """
-    for run in scan.runs:
-        start, end = run.groups[0][0], _phone_end(scan.text, run)
-        places = [(start, end)] if end is not None else _american(scan.text, run)
+    text, american = scan.text, _AMERICAN.search(scan.shape) is not None
+    for start, stop in scan.runs:
+        begins = text[start] == "0" or text[start - 1 : start] in ("+", "(") or _may_be_label(text, start)
+        if not (begins or american):
+            continue
+        run = scan.run(start, stop)
+        end = _phone_end(text, run) if begins else None
+        places = [(start, end)] if end is not None else _american(text, run)
         for first, last in places:
             before = scan.text[max(first - 2, 0) : first]
             opens = first - (len(before) - len(before.rstrip("+(")))
@@ -159,21 +185,21 @@ def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
 _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers that were printed on cards and in advertisements, and are nobody's."""
 
+_SSN = re.compile(rb"000(?<!0000)(?:([-. ?])00[-. ?]0000|000000)(?!0)")
+_SSN_GAPS = f".{SPACES}{DASHES}"
 _SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
 
 
 def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
-    for run in scan.runs:
-        for i, (start, _) in enumerate(run.groups):
-            if has_groups(scan.text, run, i, (3, 2, 4), ("-", ".", *SPACES, *DASHES)):
-                end = run.groups[i + 2][1]
-            elif _size(run, i) == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
-                end = run.groups[i][1]
-            else:
-                continue
-            if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
-                yield Span(start, end, "us_ssn")
+    text = scan.text
+    for match in _SSN.finditer(scan.shape):
+        start, end = match.span()
+        labelled = end - start == 9 and _SSN_LABEL.search(text[max(start - 40, 0) : start])
+        if not (labelled or (match[1] and gaps_are(text, start, end, _SSN_GAPS))):
+            continue
+        if _is_ssn("".join(filter(str.isdecimal, text[start:end]))) and _stands_alone(scan, start, end):
+            yield Span(start, end, "us_ssn")
 
 
 def _is_ssn(digits: str) -> bool:
@@ -197,15 +223,15 @@ def uk_ninos(scan: Scan) -> Iterator[Span]:
                 yield Span(start, match.end(), "uk_nino")
 
 
+_TAX_ID = re.compile(rb"00(?<!000)(?: 000 000 000|000000000)(?!0)")
+
+
 def de_tax_ids(scan: Scan) -> Iterator[Span]:
     """Find German tax ids: 11 digits of which one is there twice or thrice, with their check digit."""
-    for run in scan.runs:
-        for i, (start, end) in enumerate(run.groups):
-            if has_groups(scan.text, run, i, (2, 3, 3, 3), (" ",)):
-                end = run.groups[i + 3][1]  # noqa: PLW2901 (the number ends with its last group)
-            digits = scan.text[start:end].replace(" ", "")
-            if len(digits) == 11 and _is_tax_id(digits) and scan.is_apart(start, end):
-                yield Span(start, end, "de_tax_id")
+    for match in _TAX_ID.finditer(scan.shape):
+        start, end = match.span()
+        if _is_tax_id(scan.text[start:end].replace(" ", "")) and scan.is_apart(start, end):
+            yield Span(start, end, "de_tax_id")
 
 
 def _is_tax_id(digits: str) -> bool:
@@ -221,29 +247,25 @@ def _is_tax_id(digits: str) -> bool:
     return (11 - product) % 10 == int(digits[10])
 
 
-_NIR = (1, 2, 2, 2, 3, 3, 2)
+_NIRS = (grouped(1, 2, 2, 2, 3, 3, 2, between=b" .-"), grouped(13, 2, between=b" .-"), grouped(15, between=b""))
 
 
 def fr_nirs(scan: Scan) -> Iterator[Span]:
     """Find French social security numbers: 13 digits and their key of two; not those with a letter (Corsica)."""
-    for run in scan.runs:
-        for i, (start, end) in enumerate(run.groups):
-            for sizes in (_NIR, (13, 2)):
-                if has_groups(scan.text, run, i, sizes, (" ", "-", ".")):
-                    end = run.groups[i + len(sizes) - 1][1]  # noqa: PLW2901 (the number ends with its last group)
-            digits = "".join(filter(str.isdecimal, scan.text[start:end]))
-            if len(digits) == 15 and _is_nir(digits) and scan.is_apart(start, end):
-                yield Span(start, end, "fr_nir")
+    found = [match.span() for pattern in _NIRS for match in pattern.finditer(scan.shape)]
+    for start, end in sorted(found):
+        if (
+            gaps_are(scan.text, start, end, " .-")
+            and _is_nir("".join(filter(str.isdecimal, scan.text[start:end])))
+            and scan.is_apart(start, end)
+        ):
+            yield Span(start, end, "fr_nir")
 
 
 def _is_nir(digits: str) -> bool:
     month = int(digits[3:5])
     known = 1 <= month <= 12 or 20 <= month <= 42 or month >= 50
     return digits[0] in "123478" and known and 97 - int(digits[:13]) % 97 == int(digits[13:])
-
-
-def _size(run: Run, i: int) -> int:
-    return run.groups[i][1] - run.groups[i][0]
 
 
 def _stands_alone(scan: Scan, start: int, end: int) -> bool:

@@ -55,7 +55,7 @@ class Scan:
         self.digits = self.shape.count(b"0")
         self.capitals = b"AA" in self.shape
         """Whether two capitals stand together somewhere."""
-        self._runs: list[Run] | None = None
+        self._runs: list[tuple[int, int]] | None = None
         self._long_words: list[tuple[int, int]] | None = None
 
     @property
@@ -72,13 +72,15 @@ class Scan:
         return self.text.lower() if self.text.isascii() else self.ascii.lower().decode("ascii")
 
     @property
-    def runs(self) -> list[Run]:
-        """Runs of at least seven characters, where the text has digits enough for a number."""
+    def runs(self) -> list[tuple[int, int]]:
+        """Where runs of at least seven characters are, where the text has digits enough for a number."""
         if self._runs is None:
-            shape = self.shape
-            spans = [match.span() for match in _RUN.finditer(shape)] if self.digits >= 7 else []
-            self._runs = [Run([group.span() for group in _GROUP.finditer(shape, *span)]) for span in spans]
+            self._runs = [match.span() for match in _RUN.finditer(self.shape)] if self.digits >= 7 else []
         return self._runs
+
+    def run(self, start: int, end: int) -> Run:
+        """The run that is there, by its groups."""
+        return Run([group.span() for group in _GROUP.finditer(self.shape, start, end)])
 
     @property
     def long_words(self) -> list[tuple[int, int]]:
