@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.numbers import gaps_are, grouped
+from palimpsest.privacy.numbers import grouped
 from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 
 _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
@@ -50,11 +50,9 @@ _DIGITS = re.compile(rb"0+")
 _BESIDE = 3
 """Digits of a group that goes on with the number, as in columns of a table, so that it is none."""
 
-_PLAIN = (" ", "-", "\u00a0")
-_GAP = "".join(_PLAIN)
-_GROUPED = tuple(grouped(*sizes, between=b" ?-") for sizes in _CARD_GROUPS)
-_FIRST = re.compile(rb"0000(?<!00000)(?:0{8,15}(?!0)|(?=[ ?-]0))")
-"""Of a shape: a group that may be a card, or begin one."""
+_PLAIN = " -\u00a0"
+_SIGNS = (b"0000 0000", b"0000-0000", b"0000?0000")
+"""Of a shape: one of them is in each card that is in groups with such a gap."""
 
 _GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
 
@@ -70,12 +68,10 @@ def cards(scan: Scan) -> Iterator[Span]:
     With single spaces or dashes between the groups they are found wherever they stand. Spread by anything else (two
     spaces, dots, lines, thin spaces) they must stand alone, for columns of numbers look alike.
     """
-    end = 0
-    for match in _FIRST.finditer(scan.shape) if scan.digits >= 12 else ():
-        last = _card_end(scan, *match.span()) if match.start() >= end else None
-        if last is not None:
-            yield Span(match.start(), last, "card")
-            end = last
+    whole = [(start, end) for start, end in scan.numbers if 12 <= end - start <= 19 and _is_whole(scan, start, end)]
+    parted = _parted(scan) if any(sign in scan.shape for sign in _SIGNS) else ()
+    for start, end in sorted([*whole, *parted]):
+        yield Span(start, end, "card")
     for match in _SPREAD.finditer(scan.shape):
         if match.end() - match.start() >= 12:
             yield from _spread(scan, Run([group.span() for group in _DIGITS.finditer(scan.shape, *match.span())]))
@@ -107,18 +103,25 @@ def _is_spread(gaps: set[str], wanted: tuple[int, ...]) -> bool:
     return all(map(str.isspace, gaps)) or (len(gaps) == 1 and _GAPS.issuperset(*gaps))
 
 
-def _card_end(scan: Scan, start: int, end: int) -> int | None:
-    """Where the card ends that begins with this group; None where none does."""
-    if end - start > 4:
-        apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
-        return end if apart and _is_card(scan.text[start:end]) else None
-    for pattern in _GROUPED:
-        match = pattern.match(scan.shape, start)
-        if match is not None and gaps_are(scan.text, start, match.end(), _GAP):
-            digits = "".join(filter(str.isdecimal, scan.text[start : match.end()]))
-            if _is_card(digits) and scan.is_apart(start, match.end()):
-                return match.end()
-    return None
+def _is_whole(scan: Scan, start: int, end: int) -> bool:
+    """Whether a number in one piece is a card."""
+    apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
+    return apart and _is_card(scan.text[start:end])
+
+
+def _parted(scan: Scan) -> Iterator[tuple[int, int]]:
+    """Yield cards in groups with a plain gap between them."""
+    found: dict[int, int] = {}
+    for sizes in _CARD_GROUPS:
+        for start, end in grouped(scan, sizes, _PLAIN):
+            digits = "".join(filter(str.isdecimal, scan.text[start:end]))
+            if start not in found and _is_card(digits) and scan.is_apart(start, end):
+                found[start] = end
+    last = 0
+    for start, end in sorted(found.items()):
+        if start >= last:
+            yield start, end
+            last = end
 
 
 def _is_card(digits: str) -> bool:

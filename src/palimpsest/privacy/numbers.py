@@ -15,21 +15,17 @@ from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 # --- numbers in groups
 
 
-def grouped(*sizes: int, between: bytes) -> re.Pattern[bytes]:
-    """What finds numbers of groups of these sizes in a shape, with one of `between` between them.
-
-    It begins with digits, for which `re` looks quickly, and looks back over them then. Whether the same stands between
-    all of them `gaps_are` tells.
-    """
-    first, *rest = (b"0" * size for size in sizes)
-    begins = first + b"(?<!0" + first + b")"
-    return re.compile(b"".join((begins, *(b"[" + between + b"]" + digits for digits in rest), b"(?!0)")))
-
-
-def gaps_are(text: str, start: int, end: int, between: str) -> bool:
-    """Whether all that stands between the digits there is the same one of `between`."""
-    gaps = set(text[start:end]) - _DIGITS
-    return len(gaps) <= 1 and gaps <= {*between}
+def grouped(scan: Scan, sizes: tuple[int, ...], between: str) -> Iterator[tuple[int, int]]:
+    """Yield where numbers of groups of these sizes are, with the same one of `between` between them."""
+    text, shape, found = scan.text, scan.shape, list[tuple[int, int]]()
+    for gap in dict.fromkeys(between.encode("ascii", "replace")):
+        needle, start = bytes([gap]).join(b"0" * size for size in sizes), -1
+        while (start := shape.find(needle, start + 1)) >= 0:
+            end = start + len(needle)
+            is_whole = shape[start - 1 : start] != b"0" != shape[end : end + 1]
+            if is_whole and len(gaps := set(text[start:end]) - _DIGITS) == 1 and gaps <= {*between}:
+                found.append((start, end))
+    yield from sorted(found)
 
 
 _DIGITS = frozenset("0123456789")
@@ -99,14 +95,19 @@ _LABEL = re.compile(
 
 
 _LABELS_END = frozenset("enlxpyENLXPY")
-_AMERICAN = re.compile(rb"000[-. )]{1,2}000[-. ]0000")
+_LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
+"""One of these is in each label."""
+
+_AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 
 
-def _may_be_label(text: str, start: int) -> bool:
-    """Whether the word before a number could name a telephone, by its last letter."""
-    for at in range(start - 1, max(start - 7, -1), -1):
+def _is_labelled(text: str, start: int) -> bool:
+    """Whether the word before a number names a telephone; most end with another letter than such words do."""
+    at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
+    while at >= max(start - 6, 0):
         if text[at].isalnum() or text[at] == "_":
-            return text[at] in _LABELS_END
+            return text[at] in _LABELS_END and _LABEL.search(text[max(start - 24, 0) : start]) is not None
+        at -= 1
     return False
 
 
@@ -116,9 +117,12 @@ def phones(scan: Scan) -> Iterator[Span]:
     International with "+" or "00", North American in three groups, national ones that begin with 0 and are grouped, and
     any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not found.
     """
-    text, american = scan.text, _AMERICAN.search(scan.shape) is not None
+    text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
+    lower = text.lower()
+    labels = any(word in lower for word in _LABELS)
     for start, stop in scan.runs:
-        begins = text[start] == "0" or text[start - 1 : start] in ("+", "(") or _may_be_label(text, start)
+        begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
+        begins = begins or (labels and _is_labelled(text, start))
         if not (begins or american):
             continue
         run = scan.run(start, stop)
@@ -144,8 +148,7 @@ def _phone_end(text: str, run: Run) -> int | None:
     national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
     if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
         return end
-    labelled = 7 <= digits <= 15 and _LABEL.search(text[max(start - 24, 0) : start])
-    return end if labelled else None
+    return end if 7 <= digits <= 15 and _is_labelled(text, start) else None
 
 
 def _is_date(groups: list[tuple[int, int]]) -> bool:
@@ -185,20 +188,18 @@ def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
 _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers that were printed on cards and in advertisements, and are nobody's."""
 
-_SSN = re.compile(rb"000(?<!0000)(?:([-. ?])00[-. ?]0000|000000)(?!0)")
 _SSN_GAPS = f".{SPACES}{DASHES}"
 _SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
 
 
 def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
-    text = scan.text
-    for match in _SSN.finditer(scan.shape):
-        start, end = match.span()
-        labelled = end - start == 9 and _SSN_LABEL.search(text[max(start - 40, 0) : start])
-        if not (labelled or (match[1] and gaps_are(text, start, end, _SSN_GAPS))):
-            continue
-        if _is_ssn("".join(filter(str.isdecimal, text[start:end]))) and _stands_alone(scan, start, end):
+    found = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
+    for start, end in scan.numbers:
+        if end - start == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
+            found.append((start, end))
+    for start, end in sorted(found):
+        if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
             yield Span(start, end, "us_ssn")
 
 
@@ -223,13 +224,10 @@ def uk_ninos(scan: Scan) -> Iterator[Span]:
                 yield Span(start, match.end(), "uk_nino")
 
 
-_TAX_ID = re.compile(rb"00(?<!000)(?: 000 000 000|000000000)(?!0)")
-
-
 def de_tax_ids(scan: Scan) -> Iterator[Span]:
     """Find German tax ids: 11 digits of which one is there twice or thrice, with their check digit."""
-    for match in _TAX_ID.finditer(scan.shape):
-        start, end = match.span()
+    whole = [(start, end) for start, end in scan.numbers if end - start == 11]
+    for start, end in sorted([*grouped(scan, (2, 3, 3, 3), " "), *whole]):
         if _is_tax_id(scan.text[start:end].replace(" ", "")) and scan.is_apart(start, end):
             yield Span(start, end, "de_tax_id")
 
@@ -247,18 +245,15 @@ def _is_tax_id(digits: str) -> bool:
     return (11 - product) % 10 == int(digits[10])
 
 
-_NIRS = (grouped(1, 2, 2, 2, 3, 3, 2, between=b" .-"), grouped(13, 2, between=b" .-"), grouped(15, between=b""))
+_NIR = (1, 2, 2, 2, 3, 3, 2)
 
 
 def fr_nirs(scan: Scan) -> Iterator[Span]:
     """Find French social security numbers: 13 digits and their key of two; not those with a letter (Corsica)."""
-    found = [match.span() for pattern in _NIRS for match in pattern.finditer(scan.shape)]
+    found = [(start, end) for start, end in scan.numbers if end - start == 15]
+    found += [*grouped(scan, _NIR, " -."), *grouped(scan, (13, 2), " -.")]
     for start, end in sorted(found):
-        if (
-            gaps_are(scan.text, start, end, " .-")
-            and _is_nir("".join(filter(str.isdecimal, scan.text[start:end])))
-            and scan.is_apart(start, end)
-        ):
+        if _is_nir("".join(filter(str.isdecimal, scan.text[start:end]))) and scan.is_apart(start, end):
             yield Span(start, end, "fr_nir")
 
 
