@@ -68,12 +68,25 @@ _NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound
 def ip_addresses(scan: Scan) -> Iterator[Span]:
     """Find IPv4 and IPv6 addresses. Loopback, unspecified and broadcast addresses are nobody's and left alone."""
     text = scan.text
-    for match in _IPV4.finditer(text):
+    for match in _around(_DOTS, _IPV4, text, "0123456789"):
         if not match.group().startswith(_NOBODY):
             yield Span(*match.span(), "ip")
-    for match in _IPV6.finditer(text):
+    for match in _around(_COLONS, _IPV6, text, "0123456789abcdefABCDEF"):
         if _is_ipv6(match.group()):
             yield Span(*match.span(), "ip")
+
+
+def _around(middle: re.Pattern[str], address: re.Pattern[str], text: str, digits: str) -> Iterator[re.Match[str]]:
+    """Yield the addresses with such a middle: nothing but the digits before it can be in front of that."""
+    end = 0
+    for sign in middle.finditer(text):
+        start = sign.start()
+        while start > max(sign.start() - 4, end) and text[start - 1] in digits:
+            start -= 1
+        match = address.match(text, start) if start >= end else None
+        if match is not None:
+            yield match
+            end = match.end()
 
 
 def may_be_ip(scan: Scan) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.numbers import has_groups
+from palimpsest.privacy.numbers import grouped
 from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 
 _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
@@ -50,7 +50,10 @@ _DIGITS = re.compile(rb"0+")
 _BESIDE = 3
 """Digits of a group that goes on with the number, as in columns of a table, so that it is none."""
 
-_PLAIN = (" ", "-", "\u00a0")
+_PLAIN = " -\u00a0"
+_SIGNS = (b"0000 0000", b"0000-0000", b"0000?0000")
+"""Of a shape: one of them is in each card that is in groups with such a gap."""
+
 _GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
 
 
@@ -65,13 +68,10 @@ def cards(scan: Scan) -> Iterator[Span]:
     With single spaces or dashes between the groups they are found wherever they stand. Spread by anything else (two
     spaces, dots, lines, thin spaces) they must stand alone, for columns of numbers look alike.
     """
-    for run in scan.runs if scan.digits >= 12 else ():
-        i = 0
-        while i < len(run.groups):
-            taken = _card_at(scan, run, i)
-            if taken:
-                yield Span(run.groups[i][0], run.groups[i + taken - 1][1], "card")
-            i += max(taken, 1)
+    whole = [(start, end) for start, end in scan.numbers if 12 <= end - start <= 19 and _is_whole(scan, start, end)]
+    parted = _parted(scan) if any(sign in scan.shape for sign in _SIGNS) else ()
+    for start, end in sorted([*whole, *parted]):
+        yield Span(start, end, "card")
     for match in _SPREAD.finditer(scan.shape):
         if match.end() - match.start() >= 12:
             yield from _spread(scan, Run([group.span() for group in _DIGITS.finditer(scan.shape, *match.span())]))
@@ -103,19 +103,25 @@ def _is_spread(gaps: set[str], wanted: tuple[int, ...]) -> bool:
     return all(map(str.isspace, gaps)) or (len(gaps) == 1 and _GAPS.issuperset(*gaps))
 
 
-def _card_at(scan: Scan, run: Run, i: int) -> int:
-    """How many groups from the one at `i` on are a card; 0: none."""
-    start, end = run.groups[i]
-    if 12 <= end - start <= 19:
-        apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
-        return 1 if apart and _is_card(scan.text[start:end]) else 0
-    for sizes in _CARD_GROUPS if end - start == 4 else ():
-        if has_groups(scan.text, run, i, sizes, _PLAIN):
-            last = run.groups[i + len(sizes) - 1][1]
-            digits = "".join(filter(str.isdecimal, scan.text[start:last]))
-            if _is_card(digits) and scan.is_apart(start, last):
-                return len(sizes)
-    return 0
+def _is_whole(scan: Scan, start: int, end: int) -> bool:
+    """Whether a number in one piece is a card."""
+    apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
+    return apart and _is_card(scan.text[start:end])
+
+
+def _parted(scan: Scan) -> Iterator[tuple[int, int]]:
+    """Yield cards in groups with a plain gap between them."""
+    found: dict[int, int] = {}
+    for sizes in _CARD_GROUPS:
+        for start, end in grouped(scan, sizes, _PLAIN):
+            digits = "".join(filter(str.isdecimal, scan.text[start:end]))
+            if start not in found and _is_card(digits) and scan.is_apart(start, end):
+                found[start] = end
+    last = 0
+    for start, end in sorted(found.items()):
+        if start >= last:
+            yield start, end
+            last = end
 
 
 def _is_card(digits: str) -> bool:

@@ -15,15 +15,20 @@ from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
 # --- numbers in groups
 
 
-def has_groups(text: str, run: Run, i: int, sizes: tuple[int, ...], between: tuple[str, ...]) -> bool:
-    """Whether the groups from the one at `i` on have these sizes and all the same one of `between` between them."""
-    if run.groups[i][1] - run.groups[i][0] != sizes[0]:
-        return False
-    groups = run.groups[i : i + len(sizes)]
-    if tuple(end - start for start, end in groups) != sizes:
-        return False
-    gaps = {text[groups[j][1] : groups[j + 1][0]] for j in range(len(groups) - 1)}
-    return len(gaps) <= 1 and gaps <= {*between}
+def grouped(scan: Scan, sizes: tuple[int, ...], between: str) -> Iterator[tuple[int, int]]:
+    """Yield where numbers of groups of these sizes are, with the same one of `between` between them."""
+    text, shape, found = scan.text, scan.shape, list[tuple[int, int]]()
+    for gap in dict.fromkeys(between.encode("ascii", "replace")):
+        needle, start = bytes([gap]).join(b"0" * size for size in sizes), -1
+        while (start := shape.find(needle, start + 1)) >= 0:
+            end = start + len(needle)
+            is_whole = shape[start - 1 : start] != b"0" != shape[end : end + 1]
+            if is_whole and len(gaps := set(text[start:end]) - _DIGITS) == 1 and gaps <= {*between}:
+                found.append((start, end))
+    yield from sorted(found)
+
+
+_DIGITS = frozenset("0123456789")
 
 
 # --- bank accounts
@@ -89,15 +94,40 @@ _LABEL = re.compile(
 )
 
 
+_LABELS_END = frozenset("enlxpyENLXPY")
+_LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
+"""One of these is in each label."""
+
+_AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
+
+
+def _is_labelled(text: str, start: int) -> bool:
+    """Whether the word before a number names a telephone; most end with another letter than such words do."""
+    at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
+    while at >= max(start - 6, 0):
+        if text[at].isalnum() or text[at] == "_":
+            return text[at] in _LABELS_END and _LABEL.search(text[max(start - 24, 0) : start]) is not None
+        at -= 1
+    return False
+
+
 def phones(scan: Scan) -> Iterator[Span]:
     """Find telephone numbers.
 
     International with "+" or "00", North American in three groups, national ones that begin with 0 and are grouped, and
     any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not found.
     """
-    for run in scan.runs:
-        start, end = run.groups[0][0], _phone_end(scan.text, run)
-        places = [(start, end)] if end is not None else _american(scan.text, run)
+    text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
+    lower = text.lower()
+    labels = any(word in lower for word in _LABELS)
+    for start, stop in scan.runs:
+        begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
+        begins = begins or (labels and _is_labelled(text, start))
+        if not (begins or american):
+            continue
+        run = scan.run(start, stop)
+        end = _phone_end(text, run) if begins else None
+        places = [(start, end)] if end is not None else _american(text, run)
         for first, last in places:
             before = scan.text[max(first - 2, 0) : first]
             opens = first - (len(before) - len(before.rstrip("+(")))
@@ -118,8 +148,7 @@ def _phone_end(text: str, run: Run) -> int | None:
     national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
     if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
         return end
-    labelled = 7 <= digits <= 15 and _LABEL.search(text[max(start - 24, 0) : start])
-    return end if labelled else None
+    return end if 7 <= digits <= 15 and _is_labelled(text, start) else None
 
 
 def _is_date(groups: list[tuple[int, int]]) -> bool:
@@ -159,21 +188,19 @@ def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
 _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers that were printed on cards and in advertisements, and are nobody's."""
 
+_SSN_GAPS = f".{SPACES}{DASHES}"
 _SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
 
 
 def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
-    for run in scan.runs:
-        for i, (start, _) in enumerate(run.groups):
-            if has_groups(scan.text, run, i, (3, 2, 4), ("-", ".", *SPACES, *DASHES)):
-                end = run.groups[i + 2][1]
-            elif _size(run, i) == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
-                end = run.groups[i][1]
-            else:
-                continue
-            if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
-                yield Span(start, end, "us_ssn")
+    found = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
+    for start, end in scan.numbers:
+        if end - start == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
+            found.append((start, end))
+    for start, end in sorted(found):
+        if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
+            yield Span(start, end, "us_ssn")
 
 
 def _is_ssn(digits: str) -> bool:
@@ -199,13 +226,10 @@ def uk_ninos(scan: Scan) -> Iterator[Span]:
 
 def de_tax_ids(scan: Scan) -> Iterator[Span]:
     """Find German tax ids: 11 digits of which one is there twice or thrice, with their check digit."""
-    for run in scan.runs:
-        for i, (start, end) in enumerate(run.groups):
-            if has_groups(scan.text, run, i, (2, 3, 3, 3), (" ",)):
-                end = run.groups[i + 3][1]  # noqa: PLW2901 (the number ends with its last group)
-            digits = scan.text[start:end].replace(" ", "")
-            if len(digits) == 11 and _is_tax_id(digits) and scan.is_apart(start, end):
-                yield Span(start, end, "de_tax_id")
+    whole = [(start, end) for start, end in scan.numbers if end - start == 11]
+    for start, end in sorted([*grouped(scan, (2, 3, 3, 3), " "), *whole]):
+        if _is_tax_id(scan.text[start:end].replace(" ", "")) and scan.is_apart(start, end):
+            yield Span(start, end, "de_tax_id")
 
 
 def _is_tax_id(digits: str) -> bool:
@@ -226,24 +250,17 @@ _NIR = (1, 2, 2, 2, 3, 3, 2)
 
 def fr_nirs(scan: Scan) -> Iterator[Span]:
     """Find French social security numbers: 13 digits and their key of two; not those with a letter (Corsica)."""
-    for run in scan.runs:
-        for i, (start, end) in enumerate(run.groups):
-            for sizes in (_NIR, (13, 2)):
-                if has_groups(scan.text, run, i, sizes, (" ", "-", ".")):
-                    end = run.groups[i + len(sizes) - 1][1]  # noqa: PLW2901 (the number ends with its last group)
-            digits = "".join(filter(str.isdecimal, scan.text[start:end]))
-            if len(digits) == 15 and _is_nir(digits) and scan.is_apart(start, end):
-                yield Span(start, end, "fr_nir")
+    found = [(start, end) for start, end in scan.numbers if end - start == 15]
+    found += [*grouped(scan, _NIR, " -."), *grouped(scan, (13, 2), " -.")]
+    for start, end in sorted(found):
+        if _is_nir("".join(filter(str.isdecimal, scan.text[start:end]))) and scan.is_apart(start, end):
+            yield Span(start, end, "fr_nir")
 
 
 def _is_nir(digits: str) -> bool:
     month = int(digits[3:5])
     known = 1 <= month <= 12 or 20 <= month <= 42 or month >= 50
     return digits[0] in "123478" and known and 97 - int(digits[:13]) % 97 == int(digits[13:])
-
-
-def _size(run: Run, i: int) -> int:
-    return run.groups[i][1] - run.groups[i][0]
 
 
 def _stands_alone(scan: Scan, start: int, end: int) -> bool:

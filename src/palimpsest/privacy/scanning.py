@@ -17,6 +17,7 @@ _DIGITS, _CAPITALS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"a
 _SHAPE = bytes.maketrans(_DIGITS + _CAPITALS + _LETTERS, b"0" * 10 + b"A" * 26 + b"a" * 26)
 _WORDS = bytes(ord("x") if code in _DIGITS + _CAPITALS + _LETTERS + b"_-." else ord(" ") for code in range(256))
 _RUN, _GROUP = re.compile(rb"0[0 .()/?-]{5,}0"), re.compile(rb"0+")
+_LONG = re.compile(rb"0000000000*+")
 """Of a shape: "?" stands for spaces and dashes that are not ASCII. `re` looks quickly for what all begin with."""
 
 SPACES, DASHES = (
@@ -45,7 +46,7 @@ class Run(NamedTuple):
 class Scan:
     """One text, softened, and what is known of it."""
 
-    __slots__ = ("_long_words", "_runs", "ascii", "capitals", "digits", "shape", "text")
+    __slots__ = ("_long_words", "_numbers", "_runs", "ascii", "capitals", "digits", "shape", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text = softened(text)
@@ -55,7 +56,8 @@ class Scan:
         self.digits = self.shape.count(b"0")
         self.capitals = b"AA" in self.shape
         """Whether two capitals stand together somewhere."""
-        self._runs: list[Run] | None = None
+        self._numbers: list[tuple[int, int]] | None = None
+        self._runs: list[tuple[int, int]] | None = None
         self._long_words: list[tuple[int, int]] | None = None
 
     @property
@@ -72,13 +74,22 @@ class Scan:
         return self.text.lower() if self.text.isascii() else self.ascii.lower().decode("ascii")
 
     @property
-    def runs(self) -> list[Run]:
-        """Runs of at least seven characters, where the text has digits enough for a number."""
+    def runs(self) -> list[tuple[int, int]]:
+        """Where runs of at least seven characters are, where the text has digits enough for a number."""
         if self._runs is None:
-            shape = self.shape
-            spans = [match.span() for match in _RUN.finditer(shape)] if self.digits >= 7 else []
-            self._runs = [Run([group.span() for group in _GROUP.finditer(shape, *span)]) for span in spans]
+            self._runs = [match.span() for match in _RUN.finditer(self.shape)] if self.digits >= 7 else []
         return self._runs
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """Where nine digits and more are in one piece."""
+        if self._numbers is None:
+            self._numbers = [match.span() for match in _LONG.finditer(self.shape)] if self.digits >= 9 else []
+        return self._numbers
+
+    def run(self, start: int, end: int) -> Run:
+        """The run that is there, by its groups."""
+        return Run([group.span() for group in _GROUP.finditer(self.shape, start, end)])
 
     @property
     def long_words(self) -> list[tuple[int, int]]:
