@@ -82,6 +82,7 @@ OVER_DRIVERS = {
     "test_replacing": DRIVERS,
     "test_session_changes": DRIVERS,
     "test_sessions": DRIVERS,
+    "test_streaming": DRIVERS,
 }
 """Tests of sessions that run over them, too."""
 

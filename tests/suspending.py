@@ -210,7 +210,8 @@ def awaited(where: str, **options: Any) -> Iterator[Memory]:
         patch.setattr(face, "drive", loop.drive)
         # The runner's own `drive` stays: a module that is first imported here would keep what stands in its place.
         globals_ = {**vars(sys.modules[within.__module__]), "drive": loop.drive}
-        body = FunctionType(inspect.unwrap(within).__code__, globals_)
+        own = inspect.unwrap(within)
+        body = FunctionType(own.__code__, globals_, argdefs=own.__defaults__)
         patch.setattr(face, "within", contextmanager(body))
         core = AsyncMemory.open(where, **options)
         loop.drive(core.connect())

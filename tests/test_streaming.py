@@ -6,11 +6,16 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import Answer, AsyncMemory, ConfigError, InvalidEntry, Memory
+from palimpsest.formats import find_format
 from palimpsest.sessions.sync import Session
 from sdks import load
 from streams import CHAT, STREAMED, Streamed, StreamServer, plays
@@ -147,6 +152,26 @@ def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed:
     assert usage is not None
     assert usage.calls == 1
     assert len(session.entries()) == 1 + len(answer.entries)
+
+
+def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> None:
+    """What was streamed, cut off or added at once is read again as it was, with its usage."""
+    session = begun(memory, streamed, "s")
+    with session.stream() as answer:
+        for event in streamed.events:
+            answer.feed(event)
+    with session.stream() as broken:
+        for event in streamed.events[:-3]:
+            broken.feed(event)
+    added = session.add(streamed.whole)
+
+    again = memory.session("s", format=streamed.format)
+
+    told = [(entry.kind, entry.text, entry.metadata) for entry in again.entries()[1:]]
+    assert told == [(one.kind, one.text, one.metadata) for one in (*answer.entries, *broken.entries, *added)]
+    usage = again.stats().usage
+    assert usage is not None
+    assert usage.total_input in (40, 80)  # the interrupted one may have told its usage; the same response is told once
 
 
 def test_what_is_no_event_is_refused() -> None:
@@ -352,3 +377,89 @@ def test_a_cancelled_task_leaves_what_came() -> None:
             return [(entry.text, entry.metadata) for entry in await session.entries()]
 
     assert asyncio.run(run()) == [("I", {"cut_off": True})]
+
+
+# --- laws
+
+
+@st.composite
+def cut_anywhere(draw: st.DrawFn, text: str) -> list[str]:
+    """The text in pieces, some of them empty."""
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    return [text[start:end] for start, end in pairwise([0, *places, len(text)])]
+
+
+WORDS = st.text(max_size=12).filter(lambda text: text == text.strip())
+ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers(-9, 2**53) | WORDS, max_size=3)
+
+
+def chat_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
+    """A completion, and its chunks: the calls' pieces one among the others."""
+    whole = [{"id": f"c{i}", "type": "function", "function": call} for i, call in enumerate(calls)]
+    events = [{"content": piece} for piece in draw(cut_anywhere(said))]
+    begun = [{**call, "index": i, "function": {**call["function"], "arguments": ""}} for i, call in enumerate(whole)]
+    events += [{"tool_calls": [call]} for call in begun]
+    pieces = [
+        {"tool_calls": [{"index": i, "function": {"arguments": piece}}]}
+        for i, call in enumerate(calls)
+        for piece in draw(cut_anywhere(call["arguments"]))
+    ]
+    kept = sorted(pieces, key=lambda piece: piece["tool_calls"][0]["index"]) if draw(st.booleans()) else pieces
+    chunk = {"object": "chat.completion.chunk", "id": "x"}
+    made = [{**chunk, "choices": [{"index": 0, "delta": delta}]} for delta in (*events, *kept)]
+    message = {"role": "assistant", "content": said, **({"tool_calls": whole} if whole else {})}
+    end = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    return {"id": "x", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}, [*made, end]
+
+
+def anthropic_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
+    """A message, and its events."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": said}]
+    events: list[Any] = [{"type": "message_start", "message": {"id": "x", "role": "assistant", "content": []}}]
+    events.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    deltas = [{"type": "text_delta", "text": piece} for piece in draw(cut_anywhere(said))]
+    events += [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
+    for i, call in enumerate(calls, 1):
+        bare = {"type": "tool_use", "id": f"c{i}", "name": call["name"], "input": {}}
+        blocks.append({**bare, "input": json.loads(call["arguments"])})
+        events.append({"type": "content_block_start", "index": i, "content_block": bare})
+        pieces = [{"type": "input_json_delta", "partial_json": one} for one in draw(cut_anywhere(call["arguments"]))]
+        events += [{"type": "content_block_delta", "index": i, "delta": delta} for delta in pieces]
+    events += [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
+    return {"id": "x", "type": "message", "role": "assistant", "stop_reason": "end_turn", "content": blocks}, events
+
+
+def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
+    """A response, and its chunks."""
+    asked = [{"function_call": {"name": call["name"], "args": json.loads(call["arguments"])}} for call in calls]
+    texts: list[dict[str, Any]] = [{"text": piece} for piece in draw(cut_anywhere(said))]
+
+    def chunk(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, **more}]}
+
+    spoken = [{"text": said}] if said else []
+    whole = chunk(*spoken, *asked, finish_reason="STOP")
+    return whole, [*map(chunk, (*texts, *asked)), chunk(finish_reason="STOP")]
+
+
+@pytest.mark.parametrize(
+    ("format", "events_of"),
+    [("openai", chat_events_of), ("anthropic", anthropic_events_of), ("gemini", gemini_events_of)],
+)
+@settings(max_examples=examples(90), deadline=None)
+@given(data=st.data())
+def test_it_is_no_matter_where_a_stream_cuts_texts(format: str, events_of: Any, data: Any) -> None:
+    """However texts and arguments are cut into pieces, the log holds what the whole response holds."""
+    calls = data.draw(st.lists(st.fixed_dictionaries({"name": st.just("f"), "arguments": ARGUMENTS}), max_size=2))
+    calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in calls]
+    whole, events = data.draw(st.composite(lambda draw: events_of(draw, data.draw(WORDS), calls))())
+    with Memory.open("memory://") as memory:
+        at_once, streamed = memory.session("at once", format=format), memory.session("streamed", format=format)
+        at_once.add(whole)
+
+        with streamed.stream() as answer:
+            for event in events:
+                answer.feed(event)
+
+        fmt = find_format(format)
+        assert fmt.encode(streamed.entries()) == fmt.encode(at_once.entries())

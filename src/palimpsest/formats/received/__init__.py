@@ -8,10 +8,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from palimpsest.formats.received.values import Received
-
 if TYPE_CHECKING:
     from palimpsest.formats.received.stream import AnswerStream
+    from palimpsest.formats.received.values import Received, Reported
 
 _PLAIN = frozenset({"role", "content", "tool_call_id", "name"})
 """Keys of messages that nothing has to be recognised in."""
@@ -33,6 +32,12 @@ def received(given: object, format: str, *, settled: bool = False) -> Received:
     Raises InvalidEntry, naming the place, for what nobody knows.
     """
     found: Received = _vendors().recognise(given, format, settled=settled)
+    return found
+
+
+def reported_by(given: object) -> Reported:
+    """Return what a response, or its usage, reports. Raises ConfigError for what tells none, or no numbers."""
+    found: Reported = _vendors().reported_by(given)
     return found
 
 

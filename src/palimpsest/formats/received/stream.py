@@ -16,6 +16,8 @@ from palimpsest.formats.received.stream_anthropic import AnthropicAnswer
 from palimpsest.formats.received.stream_chat import ChatAnswer
 from palimpsest.formats.received.stream_gemini import GeminiAnswer
 from palimpsest.formats.received.stream_responses import ResponsesAnswer
+from palimpsest.formats.received.usage import reported
+from palimpsest.formats.received.values import Reported
 
 WHERE = "event"
 
@@ -85,6 +87,10 @@ class AnswerStream:
     def whole(self) -> Message | None:
         """The response of what has arrived; None before the first event."""
         return self._gathered.whole() if self._gathered is not None else None
+
+    def usage(self) -> Reported | None:
+        """What the provider has told of the cost so far."""
+        return reported(self._gathered.whole()) if self._gathered is not None else None
 
     def part(self) -> Message | None:
         """A message of the text alone, which any provider takes; None where nothing was said."""

@@ -32,9 +32,9 @@ class AnthropicAnswer:
             self._go_on(_index(event), _mapping(event, "delta"))
         elif kind == "message_delta":
             self._message |= {key: value for key, value in _mapping(event, "delta").items() if value is not None}
-            usage = event.get("usage")
-            told = {key: value for key, value in usage.items() if value is not None} if isinstance(usage, dict) else {}
-            self._message["usage"] = {**(self._message.get("usage") or {}), **told}
+            if isinstance(usage := event.get("usage"), dict):
+                told = {key: value for key, value in usage.items() if value is not None}
+                self._message["usage"] = {**(self._message.get("usage") or {}), **told}
         elif kind == "message_stop":
             self.is_complete = True
 

@@ -9,23 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from palimpsest.errors import ConfigError
+from palimpsest.formats.received.plain import plain
+from palimpsest.formats.received.values import Reported
 from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import digest
 
 HOLDERS = ("usage", "usage_metadata", "usageMetadata")
 """Keys under which responses hold what they cost."""
-
-
-class Reported(msgspec.Struct, frozen=True):
-    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id, or empty."""
-
-    input_tokens: int
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    response: str = ""
 
 
 def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
@@ -101,6 +92,10 @@ _KNOWN = (
 )
 
 
-def no_usage(value: object) -> ConfigError:
-    """The error for what tells no usage."""
-    return ConfigError("usage", f"{type(value).__module__}.{type(value).__qualname__}", _KNOWN)
+def reported_by(given: object) -> Reported:
+    """Return what a response of a client, its usage, or the dump of either reports. Raises ConfigError for others."""
+    held = plain(given, "usage")
+    report = reported(held) if isinstance(held, Mapping) else None
+    if report is None:
+        raise ConfigError("usage", f"{type(given).__module__}.{type(given).__qualname__}", _KNOWN)
+    return report

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from palimpsest.formats import Message
-from palimpsest.formats.received.usage import Reported
+
+class Reported(NamedTuple):
+    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id, or empty."""
+
+    input_tokens: int
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    response: str = ""
 
 
 class Run(NamedTuple):
     """Messages in a row of one format, and for each which of those that were given it came from."""
 
     format: str
-    messages: list[Message]
+    messages: list[dict[str, Any]]
     places: list[int]
 
 

@@ -2,5 +2,6 @@
 
 from palimpsest.formats.received.recognise import recognise
 from palimpsest.formats.received.stream import AnswerStream
+from palimpsest.formats.received.usage import reported_by
 
-__all__ = ["AnswerStream", "recognise"]
+__all__ = ["AnswerStream", "recognise", "reported_by"]

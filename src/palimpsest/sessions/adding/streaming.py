@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from palimpsest.errors import ConfigError
 from palimpsest.formats.received import answer_stream
-from palimpsest.formats.received.usage import reported
 from palimpsest.log.entry import Entry
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.adding.verbs import checked_key
@@ -91,7 +90,7 @@ class Streaming:
         if part is not None:
             marked = {**(metadata or {}), MARK: True}
             entries = await self._add(part, format=stream.format, key=key, metadata=marked)
-        usage = reported(whole)
+        usage = stream.usage()
         if usage is not None:
             await self._usage.of_answers([usage])
         return entries

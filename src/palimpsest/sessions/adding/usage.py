@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError, PalimpsestWarning
-from palimpsest.formats.received.plain import plain
-from palimpsest.formats.received.usage import Reported, no_usage, reported
+from palimpsest.formats.received import reported_by
+from palimpsest.formats.received.values import Reported
 from palimpsest.log.change import Change
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Usage
@@ -45,7 +45,7 @@ class UsageRecorder:
         elif input_tokens is not None or output_tokens or cached_tokens:
             raise ConfigError("input_tokens", input_tokens, "nothing, where a response or its usage is given")
         else:
-            report = _of_vendor(given)
+            report = reported_by(given)
         self._scope.may_write()
         return await self._recorded(report, context or self._scope.sent)
 
@@ -96,15 +96,6 @@ def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int
         check_whole(value, name)
     assert input_tokens is not None, "checked above"
     return Reported(input_tokens, output_tokens, cached_tokens)
-
-
-def _of_vendor(given: object) -> Reported:
-    """What a response, or its usage, reports."""
-    held = plain(given, "usage")
-    report = reported(held) if isinstance(held, Mapping) else None
-    if report is None:
-        raise no_usage(given)
-    return report
 
 
 def _check(report: Reported, counted: int) -> None:

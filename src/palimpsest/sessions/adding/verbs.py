@@ -13,8 +13,7 @@ from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import find_format
 from palimpsest.formats.common import canonical
 from palimpsest.formats.received import is_plain, received
-from palimpsest.formats.received.usage import Reported
-from palimpsest.formats.received.values import Run
+from palimpsest.formats.received.values import Reported, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, new_ids
 from palimpsest.log.late import dumps
