@@ -100,6 +100,7 @@ class Replay:
                             calls.send(context.messages, opens=opens)
                             opens = False
                         chat.add(one)
+                calls.compactions += sum(record.kind == "compact" for record in chat.history())
             calls.restart()
         return calls
 
@@ -184,20 +185,25 @@ def heeding(outcomes: Sequence[Outcome], pause: float) -> Table:
 
 
 def summarised(replay: Replay, outcomes: Sequence[Outcome], pause: float, options: dict[str, Any]) -> Table:
-    """What is paid and held with summaries, which are made without a model here."""
-    vendor, half = vendors()[TENTH], vendors()[HALF]
+    """What is paid and held with summaries, which are made without a model here.
+
+    Without a clock everything is sent that is sent without pauses; only the bill is another.
+    """
+    each = (vendors()[TENTH], vendors()[HALF])
     rows = []
     for one in (one for one in outcomes if one.budget in SUMMARY_BUDGETS):
         for name, strategy in STRATEGIES.items():
-            for seconds in (0.0, pause):
-                calls = one.ours(seconds)
-                if strategy is not None:
-                    calls = replay.palimpsest(one.budget, seconds, long_term=strategy, **options)
-                ratios = [calls.bill(each, seconds) / one.turn.bill(each, seconds) for each in (vendor, half)]
+            steady, paused = one.steady, one.paused
+            if strategy is not None:
+                steady, paused = (
+                    replay.palimpsest(one.budget, seconds, long_term=strategy, **options) for seconds in (0.0, pause)
+                )
+            for told, seconds, calls in (("no", 0.0, steady), ("yes", pause, paused), ("yes, no clock", pause, steady)):
+                ratios = [calls.bill(vendor, seconds) / one.turn.bill(vendor, seconds) for vendor in each]
                 ratios.append(calls.dialogue / one.turn.dialogue)
-                rows.append([f"{one.budget:,}", name, "yes" if seconds else "no", *map(figure, ratios)])
-    columns = ["budget", "`long_term`", "pauses", *(f"bill, {each.name}" for each in (vendor, half)), "dialogue held"]
-    return "With summaries, made without a model; by turn = 1", columns, rows
+                rows.append([f"{one.budget:,}", name, told, *map(figure, ratios), str(calls.compactions)])
+    columns = ["budget", "`long_term`", "pauses", *(f"bill, {vendor.name}" for vendor in each)]
+    return "With summaries, made without a model; by turn = 1", [*columns, "dialogue held", "compactions"], rows
 
 
 def show(table: Table, *, markdown: bool) -> None:

@@ -83,6 +83,7 @@ class Calls(list[Call]):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens, self._before = tokens, list[tuple[int, ...]]()
+        self.compactions = 0
         self.cuts: list[tuple[int, int | None]] = []
         """The calls that made a cut, and where their window begins."""
 

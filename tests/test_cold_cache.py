@@ -284,6 +284,24 @@ def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClo
     assert reader.context().messages == cut.messages
 
 
+def test_what_is_withheld_is_shown_under_the_cut_that_is_stored(clock: FakeClock) -> None:
+    """A context that may not be stored makes no cut of its own, which would be gone with what it shows."""
+    policy = {"non_persistable_message_types": ["health"]}
+    with Memory.open("memory://", clock=clock, privacy=policy) as memory:
+        session = open_session(memory)
+        talk(session)
+        before = session.context()
+        clock.advance(HOUR + 1)
+        session.add_user_message("my blood pressure is high", metadata={"type": "health"})
+
+        during = session.context()
+        session.add_assistant_message("see a doctor")
+        after = session.context()
+
+    assert during.messages[:-1] == before.messages
+    assert after.messages[: len(before.messages)] == before.messages
+
+
 def test_views_are_cut_each_for_itself(memory: Memory, clock: FakeClock) -> None:
     """A view's cut for a cold cache leaves the other views as they are until they are asked for."""
     session, other = open_session(memory), open_session(memory, view="other")
