@@ -11,7 +11,7 @@ import pytest
 
 from palimpsest import Memory, Session
 from palimpsest.stores.backend import Ask, Seen
-from sqlitestore import scans, traced
+from sqlitestore import connection, scans, traced
 from writer import quarters
 
 BUDGETS = [8_000, 64_000]
@@ -262,3 +262,25 @@ def test_counts_are_stored_by_few_statements(tmp_path: Path) -> None:
             session.count()
 
     assert sum(one.startswith("SELECT") for one in statements) < 20
+
+
+def test_what_cannot_be_read_is_not_remembered(tmp_path: Path) -> None:
+    """An entry that is damaged, or that something is in the way of, is looked at again by the next context."""
+    with Memory.open(tmp_path / "log.db", view_bytes=0) as other:
+        session = small(other, "s", 2)
+        writing = connection(other)
+        (sound,) = writing.execute("SELECT value FROM entry ORDER BY pos LIMIT 1").fetchone()
+        writing.execute("UPDATE entry SET value = ? WHERE value = ?", (sound[:-1] + b"?", sound))
+        with Memory.open(tmp_path / "log.db") as memory:
+            damaged = memory.session("s", max_tokens=8_000, counter=quarters)
+            before = len(damaged.context().messages)
+
+            writing.execute("UPDATE entry SET value = ? WHERE value = ?", (sound, sound[:-1] + b"?"))
+
+            assert len(damaged.context().messages) == before + 1
+            assert told(damaged) == told(session)
+
+
+def told(session: Session) -> list[Any]:
+    """What a session's context gives."""
+    return session.context().messages

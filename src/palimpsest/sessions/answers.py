@@ -174,6 +174,8 @@ class _Answers:
         whole = len(entries) < ask.limit
         low = ask.after if whole or not ask.newest_first else entries[0].seq - 1
         high = ask.before if whole or ask.newest_first else entries[-1].seq + 1
+        if self._recall is not None and any(entry.damaged for entry in entries):
+            self._recall = None  # it may be repaired, or turn out to be whole
         new = Stretch(low, high, entries, weight_of(entries) if self._recall is not None else 0)
         others = []
         for other in self._stretches:
