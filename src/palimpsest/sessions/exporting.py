@@ -95,7 +95,9 @@ class Exporting:
             records = (self._gate.record(record) async for record in self._past.records(head))
             shown, now = self._gate.head(head), self._scope.clock()
             accesses = await access_order(self._scope.store, self._scope.key)
-            async for piece in written(self._scope.key, shown, entries, records, now, accesses):
+            async for piece in written(
+                self._scope.key, shown, entries, records, now, accesses, self._scope.store.apart
+            ):
                 await self._scope.runner.run(spool.write, piece)
 
         await self._reader.settled(write)

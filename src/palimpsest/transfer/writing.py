@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol
@@ -32,6 +32,12 @@ FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at",
 
 Access = tuple[int, int, int]
 """An entry that was fetched by its `seq`, when (on the session's access clock), and how often."""
+
+Apart = Callable[[Callable[[Entry], bytes], Entry], Awaitable[bytes]]
+"""Calls a function that takes long, without holding up an event loop."""
+
+LONG = 256 * 1024
+"""Characters of an entry that takes long."""
 
 _DEFAULTS = Entry()
 
@@ -64,16 +70,17 @@ async def written(
     entries: AsyncIterator[Entry],
     records: AsyncIterator[Record],
     now: int,
-    accesses: Sequence[Access] = (),
+    accesses: Sequence[Access],
+    apart: Apart,
 ) -> AsyncIterator[bytes]:
-    """Yield the JSON text of `exported` in pieces, without ever holding the log.
+    """Yield the JSON text of `exported` in pieces, without ever holding the log. What is long is made `apart`.
 
     It is one pass over the log, so that what is erased meanwhile is in one section only, and then one over the records,
     so that no summary tells of what was erased before.
     """
     with SpooledTemporaryFile(1 << 20) as tombstones, SpooledTemporaryFile(1 << 20) as told:
         sections = {
-            "entries": _living(entries, tombstones),
+            "entries": _living(entries, tombstones, apart),
             "tombstones": _put_aside(tombstones),
             "summaries": _summarised(records, told),
             "records": _put_aside(told),
@@ -91,10 +98,14 @@ async def written(
     yield b"}\n"
 
 
-async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes]) -> AsyncIterator[bytes]:
+def _line(entry: Entry) -> bytes:
+    return encoded(_entry(entry))
+
+
+async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes], apart: Apart) -> AsyncIterator[bytes]:
     """Yield entries; tombstones are put aside for their own section."""
     async for entry in entries:
-        line = encoded(_entry(entry))
+        line = await apart(_line, entry) if len(entry.text) > LONG else _line(entry)
         if entry.erased:
             tombstones.write(line + b"\n")
         else:
