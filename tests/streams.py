@@ -51,6 +51,11 @@ def plays(events: Sequence[Event], *, cut: bool = False) -> Play:
     return play
 
 
+def answers(whole: dict[str, Any]) -> Play:
+    """Answer at once."""
+    return lambda exchange: exchange.reply(200, json.dumps(whole).encode(), {})
+
+
 # --- chat completions
 
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": '{"what": "gate"}'}}

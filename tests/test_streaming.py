@@ -18,7 +18,7 @@ from palimpsest import Answer, AsyncMemory, ConfigError, InvalidEntry, Memory
 from palimpsest.formats import find_format
 from palimpsest.sessions.sync import Session
 from sdks import load
-from streams import CHAT, STREAMED, Streamed, StreamServer, plays
+from streams import CHAT, STREAMED, Streamed, StreamServer, answers, plays
 from vendors import VENDORS
 
 ASKED = [{"role": "user", "content": "Which gate?"}]
@@ -282,6 +282,13 @@ async def async_gemini_events(server: StreamServer) -> AsyncIterator[Any]:
             yield event
 
 
+AT_ONCE: dict[str, tuple[Callable[[StreamServer], Any], Callable[[Any], Any]]] = {
+    "openai": (_openai, lambda client: client.chat.completions.create(model="m", messages=ASKED)),
+    "openai-responses": (_openai, lambda client: client.responses.create(model="m", input=ASKED)),
+    "anthropic": (_anthropic, lambda client: client.messages.create(model="m", max_tokens=9, messages=ASKED)),
+    "gemini": (_google, lambda client: client.models.generate_content(model="m", contents="Which gate?")),
+}
+
 SYNC = {
     "chat": ("openai", chat_events),
     "chat helper": ("openai", chat_helper_events),
@@ -297,6 +304,23 @@ ASYNC = {
     "anthropic": async_anthropic_events,
     "gemini": async_gemini_events,
 }
+
+
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_what_a_client_returns_at_once_goes_in(format: str) -> None:
+    """A response, as a client gives it that has asked a server, is what the server has sent."""
+    streamed = STREAMED[format]
+    with Memory.open("memory://") as memory, StreamServer(answers(streamed.whole)) as server:
+        session = begun(memory, streamed, "s")
+        opened, ask = AT_ONCE[format]
+
+        with opened(server) as client:
+            session.add(ask(client))
+
+        usage = session.stats().usage
+        assert usage is not None
+        assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (40, 32, 9)
+        assert spelled(sent_next(session)) == spelled(sent_after(streamed))
 
 
 @pytest.mark.parametrize("client", SYNC)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +128,26 @@ def test_what_a_client_has_read_an_answer_as_is_kept_beside_it() -> None:
 
         assert find_format("openai").encode(session.entries())[0]["parsed"] == {"number": 12}
         assert session.context().messages == [{"role": "assistant", "content": '{"number": 12}'}]
+
+
+def test_no_client_is_imported_to_know_what_it_gave() -> None:
+    """A program without the clients adds what one has dumped, and a mapping of any class is one."""
+    program = """if True:
+        import sys
+        from collections import OrderedDict
+        from types import MappingProxyType
+        from palimpsest import Memory
+
+        message = MappingProxyType({"role": "assistant", "content": "Yes.", "refusal": None})
+        answer = OrderedDict(choices=[{"index": 0, "finish_reason": "stop", "message": message}])
+        with Memory.open("memory://") as memory:
+            memory.session("s").add([answer, message])
+            print(memory.session("s").context().messages[1])
+        print({"openai", "anthropic", "google.genai", "pydantic"} & set(sys.modules))
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, encoding="utf-8")
+
+    assert done.stdout.splitlines() == ["{'role': 'assistant', 'content': 'Yes.'}", "set()"]
 
 
 def test_what_nobody_knows_is_refused_by_its_type() -> None:

@@ -20,6 +20,9 @@ from sdks import load
 DEEPEST = 6
 """Levels of objects after which what need not be there is left out."""
 
+TOLD = ("parameters", "strict")
+"""What the API always tells, though the types of answers would let it be left out: requests must have it."""
+
 _words = st.sampled_from(["", "a", "two words", "\u00e9t\u00e9", "<context>", "line\nline", " "]) | st.text(max_size=5)
 _leaves: dict[Any, st.SearchStrategy[Any]] = {
     str: _words,
@@ -63,7 +66,7 @@ def _model(kind: Any, depth: int) -> st.SearchStrategy[Any]:
         needed, may = {}, {}
         for name, field in kind.model_fields.items():
             key = field.alias if name.endswith("_") and field.alias else name
-            if field.is_required():
+            if field.is_required() or key in TOLD:
                 needed[key] = wire(field.annotation, depth + 1)
             elif depth < DEEPEST:
                 may[key] = wire(field.annotation, depth + 1)

@@ -146,7 +146,7 @@ SHAPES: Mapping[str, Shape] = {
 }
 """The keys of each type of item but messages. The API refuses any other ("Unknown parameter")."""
 
-_NULLABLE = frozenset({"code", "keys", "outputs", "param", "parameters", "result", "strict"})
+_NULLABLE = frozenset({"code", "input_schema", "keys", "outputs", "param", "parameters", "result", "strict"})
 """Keys that have to be there even where their value is null. Any other null means the same as no key."""
 
 _FREE = frozenset({"annotations", "arguments", "attributes", "content", "input_schema", "parameters", "schema"})
@@ -197,7 +197,7 @@ def sendable(item: Message) -> Message | None:
         if key in shape.known and (value is not None or key in _NULLABLE)
     }
     if isinstance(kept.get("tools"), list):
-        kept["tools"] = [_tool(tool, str(kind)) for tool in kept["tools"]]
+        kept["tools"] = [_tool(tool) for tool in kept["tools"]]
     if kind == "additional_tools" and "role" in kept:
         kept["role"] = "developer"  # an answer may name another one
     if "id" in kept and not is_id(kept["id"], str(kind)):
@@ -212,16 +212,11 @@ def _spelled(item: Message) -> Message:
     return {("async" if key == "async_" else key): value for key, value in item.items()} if "async_" in item else item
 
 
-def _tool(tool: Any, kind: str) -> Any:
-    """A tool of an item with the keys that must be there, which answers leave out where they are null."""
+def _tool(tool: Any) -> Any:
     if not isinstance(tool, dict):
         return tool
-    tool = _spelled(tool)
-    if isinstance(tool.get("tools"), list):
-        return {**tool, "tools": [_tool(inner, kind) for inner in tool["tools"]]}
-    if kind == "mcp_list_tools":
-        return {"input_schema": {}, **tool}
-    return {"parameters": None, "strict": None, **tool} if tool.get("type") == "function" else tool
+    inner = tool.get("tools")
+    return _spelled({**tool, "tools": [_tool(one) for one in inner]} if isinstance(inner, list) else tool)
 
 
 def without_nulls(value: Any) -> Any:

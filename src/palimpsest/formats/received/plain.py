@@ -36,18 +36,22 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         return value
     if depth > DEEPEST:
         raise InvalidEntry(where, f"more than {DEEPEST} levels deep")
-    if kind is dict:
+    if isinstance(value, Mapping):
         made = {key: _binary(key, plain(inner, where, depth + 1)) for key, inner in value.items()}
-        return made if any(made[key] is not inner for key, inner in value.items()) else value
+        same = kind is dict and all(made[key] is inner for key, inner in value.items())
+        return value if same else made
     if kind is list or kind is tuple:
         items = [plain(inner, where, depth + 1) for inner in value]
-        changed = kind is tuple or any(one is not other for one, other in zip(items, value, strict=True))
-        return items if changed else value
+        same = kind is list and all(one is other for one, other in zip(items, value, strict=True))
+        return value if same else items
+    return _fields(value, where, depth) if is_model(value) else _leaf(value)
+
+
+def _leaf(value: Any) -> Any:
+    """What a dump for Python holds of JSON's texts; any other value as it is."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return _fields(value, where, depth) if is_model(value) else value
+    return value.isoformat() if isinstance(value, datetime | date) else value
 
 
 def _fields(model: Any, where: str, depth: int) -> dict[str, Any]:

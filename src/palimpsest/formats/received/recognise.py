@@ -33,6 +33,8 @@ _BESIDE = frozenset(
 )
 _UNKEPT = frozenset({"message", "content", "index", "logprobs", "logprobs_result", "logprobsResult"})
 
+_SPOKEN = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
+
 _NOBODY = "does not say whose it is; give the message that it stands in, which has a role"
 
 _WITH_FIELDS = ("message", "function_call", "reasoning")
@@ -54,6 +56,7 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
             where,
             f"a list of messages is needed, not {type(given).__name__}; add_user_message(…) adds what somebody said",
         )
+    settled = settled or format not in _SPOKEN  # a format of somebody else's, or plain text, takes what it is given
     batch = list(given) if isinstance(given, Sequence) else [given]
     found = Received([], [])
     pieces = False

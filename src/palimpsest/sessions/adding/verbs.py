@@ -179,12 +179,13 @@ class Adding:
         metadata: dict[str, Any] | None,
     ) -> tuple[list[Entry], Sequence[Reported]]:
         batch = [messages] if type(messages) is dict else messages
-        shape = find_format(self._options.format if format is None else format)
+        name = self._options.format if format is None else format
+        shape = find_format(name)
         usages: Sequence[Reported] = ()
         if is_plain(batch):
             entries = shape.decode(canonical(batch, shape.name), "messages")
         else:
-            found = received(batch, shape.name, settled=format is not None)
+            found = received(batch, name, settled=format is not None)
             entries, usages = [entry for run in found.runs for entry in _of_run(run)], found.usages
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
