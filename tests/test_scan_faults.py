@@ -25,7 +25,7 @@ class Hooked:
     """Lets something happen at the beginning of a store's verb, and nothing while that happens."""
 
     def __init__(self, store: Store) -> None:
-        self._verbs: dict[str, Any] = {name: getattr(store, name) for name in ("read", "records", "rewrite")}
+        self._verbs: dict[str, Any] = {name: getattr(store, name) for name in ("read", "page", "records", "rewrite")}
         for name in self._verbs:
             setattr(store, name, partial(self._called, name))
         self.hooks: dict[str, list[Callable[[], object]]] = {}
@@ -132,7 +132,7 @@ def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
         session = session_of(memory)
         session.add_entries([Entry(content=f"zq100secret {i}") for i in range(400)])  # read in two chunks
         hooks = [lambda: None] * (at - 1) + [lambda: memory.scan(POLICY, apply=True)]
-        hooked(memory).hooks["read"] = hooks
+        hooked(memory).hooks["page"] = hooks
 
         context = session.context()
 
@@ -147,7 +147,7 @@ def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
         session = session_of(memory)
         session.add_user_message(" ".join(f"word{number}." for number in range(8)))
         rules = [{"redact_patterns": [rf"word{number}\."]} for number in range(8)]
-        hooked(memory).hooks["read"] = [partial(memory.scan, rule, apply=True) for rule in rules]
+        hooked(memory).hooks["page"] = [partial(memory.scan, rule, apply=True) for rule in rules]
 
         context = session.context()
 

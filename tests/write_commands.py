@@ -163,6 +163,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "sessions": "it reads",
     "show": "it reads",
     "stats": "it reads, and stores counts",
+    "vacuum": "it copies what is stored, and tells sizes",
     "verify": "it reads",
 }
 

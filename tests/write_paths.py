@@ -607,6 +607,7 @@ MEMORY: Mapping[str, Driver | str] = {
     "forget": _forget,
     "scan": _scan,
     "sweep": _sweep,
+    "vacuum": "it copies what is stored, and tells sizes",
     "on": _on,
     "close": _close,
     "store": "the store below the memory, which keeps what it is given: whoever writes to it passes by all of this",

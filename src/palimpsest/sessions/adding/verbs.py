@@ -182,7 +182,7 @@ class Adding:
         name = self._options.format if format is None else format
         shape = find_format(name)
         usages: Sequence[Reported] = ()
-        if is_plain(batch):
+        if is_plain(batch) or (shape.name == "text" and _is_text(batch)):
             entries = shape.decode(canonical(batch, shape.name), "messages")
         else:
             found = received(batch, name, settled=format is not None)
@@ -214,6 +214,11 @@ class Adding:
             )
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
+
+
+def _is_text(batch: object) -> bool:
+    """Whether it is a prompt, or prompts: what the format `text` reads."""
+    return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch))
 
 
 def _of_run(run: Run) -> list[Entry]:
