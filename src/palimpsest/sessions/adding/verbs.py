@@ -182,7 +182,7 @@ class Adding:
         name = self._options.format if format is None else format
         shape = find_format(name)
         usages: Sequence[Reported] = ()
-        if is_plain(batch):
+        if is_plain(batch) or isinstance(batch, str):  # which the format `text` reads
             entries = shape.decode(canonical(batch, shape.name), "messages")
         else:
             found = received(batch, name, settled=format is not None)
