@@ -72,6 +72,24 @@ def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, fact
     assert [told in warning for warning in ctx.report.warnings] == ([True] if told else [])
 
 
+def test_a_cut_goes_down_to_a_share_of_what_the_new_factor_leaves() -> None:
+    """A report that leaves less room than the low water of before makes a deeper cut, not one that cannot be."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s", model=CLAUDE, max_tokens=2000)
+        for _ in range(18):
+            chat.add_user_message("question " * 40)
+            chat.add_assistant_message("answer " * 40)
+        sent = chat.context()
+        assert len(sent.messages) == 36
+        chat.record_usage(input_tokens=round(sent.counted * 3.7), context=sent)
+
+        ctx = cut_anew(chat)
+
+        assert ctx.budget is not None
+        assert ctx.budget.factor == pytest.approx(3.7, abs=0.01)
+        assert ctx.tokens <= ctx.budget.available * 0.4
+
+
 def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Session) -> None:
     """Where only the fresh part of the input is reported, call after call, contexts are as small as without reports."""
     for _ in range(30):

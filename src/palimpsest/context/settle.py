@@ -180,9 +180,8 @@ class Settler:
             renderer=RENDERER,
             reason=reason or why,
         )
-        target: Room | None = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)
-        if cut.compaction != head.compaction:  # whatever else is a reason
-            cut, target = (yield from self._after_compaction(head, cut)), None
+        if compacted := cut.compaction != head.compaction:  # whatever else is a reason
+            cut = yield from self._after_compaction(head, cut)
         elif reason is not None:
             cut = yield from self._with_pins(head, cut)
         if reason is not None:
@@ -199,7 +198,8 @@ class Settler:
             cut = self._sifted(layout, cut, rules)
         if cut.gone != layout.cut.gone:
             layout = yield from self._planning(head, cut)
-        return (yield from self._cut(layout, reason or why, target))
+        target = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)  # by the new factor
+        return (yield from self._cut(layout, reason or why, None if compacted else target))
 
     def _walk(self, layout: Layout) -> Steps[Settled]:
         """Walk the log anew, strategy by strategy, each on what the one before left."""

@@ -6,22 +6,43 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from palimpsest.formats.received.stream import AnswerStream
     from palimpsest.formats.received.values import Received, Reported
 
-_PLAIN = frozenset({"role", "content", "tool_call_id", "name"})
-"""Keys of messages that nothing has to be recognised in."""
+_LEAST = {"role", "content"}
+_PLAIN = _LEAST | {"tool_call_id", "name"}
+"""Keys of messages that nothing has to be recognised in: at least, and at most."""
+
+_CALLING, _CALL, _FUNCTION = {"role", "content", "tool_calls"}, {"id", "type", "function"}, {"name", "arguments"}
+"""The keys of a message with calls as a request of chat completions has it, of a call, and of its function."""
 
 
-def is_plain(messages: object) -> bool:
-    """Whether these are messages that nothing has to be recognised in, as most are."""
+def is_plain(messages: object, format: str) -> bool:
+    """Whether these are messages of a format that nothing has to be recognised in, as most are."""
     if type(messages) is not list:
         return False
     for message in messages:
-        if type(message) is not dict or type(message.get("content")) is not str or not message.keys() <= _PLAIN:
+        if type(message) is not dict:
+            return False
+        if type(message.get("content")) is str and (len(message) == len(_LEAST) or message.keys() <= _PLAIN):
+            continue  # one of two keys has a role beside it, or is told what it lacks
+        if format != "openai" or not _is_calling(message):
+            return False
+    return True
+
+
+def _is_calling(message: dict[Any, Any]) -> bool:
+    calls = message.get("tool_calls")
+    if type(calls) is not list or message.keys() != _CALLING or not isinstance(message["content"], str | None):
+        return False
+    for call in calls:
+        if type(call) is not dict or call.keys() != _CALL:
+            return False
+        function = call["function"]
+        if type(function) is not dict or function.keys() != _FUNCTION:
             return False
     return True
 

@@ -51,19 +51,14 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
 
     Raises InvalidEntry, naming the place, for what nobody knows.
     """
-    if isinstance(given, str | bytes):
-        raise InvalidEntry(
-            where,
-            f"a list of messages is needed, not {type(given).__name__}; add_user_message(…) adds what somebody said",
-        )
     settled = settled or format not in _SPOKEN  # a format of somebody else's, or plain text, takes what it is given
-    batch = list(given) if isinstance(given, Sequence) else [given]
+    batch = list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     found = Received([], [])
     pieces = False
     for i, one in enumerate(batch):
         place = f"{where}[{i}]"
         item = plain(one, place)
-        if not isinstance(item, dict):
+        if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
         own, messages, is_piece = _messages(one, item, format, place, settled=settled, found=found)
         last = found.runs[-1] if found.runs else None
@@ -76,15 +71,17 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
         last.places.extend([i] * len(messages))
     for run in found.runs:
         for message, i in zip(run.messages, run.places, strict=True):
-            if message.get("role") == "" and run.format == GEMINI:
+            if run.format == GEMINI and message.get("role") == "":
                 raise InvalidEntry(f"{where}[{i}]", _NOBODY)
     return found
 
 
 def _messages(
-    one: object, item: Message, format: str, place: str, *, settled: bool, found: Received
+    one: object, item: Any, format: str, place: str, *, settled: bool, found: Received
 ) -> tuple[str, list[Message], bool]:
     """The messages that one thing given comes to, their format, and whether it is a piece of a message."""
+    if not isinstance(item, dict):
+        return format, [item], False
     shape, own = shape_of(item)
     if settled and shape in ("message", "piece") and isinstance(one, dict):
         return format, [item], False

@@ -142,8 +142,10 @@ class Adding:
         metadata: dict[str, Any] | None,
     ) -> tuple[Entry, ...]:
         """Append what a vendor gives, and note what it cost."""
-        given = messages, format, statuses, metadata
-        entries, usages = await self._apart(messages, self._decoded, *given)
+        if self._scope.runner.suspends:
+            entries, usages = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
+        else:
+            entries, usages = self._decoded(messages, format, statuses, metadata)
         turn = self._appender.turn
         before = turn.added
         added = await self._appender.append(entries, "messages", checked_key(key), checked=True)
@@ -182,7 +184,7 @@ class Adding:
         name = self._options.format if format is None else format
         shape = find_format(name)
         usages: Sequence[Reported] = ()
-        if is_plain(batch) or (shape.name == "text" and _is_text(batch)):
+        if is_plain(batch, shape.name) or _is_text(batch):
             entries = shape.decode(canonical(batch, shape.name), "messages")
         else:
             found = received(batch, name, settled=format is not None)
@@ -218,7 +220,7 @@ class Adding:
 
 def _is_text(batch: object) -> bool:
     """Whether it is a prompt, or prompts: what the format `text` reads."""
-    return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch))
+    return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch or [0]))
 
 
 def _of_run(run: Run) -> list[Entry]:
