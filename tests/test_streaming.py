@@ -184,6 +184,7 @@ def test_what_is_no_event_is_refused() -> None:
                 with pytest.raises(InvalidEntry, match="is no event that is known here; feed each event"):
                     answer.feed(bad)
             answer.feed(CHAT.events[1])
+            assert answer.feed({"type": "newer.than.us", "delta": "x"}) == ""
             with pytest.raises(InvalidEntry, match="of anthropic, and those before it are of openai"):
                 answer.feed(STREAMED["anthropic"].events[0])
             with pytest.raises(InvalidEntry, match="more than one answer"):

@@ -221,6 +221,8 @@ _PARTS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "function_call": {"name": _words},
     "executable_code": {},
     "code_execution_result": {},
+    "tool_call": {},
+    "tool_response": {},
 }
 """What a part can be, and what the API never leaves out there, though the type says that it may."""
 

@@ -71,8 +71,12 @@ class AnswerStream:
         return self._gathered is not None and self._gathered.is_complete
 
     def feed(self, event: object) -> str:
-        """Take the next event and return what the model says in it. Raises InvalidEntry for what is none."""
-        found = _told(event)
+        """Take the next event and return what the model says in it.
+
+        An event of a type that nobody here knows says nothing, once the stream has begun: clients get new ones. Raises
+        InvalidEntry for what is no event.
+        """
+        found = _told(event, begun=self._gathered is not None)
         if found is None:
             return ""
         format, item = found
@@ -101,17 +105,17 @@ class AnswerStream:
         return {"role": "assistant", "content": self.text}
 
 
-def _told(event: Any) -> tuple[str, Message] | None:
+def _told(event: Any, *, begun: bool) -> tuple[str, Message] | None:
     """Whose an event is, and the event as plain JSON; None for one that says nothing of its own."""
     kind = event.get("type") if isinstance(event, Mapping) else getattr(event, "type", None)
     if kind == "chunk":
-        return _told(event["chunk"] if isinstance(event, Mapping) else event.chunk)
+        return _told(event["chunk"] if isinstance(event, Mapping) else event.chunk, begun=begun)
     if isinstance(kind, str) and (kind in _REPEATS or kind.startswith(_HELPED)):
         return None
     item = plain(event, WHERE)
     shape, format = shape_of(item) if isinstance(item, dict) else ("unknown", "")
     if shape == "event" or (shape == "response" and format in (CHAT, GEMINI)):
         return format, item
-    if kind == "error":
-        return None  # the client raises it, and what has arrived is cut off
+    if isinstance(kind, str) and (begun or kind == "error"):
+        return None  # an error is raised by the client, and what has arrived is cut off
     raise InvalidEntry(WHERE, f"{type(event).__qualname__} is no event that is known here; {_WANTED}")
