@@ -208,7 +208,9 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
             message.update(native.keep)
         elif native.keep and "role" in native.keep:
             message["role"] = native.keep["role"]
-    return message if adapted is None else accepted(message, entry, adapted)
+    if adapted is None or (native is None and not entry.name and isinstance(message["content"], str | None)):
+        return message  # all of it is made here, as the API takes it
+    return accepted(message, entry, adapted)
 
 
 def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
