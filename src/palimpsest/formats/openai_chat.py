@@ -208,7 +208,7 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
             message.update(native.keep)
         elif native.keep and "role" in native.keep:
             message["role"] = native.keep["role"]
-    if adapted is None or (native is None and not entry.name and isinstance(message["content"], str | None)):
+    if adapted is None or (native is None and "name" not in message and isinstance(message["content"], str | None)):
         return message  # all of it is made here, as the API takes it
     return accepted(message, entry, adapted)
 
