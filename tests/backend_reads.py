@@ -11,7 +11,7 @@ from palimpsest.stores.backend import Ask, Seen
 
 
 class Reads:
-    """What was read while this watched. `most` are the rows of entries in one answer."""
+    """What was read while this watched: looks, rows of entries, and the `most` rows, of whatever, in one answer."""
 
     def __init__(self) -> None:
         self.looks = self.rows = self.most = 0
@@ -26,11 +26,10 @@ def watched(memory: Memory) -> Iterator[Reads]:
     async def looking(asks: list[Ask]) -> list[Seen]:
         seen: list[Seen] = await look(asks)
         reads.looks += 1
-        rows = 0
         for ask, one in zip(asks, seen, strict=True):
             named = [rows for wanted, rows in zip(ask.rows, one.rows, strict=True) if wanted.table == "entry"]
-            rows += sum(map(len, named))
-        reads.rows, reads.most = reads.rows + rows, max(reads.most, rows)
+            reads.rows += sum(map(len, named))
+            reads.most = max([reads.most, *map(len, one.rows)])
         return seen
 
     backend.look = looking

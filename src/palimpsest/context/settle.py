@@ -142,10 +142,7 @@ class Settler:
         return _replace(self._settled(layout), view=self._layouts.remembered(layout, before))
 
     def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
-        """Return what the newest cut of a head shows: all that was given when it was made, else as far as that fits.
-
-        With `whole` it is all of it in any case.
-        """
+        """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
         layout = yield from self._layouts.view(then, self._present_cut(then), whole=whole)
         if not (layout.fits or layout.budget is None or layout.budget.room < 0):
             self._meter.exact = True  # bounds left it open
