@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("append", "context", "cold", "concurrency", "sessions", "storage", "compaction", "erasing", "loop")
+NAMES = ("append", "context", "cold", "concurrency", "sessions", "storage", "compaction", "erasing", "large", "loop")
 ALONE = ("retention",)
 """Those with a command line of their own: they take no more than --gate and --json."""
 

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backend_reads import watched
 from palimpsest import Memory, Session
-from palimpsest.stores.backend import Ask, Seen
 from sqlitestore import connection, scans, traced
 from writer import quarters
 
 BUDGETS = [8_000, 64_000]
 CHUNK = 256
 """Entries that are read at once."""
-
-
-class Reads:
-    """What was read while this watched."""
-
-    def __init__(self) -> None:
-        self.looks = self.rows = 0
-
-
-@contextmanager
-def watched(memory: Memory) -> Iterator[Reads]:
-    """Count the looks at the memory's backend, and the rows of entries in their answers."""
-    backend: Any = memory.store.backend
-    reads, look = Reads(), backend.look
-
-    async def looking(asks: list[Ask]) -> list[Seen]:
-        seen: list[Seen] = await look(asks)
-        reads.looks += 1
-        for ask, one in zip(asks, seen, strict=True):
-            named = [rows for wanted, rows in zip(ask.rows, one.rows, strict=True) if wanted.table == "entry"]
-            reads.rows += sum(map(len, named))
-        return seen
-
-    backend.look = looking
-    try:
-        yield reads
-    finally:
-        del backend.look
 
 
 def turn(number: int, size: int = 400) -> list[dict[str, Any]]:

@@ -198,18 +198,20 @@ class LayoutReader:
         *,
         planning: bool = False,
         more: bool = False,
+        whole: bool = False,
     ) -> Steps[Layout]:
-        """Lay out what the cut shows, newest first, until the room is full; `known` entries need no reading.
+        """Lay out what the cut shows, newest first, until the room is full, or all with `whole`.
 
-        `more` says that older ones than those known were left unread. With `planning`, pinned entries and the open
-        human message from before are read, too, whether or not the present cut shows them.
+        `known` entries need no reading; `more` says that older ones were left unread. With `planning`, pinned entries
+        and the open human message from before are read, too, whether or not the present cut shows them.
         """
         terms = self._terms
         budget, fixed = self._budget(cut)
         rules = [] if terms.exact else self._static_rules(cut)
         if known is None:
-            # What was given at a past revision is given whole: it fitted then.
-            everything = terms.past or (self.meter.exact and terms.walks_all)
+            # What was given when its cut was made is given whole: it fitted then.
+            given = terms.past and cut.revision == head.revision
+            everything = given or whole or (self.meter.exact and terms.walks_all)
             room = None if budget is None or everything else budget.room
             entries, more = yield from self.reader.window(head, cut, room, rules)
         else:

@@ -141,12 +141,12 @@ class Settler:
     def _remembered(self, layout: Layout, before: View | None = None) -> Settled:
         return _replace(self._settled(layout), view=self._layouts.remembered(layout, before))
 
-    def stored(self, then: Head) -> Steps[Settled]:
-        """Return what the newest cut of a head shows: all of it, whatever fits."""
-        layout = yield from self._layouts.view(then, self._present_cut(then))
+    def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
+        """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
+        layout = yield from self._layouts.view(then, self._present_cut(then), whole=whole)
         if not (layout.fits or layout.budget is None or layout.budget.room < 0):
             self._meter.exact = True  # bounds left it open
-            layout = yield from self._layouts.view(then, layout.cut, layout.entries)
+            layout = yield from self._layouts.view(then, layout.cut, None if layout.more else layout.entries)
         return self._settled(layout)
 
     def _settled(self, layout: Layout, reason: str | None = None, plan: CutPlan | None = None) -> Settled:

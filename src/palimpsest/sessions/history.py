@@ -117,9 +117,36 @@ class History:
                 walk.follow([one for one in batch if not spans.within(hidden, one.seq)])
         return msgspec.structs.replace(walk.head, next_seq=next_seq, group=_open_group(walk.head))
 
-    async def between(self, head: Head, at: int) -> tuple[int, int | None]:
-        """Return when the writes before and after a revision were (None: nothing was written since)."""
-        end = await self.end(head, at)
+    async def shown(self, head: Head, then: Head) -> Head:
+        """Return the head of a `view` with all that was pinned then, as far as a context without conditions shows it.
+
+        That reads what is pinned and what was changed since, and not the log. How many entries and interactions there
+        were, which names were known and what was open in closed groups is not in it.
+        """
+        records = standing(await self._store.records(self._key, before=then.revision + 1))
+        if then is head or left_out(records):  # what a replacement leaves behind takes a walk
+            return await self.head(head, Point(then.revision, then.next_seq))
+        later = await self._store.records(self._key, after=then.revision)
+        named = {*head.pinned, *(seq for record in later if record.kind == "pin" for seq in record.seqs)}
+        pinned = {entry.seq for entry in await self._store.fetch(self._key, sorted(named)) if _pins(entry)}
+        changed = [record.compaction.evicted for record in later if record.kind == "replace" and record.compaction]
+        moved = spans.union(*changed, spans.minus(head.rewound, then.rewound))
+        for low, high in spans.common(moved, [(head.first_seq, then.next_seq - 1)]):
+            async for batch in self._batches(low - 1, high + 1):
+                pinned.update(entry.seq for entry in batch if _pins(entry))
+        shown = tuple(seq for seq in sorted(pinned) if not spans.within(then.rewound, seq))
+        return msgspec.structs.replace(
+            then,
+            epoch=head.epoch,
+            usage=head.usage,
+            pseudonyms=head.pseudonyms,
+            forked_from=head.forked_from,
+            pinned=await self._pinned(msgspec.structs.replace(then, pinned=shown), records),
+        )
+
+    async def between(self, head: Head, point: Point) -> tuple[int, int | None]:
+        """Return when the writes before and after a time were (None: nothing was written since)."""
+        at, end = point.revision, point.next_seq
         near = await self._store.read(self._key, after=end - 2, before=end + 1)
         records = await self._store.records(self._key)
         before = [entry.at for entry in near if entry.seq < end] + [one.at for one in records if one.revision <= at]
@@ -238,6 +265,11 @@ def _cuts(records: Sequence[Record]) -> dict[str, Cut]:
 def _compaction(records: Sequence[Record]) -> int:
     """The revision of the newest among these records that says what is compacted; 0: nothing is."""
     return next((record.revision for record in reversed(records) if record.compaction is not None), 0)
+
+
+def _pins(entry: Entry) -> bool:
+    """Whether an entry was pinned when it was added."""
+    return (entry.pinned or (entry.role == "system" and entry.kind == "message")) and not entry.erased
 
 
 def _open_group(head: Head) -> int:

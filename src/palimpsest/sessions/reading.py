@@ -21,7 +21,7 @@ from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
-from palimpsest.stores.paging import batches_of, entries_of
+from palimpsest.stores.paging import BATCH, batches_of, entries_of
 from palimpsest.tokens.counter import TokenCounter
 
 END = 2**32 - 1
@@ -134,19 +134,29 @@ class LogReader:
         """
         check_whole(after, "after")
         check_whole(limit, "limit", or_none=True)
-        found: list[Entry] = []
-        then: Head | None = None
-        if at is not None:
-            then = await History(self._store, self._options.key).view(await self.head(), self._options.view, at)
-        head = then or (Head() if rewound else await self.head())
-        for first, last in spans.visible(
-            () if rewound else head.rewound, after, END if then is None else then.next_seq
-        ):
-            left = None if limit is None else limit - len(found)
-            found += await self._store.read(
-                self._options.key, after=first - 1, before=last + 1, limit=left, counter=self._options.counter.name
-            )
-        return found
+
+        async def read(head: Head) -> list[Entry]:
+            if at is not None:
+                head = await History(self._store, self._options.key).view(head, self._options.view, at)
+            where = spans.visible(() if rewound else head.rewound, max(after, head.first_seq - 1), head.next_seq)
+            found: list[Entry] = []
+            for first, last in where:
+                before = first - 1  # by pages: what is stored of all of them need not be there beside them
+                while before < last and (limit is None or len(found) < limit):
+                    left = BATCH if limit is None else min(limit - len(found), BATCH)
+                    page = await self._store.read(
+                        self._options.key, after=before, before=last + 1, limit=left, counter=self._options.counter.name
+                    )
+                    found += page
+                    if len(page) < left:
+                        break
+                    before = page[-1].seq
+            return found
+
+        head = await self.head()
+        if head.next_seq - after <= BATCH or (limit is not None and limit <= BATCH):  # a page: as of one moment
+            return await read(head)
+        return await self._store.together(lambda: self.settled(read), reads=True)
 
     def walk(self, head: Head) -> AsyncIterator[Entry]:
         """Yield the log's entries before this head, oldest first, some at a time, but for those taken back."""

@@ -306,7 +306,9 @@ class AsyncSession:
         """Return the log's entries with a `seq` over `after`, oldest first: all, or at most `limit`.
 
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
-        only with `rewound`. With `at` it is the log as it was at that revision.
+        only with `rewound`. With `at` it is the log as it was at that revision. A call with `after` and `limit` reads
+        what it returns, so a long log can be read page by page: the next one after the last `seq`. Raises Conflict
+        where others change a long log faster than it can be read whole.
         """
         return await self._log.entries(after, limit, rewound=rewound, at=at)
 

@@ -83,7 +83,8 @@ class _Log:
         if entry.revision and entry.revision < self._revision:
             self._refuse(entry, f"is of revision {entry.revision}, which does not come after {self._revision}")
         self._revision = entry.revision or self._revision
-        entry = replace(entry, revision=self._revision)
+        if entry.revision != self._revision:  # what stays as it is, is not there twice
+            entry = replace(entry, revision=self._revision)
         if not hidden:
             self._walk.reach(self._revision)
         head = self._walk.head
@@ -91,8 +92,9 @@ class _Log:
             entry = self._hidden(entry)
         elif entry.group:
             self._check_group(entry)
-            turn = entry.seq if entry.is_human else head.turn
-            entry = replace(entry, turn=turn, late=self._is_late(entry))
+            turn, late = entry.seq if entry.is_human else head.turn, self._is_late(entry)
+            if (entry.turn, entry.late) != (turn, late):
+                entry = replace(entry, turn=turn, late=late)
         else:
             _, (entry,) = link(replace(head, revision=entry.revision - 1), [entry], entry.at, bounded=False)
         self.entries[entry.seq] = entry

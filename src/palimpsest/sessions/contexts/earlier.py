@@ -54,6 +54,8 @@ class EarlierContext:
         settler = Settler(self.terms, 0)  # what a stored cut shows had not expired
         settled = await self._answered(settler.stored(then))
         made_for_it = settled.layout.cut.revision == self._at
+        if settled.layout.more and _may_be_due(settled.layout, head):
+            settled = await self._answered(Settler(self.terms, 0).stored(then, whole=True))
         if not made_for_it and _was_due(settled.layout):
             return await self._anew(head, then)
         if made_for_it or settled.layout.fits:
@@ -65,8 +67,10 @@ class EarlierContext:
 
     async def _anew(self, head: Head, then: Head) -> Context:
         """What the same call computes from what there was then, as a dry run does of any head."""
-        early, late = await self._past.between(head, self._at)
-        whole = await self._past.head(head, Point(self._at, then.next_seq))
+        point = Point(self._at, then.next_seq)
+        early, late = await self._past.between(head, point)
+        counts = self.terms.exact or self.terms.strategies  # conditions may ask how many entries there were
+        whole = await (self._past.head(head, point) if counts else self._past.shown(head, then))
         whole = msgspec.structs.replace(whole, epoch_reason=then.epoch_reason)
         late = self._now if late is None else late
         terms = msgspec.structs.replace(self.terms, past=False)
@@ -125,6 +129,12 @@ class EarlierContext:
 def _was_due(layout: Layout) -> bool:
     """Whether the next context of a call that stores its cuts made another one, whatever fitted."""
     return layout.cut.compaction != layout.head.compaction or is_unshown(layout) or bool(layout.window.stale)
+
+
+def _may_be_due(layout: Layout, head: Head) -> bool:
+    """Whether what was left unread may say that another one was: a name that was given twice, or what is pinned."""
+    unread = {seq for seq in layout.head.pinned if layout.cut.start <= seq < layout.entries[0].seq}
+    return bool(head.contexts or head.rewound or unread.difference(layout.cut.pins))
 
 
 class _Noting(WindowReader):

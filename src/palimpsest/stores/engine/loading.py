@@ -7,7 +7,7 @@ Until then a place says that the log is being laid: who dies meanwhile leaves it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -41,15 +41,17 @@ class Loading:
         known = await self._sessions.find(key)
         _head(known, dump, replace)
         new = msgspec.structs.replace(known, log=new_log(), head=Head())
-        rows = [entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries]
-        *first, last = _pieces(rows)
+        laid, last = 0, list[Cells]()
         try:
-            for number, piece in enumerate(first):
-                await self._lay(new, number, piece)
-            while not await self._made(new, dump, replace, last, len(first)):
+            for piece in _pieces(entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries):
+                if last:
+                    laid += 1  # whoever is interrupted does not know whether it was
+                    await self._lay(new, laid - 1, last)
+                last = piece
+            while not await self._made(new, dump, replace, last, laid):
                 pass
         except BaseException:
-            if first:
+            if laid:
                 await self._backend.surely(lambda: self.taken_away(laid_at(new)))
             raise
 
@@ -134,13 +136,14 @@ def _head(known: Known, dump: Dump, replace: bool) -> Head:
     return loading(known.key, known.head if known.there is not None else None, dump.head, replace)
 
 
-def _pieces(rows: Sequence[Cells]) -> list[Sequence[Cells]]:
-    """Rows in pieces that go into one step each; at least one, which may be empty."""
-    found, size = [list[Cells]()], 0
+def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
+    """Rows in pieces that go into one step each, made when they are put."""
+    piece, size = list[Cells](), 0
     for row in rows:
-        if found[-1] and (len(found[-1]) >= PIECE or size + len(row[1]) > BYTES):
-            found.append([])
-            size = 0
-        found[-1].append(row)
+        if piece and (len(piece) >= PIECE or size + len(row[1]) > BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(row)
         size += len(row[1])
-    return list(found)
+    if piece:
+        yield piece

@@ -21,6 +21,9 @@ from palimpsest.stores.values import Standing
 BESIDE = 8
 """Entries beside a damaged one that are looked at on each side."""
 
+COUNTS = 4096
+"""Counts that are read at once where all are looked through."""
+
 
 class Reading:
     """What of the store's verbs only reads, and the counts of tokens."""
@@ -80,14 +83,15 @@ class Reading:
     ) -> list[Entry]:
         """The entries without a count, of which the places are found first."""
 
-        def asks(known: Known) -> list[Ask]:
-            return [Ask(known.logs, [Range(f"tokens/{counter}", known.spans(after, before))], head=False)]
-
-        known, seen = await self._sessions.look(key, asks)
-        if not seen:
-            return []
+        counted: tuple[ranges.Span, ...] = ()
+        at, more = after, True
+        while more:
+            known, seen = await self._sessions.look(key, _of_counts(counter, at, before, COUNTS))
+            if not seen:
+                return []
+            found = [at, *(key & LAST for key, *_ in seen[0].rows[0])]
+            counted, more, at = ranges.union(counted, ranges.of(found[1:])), len(found) > COUNTS, found[-1]
         end = known.head.next_seq if before is None else min(before, known.head.next_seq)
-        counted = ranges.of(key & LAST for key, *_ in seen[0].rows[0])
         missing = ranges.visible(counted, max(after, known.head.first_seq - 1), end)
         where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
         if not where:
@@ -269,10 +273,7 @@ class Reading:
                 return
 
     async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:
-        def asks(known: Known) -> list[Ask]:
-            return [Ask(known.logs, [Range(f"tokens/{counter}", known.spans(after, before))], head=False)]
-
-        _, seen = await self._sessions.look(key, asks)
+        _, seen = await self._sessions.look(key, _of_counts(counter, after, before))
         return {key & LAST: tokens for key, tokens in _counts(seen[0].rows[0]).items()} if seen else {}
 
 
@@ -281,6 +282,12 @@ def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
     low, high = max(after + 1, 0), LAST if before is None else before - 1
     spans = [(key_of(known.log, low), key_of(known.log, high))] if low <= high else []
     return Ask(known.logs, [Range("record", spans)], head=False)
+
+
+def _of_counts(counter: str, after: int, before: int | None, limit: int | None = None) -> Callable[[Known], list[Ask]]:
+    """What asks for counts of a session between two places, both exclusive."""
+    table = f"tokens/{counter}"
+    return lambda known: [Ask(known.logs, [Range(table, known.spans(after, before), limit)], head=False)]
 
 
 def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:

@@ -43,7 +43,9 @@ class Document:
             over = len(head) < size
             self.layout: Layout = _layout(head.removeprefix(BOM), name, over, self._limits)
             found = list[Value]()
-            if over or self.layout != "value":
+            if over and self.layout == "value":
+                found = list(self._read_whole(head, len(head)))
+            elif over or self.layout != "value":
                 found = list(islice(self._items(Ahead(io.BytesIO(head)), over), SAMPLE_ITEMS))
             if over or found:
                 return head, found
@@ -59,6 +61,7 @@ class Document:
         """Take all values, in order."""
         if self.layout == "value" and self.sample():
             found, self.first = self.first, []  # it was read whole, and is not to be held twice
+            self._stream.skip()
             return iter(found)
         return self._items(self._stream, True)
 
@@ -99,10 +102,13 @@ class Document:
             if len(body) > self._limits.value:
                 yield Value(1, fault=self._limits.told("value", VALUE), end=stream.taken)
                 return
-        if body.strip():
-            text = bytes(body).removeprefix(BOM)
-            body.clear()
-            yield read(1, text, stream.taken, self._limits, whole=True)
+        yield from self._read_whole(bytes(body), stream.taken)
+
+    def _read_whole(self, body: bytes, end: int) -> Iterator[Value]:
+        if len(body) > self._limits.value:
+            yield Value(1, fault=self._limits.told("value", VALUE), end=end)
+        elif body and not body.isspace():
+            yield read(1, body.removeprefix(BOM), end, self._limits, whole=True)
 
 
 class DocumentSource:

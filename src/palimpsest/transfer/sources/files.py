@@ -68,6 +68,11 @@ class Ahead:
         self.taken += len(found)
         return found
 
+    def skip(self) -> None:
+        """Take what was looked at, and hold it no longer."""
+        self.taken += len(self._waiting) - self._at
+        self._waiting, self._at = b"", 0
+
     def lines(self, most: int) -> Iterator[bytes | None]:
         """Take all lines that are left, with their ends; None for each that has more than `most` bytes."""
         begun, length = list[bytes](), 0

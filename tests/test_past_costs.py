@@ -1,0 +1,66 @@
+"""A context of an earlier revision costs what its window costs, and what was changed since: not the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend_reads import watched
+from palimpsest import Memory, PastUnknown, Session
+from palimpsest.sessions.history import PROBES
+from worlds import STORES
+from writer import quarters
+
+LENGTHS = [2_000, 20_000]
+BATCH = 40
+LEVELS = 3 * 2 * PROBES
+"""Rows by which the search for a revision, which looks at `PROBES` of ever shorter stretches, may differ."""
+
+
+def filled(kind: str, folder: Path, entries: int, *, given: bool) -> tuple[Memory, Session, int]:
+    """A session of so many entries, with the revision of its middle, which was `given` as a context or not."""
+    addresses: dict[str, Any] = {"memory": "memory://", "file": f"file://{folder}/{entries}"}
+    where = addresses.get(kind, folder / f"{entries}.db")
+    memory = Memory.open(where, **({} if kind == "memory" else {"synchronous": "NORMAL"}))
+    session = memory.session("s", max_tokens=4_000 if given else 1_000, counter=quarters)
+    session.add([{"role": "system", "content": "be kind"}])
+    middle = 0
+    for number in range(0, entries, BATCH):
+        session.add([{"role": ("user", "assistant")[i % 2], "content": f"{number + i} of them"} for i in range(BATCH)])
+        if number == entries // 2:
+            middle = session.context().revision if given else session.stats().revision
+    return memory, session, middle
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_the_past_of_a_long_log_reads_no_more_than_that_of_a_short_one(kind: str, tmp_path: Path) -> None:
+    """Given with its cut, by another budget, or as a dry run: rows of entries at 2,000 and 20,000 are the same."""
+    rows: dict[str, list[int]] = {}
+    for entries in LENGTHS:
+        memory, session, middle = filled(kind, tmp_path, entries, given=True)
+        with memory:
+            session.pin(3)
+            session.erase([entries - 5])
+            calls: dict[str, Any] = {"given": {}, "another": {"max_tokens": 1_000}, "dry": {"dry_run": True}}
+            for name, call in calls.items():
+                with watched(memory) as reads:
+                    assert session.context(at=middle, **call).messages
+                rows.setdefault(name, []).append(reads.rows)
+
+    for name, (short, long) in rows.items():
+        assert long <= short + LEVELS < LENGTHS[0], f"{name}: {short} and {long} rows"
+
+
+def test_what_no_cut_shows_is_known_to_be_unknown_without_reading_the_log(tmp_path: Path) -> None:
+    """A revision whose context was never made, and would not fit, is refused as soon as that is certain."""
+    rows = []
+    for entries in LENGTHS:
+        memory, session, middle = filled("memory", tmp_path, entries, given=False)
+        with memory, watched(memory) as reads:
+            with pytest.raises(PastUnknown, match="this budget does not hold"):
+                session.context(at=middle)
+            rows.append(reads.rows)
+
+    assert rows[1] <= rows[0] + LEVELS < LENGTHS[0]
