@@ -124,7 +124,7 @@ def main() -> int:
     figures = [
         Figure("append of a turn, with / without, processor time", found["append"], 1.5),
         Figure("append of a message of 1 KB, with / without, processor time", found["append_kilobyte"], 1.5),
-        Figure("append of a turn with an API's reply of 4 to 8 KB, with / without", found["append_orders"], 1.5),
+        Figure("append of a turn with an API's reply of 3 to 7 KB, with / without", found["append_orders"], 1.5),
         Figure("append of a turn with JSON half of which are numbers, with / without", found["append_dense"], 1.5),
         Figure("append of a message of 1 KB without RE2", found["append_fallback"]),
         Figure("append of a turn with an API's reply without RE2", found["append_orders_fallback"]),

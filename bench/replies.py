@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def orders(count: int) -> list[list[Row]]:
-    """Turns with a reply of 4 to 8 KB, as shops, carriers and weather services give them, in turn."""
+    """Turns with a reply of 3 to 7 KB, as weather services and shops give them, in turn."""
     rng = random.Random(9)
     return [_turn(i, _orders(rng) if i % 2 else _forecast(rng)) for i in range(count)]
 
