@@ -64,12 +64,11 @@ _DOTS, _COLONS = re.compile(r"\.[0-9]{1,3}\.[0-9]{1,3}\."), re.compile(r":[0-9A-
 
 _NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound to it)
 
-_NO_WORD = "(?:^|[^0-9A-Za-z_.:])"
 IP_SIGN = (
-    rf"(?:^|[^0-9A-Za-z_.])[0-9]{{1,3}}\.[0-9]{{1,3}}\.[0-9]{{1,3}}\.[0-9]"
-    rf"|{_NO_WORD}(?:[0-9A-Fa-f]{{1,4}}:){{6}}|{_NO_WORD}[0-9A-Fa-f:]*::"
+    r"\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]"
+    r"|:(?:[0-9A-Fa-f]{1,4}:){5}|[0-9A-Fa-f]::|::[0-9A-Fa-f]"
 )
-"""Of the second kind are times, too, `:30:`; of eight groups, or with some left out by `::`, only addresses."""
+"""Behind the first dot or colon. `_COLONS` is in times, too; so many groups, or "::", only in addresses and in code."""
 
 
 def ip_addresses(scan: Scan) -> Iterator[Span]:
