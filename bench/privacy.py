@@ -3,13 +3,13 @@
     python bench/privacy.py [--runs 5] [--turns 300] [--disk FOLDER] [--json] [--gate]
 
 The texts are those of the invented conversations (`workload.py`): prose as people and models write it, and JSON as
-tools return it, cut to 1 KB. A turn is all the entries of one `Session.add`, calls and arguments included. Much of
-the cost is fixed, so small texts cost more for each of their kilobytes and large ones less.
+tools return it, cut to 1 KB. JSON full of numbers is that of `replies.py`. A turn is all the entries of one
+`Session.add`, calls and arguments included. Much of the cost is fixed, so small texts cost more for each of their
+kilobytes and large ones less.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from measure import SESSION, Figure, Pair, alternate, arguments, memory_folder, over_runs, report, scratch
+from replies import dense, orders
 from workload import some
 
 from palimpsest import Memory
@@ -63,33 +64,6 @@ def appended(folder: Path, turns: Sequence[Sequence[dict[str, Any]]], *, wall: b
         return alternate(plain.add, private.add, turns[WARM:], time.perf_counter if wall else time.process_time)
 
 
-def with_rows(count: int) -> list[list[dict[str, Any]]]:
-    """Turns with one tool's result of 1 to 5 KB of JSON, half of which are numbers: ids, prices, times, places."""
-    rng, turns = random.Random(9), []
-    for i in range(count):
-        rows = [
-            {
-                "id": rng.randrange(10**9),
-                "price": round(rng.random() * 1e4, 2),
-                "rate": round(rng.random(), 4),
-                "at": f"2026-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}T{rng.randint(0, 23):02}:30:00Z",
-                "place": rng.choice(("north vault", "drying room", "second cold store")),
-                "note": "The label stays as it is, and the bag goes back to where it was.",
-            }
-            for _ in range(rng.randint(5, 25))
-        ]
-        call = {"id": f"c{i}", "type": "function", "function": {"name": "rows", "arguments": "{}"}}
-        turns.append(
-            [
-                {"role": "user", "content": f"What came in {i}?"},
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": f"c{i}", "content": json.dumps({"rows": rows})},
-                {"role": "assistant", "content": "These."},
-            ]
-        )
-    return turns
-
-
 def run(fast: Path, disk: Path, count: int) -> dict[str, float]:
     """Measure once."""
     turns = some(300, seed=3)
@@ -124,7 +98,9 @@ def run(fast: Path, disk: Path, count: int) -> dict[str, float]:
     return {
         "append": appended(fast, more, wall=False).ratio,
         "append_kilobyte": appended(fast, kilobytes, wall=False).ratio,
-        "append_rows": appended(fast, with_rows(WARM + count), wall=False).ratio,
+        "append_orders": appended(fast, orders(WARM + count), wall=False).ratio,
+        "append_orders_fallback": appended(fast, orders(WARM + count), wall=False, linear=False).ratio,
+        "append_dense": appended(fast, dense(WARM + count), wall=False).ratio,
         "append_fallback": appended(fast, kilobytes, wall=False, linear=False).ratio,
         "append_disk": appended(disk, more, wall=True).ratio,
         "prose": text(default, prose),
@@ -148,8 +124,10 @@ def main() -> int:
     figures = [
         Figure("append of a turn, with / without, processor time", found["append"], 1.5),
         Figure("append of a message of 1 KB, with / without, processor time", found["append_kilobyte"], 1.5),
-        Figure("append of a turn with a JSON result full of numbers, with / without", found["append_rows"], 1.5),
-        Figure("the same without RE2", found["append_fallback"]),
+        Figure("append of a turn with an API's reply of 3 to 7 KB, with / without", found["append_orders"], 1.5),
+        Figure("append of a turn with JSON half of which are numbers, with / without", found["append_dense"], 1.5),
+        Figure("append of a message of 1 KB without RE2", found["append_fallback"]),
+        Figure("append of a turn with an API's reply without RE2", found["append_orders_fallback"]),
         Figure("append of a turn to a disk, with / without, wall time", found["append_disk"]),
         Figure("default recognisers, prose, us a KB", found["prose"], 25),
         Figure("default recognisers, JSON, us a KB", found["rows"], 25),

@@ -64,6 +64,12 @@ _DOTS, _COLONS = re.compile(r"\.[0-9]{1,3}\.[0-9]{1,3}\."), re.compile(r":[0-9A-
 
 _NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound to it)
 
+IP_SIGN = (
+    r"\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]"
+    r"|:(?:[0-9A-Fa-f]{1,4}:){5}|[0-9A-Fa-f]::|::[0-9A-Fa-f]"
+)
+"""Behind the first dot or colon. `_COLONS` is in times, too; so many groups, or "::", only in addresses and in code."""
+
 
 def ip_addresses(scan: Scan) -> Iterator[Span]:
     """Find IPv4 and IPv6 addresses. Loopback, unspecified and broadcast addresses are nobody's and left alone."""

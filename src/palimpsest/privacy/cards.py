@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from palimpsest.privacy import Span
 from palimpsest.privacy.numbers import grouped
-from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
+from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan
 
 _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
     (400000, 499999, frozenset({13, 16, 19})),  # Visa
@@ -55,6 +55,12 @@ _SIGNS = (b"0000 0000", b"0000-0000", b"0000?0000")
 """Of a shape: one of them is in each card that is in groups with such a gap."""
 
 _GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
+
+_GAP = r"[ ._/?\t\r\n-]{1,3}"
+_IN_FOURS = f"[0-9]{{4}}{_GAP}[0-9]{{4}}{_GAP}[0-9]"
+_IN_GROUPS = f"[0-9]{{3}}{_GAP}(?:{_IN_FOURS}|[0-9]{{6}}{_GAP}[0-9]{{4}})|[0-9]{{7}}{_GAP}[0-9]{{8}}"
+CARD_SIGN = f"{EDGE}[2-6](?:[0-9]{{11,18}}{END}|{_IN_GROUPS})"
+"""No network has numbers that begin otherwise."""
 
 
 def may_be_card(scan: Scan) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.scanning import EDGE, Scan
 
 # --- keys and tokens
 
@@ -33,6 +33,13 @@ _KEY = re.compile(
 )
 _LETTERS = re.compile("[A-Za-z]{20}")
 _HOOK = re.compile(r"hooks\.slack\.com/(?:services|workflows)/[\w/-]{20,}", re.ASCII)
+
+_PREFIXES = (
+    r"A[KS]IA|gh[pousr]_|github_pat_|glpat-|[rs]k[_-]|gsk_|xai-|pplx-|r8_|hf_|AIza|ya29\.|tvly-|xox[abeoprs]-|xapp-"
+    r"|whsec_|SG\.|npm_|pypi-|dop_v1_|shp(?:at|ca|pa|ss)_|glsa_|sq0[a-z]{3}-|lin_api_|eyJ"
+)
+API_KEY_SIGN = rf"{EDGE}(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack"
+"""Of every alternative of `_KEY` its prefix, and a few of the characters behind it."""
 
 
 def api_keys(scan: Scan) -> Iterator[Span]:
@@ -138,6 +145,12 @@ _NOTHING = frozenset(_NO_VALUES.split())
 _PROSE = re.compile(r"[A-Za-z]{1,15}[.!?:)]?")
 _CODE = re.compile(
     r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
+)
+
+CREDENTIAL_SIGN = (
+    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|e?(?:$|[^a-z]))|pwd|credential"
+    r"|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|kennwort|contrase|clave|cookie|sig=|signature=|curl|mysql"
+    r"|(?:^|[^0-9a-z_])pin[^0-9a-z_]"
 )
 
 

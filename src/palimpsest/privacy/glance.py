@@ -14,15 +14,18 @@ from palimpsest.privacy.policy import Use
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
 
+_END = r"\z"
+"""Matches at the end of every text: where RE2 does not say so, it has given up for want of memory. (An empty pattern
+would match at every place, and RE2 notes each.)"""
+
 
 class Glance:
     """Looks for what recognisers cannot do without; `linear` says whether RE2 may be used. For any thread."""
 
     def __init__(self, uses: Sequence[Use], *, linear: bool) -> None:
         self._uses = uses
-        self._signs = [BUILT_IN[use.name].sign if use.find is None else "" for use in uses]
-        self._patterns = list(dict.fromkeys(["", *self._signs]))
-        """The first matches always: where RE2 does not say so, it has given up for want of memory."""
+        self._signs = [BUILT_IN[use.name].sign if use.find is None else _END for use in uses]
+        self._patterns = list(dict.fromkeys([_END, *self._signs]))
         self._places = [self._patterns.index(sign) for sign in self._signs]
         self._set = _set_of(self._patterns) if linear and uses else None
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import DASHES, SPACES, Run, Scan
+from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan
 
 # --- numbers in groups
 
@@ -43,6 +43,15 @@ _LENGTHS = {word[:2]: int(word[2:]) for word in _IBAN_LENGTHS.split()}
 
 
 _IBAN_GAPS = f"{SPACES}{DASHES}._/\r\n"
+_GAP = r"[ ?._/\r\n-]{1,2}"
+_COUNTRIES = "|".join(_LENGTHS)
+
+IBAN_SIGN = (
+    rf"{EDGE}(?:{_COUNTRIES})[0-9]{{2}}(?:(?:{_GAP})?[0-9A-Za-z]){{11}}"
+    rf"|{EDGE}(?:{_COUNTRIES.lower()})[0-9]{{2}}"
+    rf"(?:[0-9A-Za-z]{{11}}|(?:{_GAP}[0-9A-Za-z]{{4}}){{2}}{_GAP}[0-9A-Za-z]{{3,4}}{END})"
+)
+"""Accounts have 15 characters at least. Hexadecimal ids are written in small letters, but not in groups of four."""
 
 
 def ibans(scan: Scan) -> Iterator[Span]:
@@ -97,6 +106,17 @@ _LABEL = re.compile(
 _LABELS_END = frozenset("enlxpyENLXPY")
 _LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
 """One of these is in each label."""
+
+_SEVEN = r"(?:[ .()/?-]{0,3}[0-9]){7}"
+
+PHONE_SIGN = "|".join(
+    (
+        rf"\+\(?[1-9]{_SEVEN}",
+        rf"{EDGE}0[0-9]{_SEVEN}",
+        rf"{EDGE}[2-9][0-9]{{2}}(?:[ .-]|\)[ -]?)[2-9][0-9]{{2}}[ .-][0-9]{{4}}{END}",
+        rf"(?i:phone|fon|fone|tel|mob[i?]le?|cell|call|fax|app|handy)[^0-9A-Za-z_]{{1,4}}{_SEVEN}",
+    )
+)
 
 _AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 
@@ -191,6 +211,14 @@ _SPECIMENS = ("078051120", "219099999", "457555462")
 _SSN_GAPS = f".{SPACES}{DASHES}"
 _SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
 
+_SSN_NAMES = r"[s?][s?]n|ecur[i?]ty(?: (?:number|no\.?|#))?"
+"""As `_SSN_LABEL` has them, with "?" for letters that are taken for one of ASCII where case is ignored."""
+
+US_SSN_SIGN = (
+    rf"{EDGE}[0-9]{{3}}[ .?-][0-9]{{2}}[ .?-][0-9]{{4}}{END}"
+    rf"|(?i:{_SSN_NAMES})[^0-9A-Za-z_]{{0,4}}(?i:[i?][s?][^0-9A-Za-z_]{{1,3}})?[0-9]{{9}}{END}"
+)
+
 
 def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
@@ -212,6 +240,8 @@ _NINO = re.compile(
     r"(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D](?![A-Za-z0-9])"
 )
 
+UK_NINO_SIGN = rf"{EDGE}[A-CEGHJ-PR-TW-Z]{{2}}(?: ?[0-9]{{2}}){{3}} ?[A-D]{END}"
+
 
 def uk_ninos(scan: Scan) -> Iterator[Span]:
     """Find British National Insurance numbers: two capitals of a prefix that is given out, six digits, A to D."""
@@ -222,6 +252,9 @@ def uk_ninos(scan: Scan) -> Iterator[Span]:
             end = start + 1
             if match is not None and scan.is_apart(start, match.end()):
                 yield Span(start, match.end(), "uk_nino")
+
+
+DE_TAX_ID_SIGN = rf"{EDGE}[1-9](?:[0-9]{{10}}|[0-9](?: [0-9]{{3}}){{3}}){END}"
 
 
 def de_tax_ids(scan: Scan) -> Iterator[Span]:
@@ -246,6 +279,9 @@ def _is_tax_id(digits: str) -> bool:
 
 
 _NIR = (1, 2, 2, 2, 3, 3, 2)
+
+_NIR_GROUPS = "(?:[ .-][0-9]{2}){3}(?:[ .-][0-9]{3}){2}[ .-][0-9]{2}"
+FR_NIR_SIGN = rf"{EDGE}[123478](?:[0-9]{{14}}|[0-9]{{12}}[ .-][0-9]{{2}}|{_NIR_GROUPS}){END}"
 
 
 def fr_nirs(scan: Scan) -> Iterator[Span]:

@@ -10,10 +10,30 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.addresses import emails, ip_addresses, may_be_ip
-from palimpsest.privacy.cards import cards, may_be_card
-from palimpsest.privacy.credentials import api_keys, credentials, may_hold_credential, private_keys
-from palimpsest.privacy.numbers import de_tax_ids, fr_nirs, ibans, phones, uk_ninos, us_ssns
+from palimpsest.privacy.addresses import IP_SIGN, emails, ip_addresses, may_be_ip
+from palimpsest.privacy.cards import CARD_SIGN, cards, may_be_card
+from palimpsest.privacy.credentials import (
+    API_KEY_SIGN,
+    CREDENTIAL_SIGN,
+    api_keys,
+    credentials,
+    may_hold_credential,
+    private_keys,
+)
+from palimpsest.privacy.numbers import (
+    DE_TAX_ID_SIGN,
+    FR_NIR_SIGN,
+    IBAN_SIGN,
+    PHONE_SIGN,
+    UK_NINO_SIGN,
+    US_SSN_SIGN,
+    de_tax_ids,
+    fr_nirs,
+    ibans,
+    phones,
+    uk_ninos,
+    us_ssns,
+)
 from palimpsest.privacy.scanning import Scan
 
 
@@ -29,32 +49,23 @@ class BuiltIn(NamedTuple):
     sign: str
 
 
-_NAMES = (
-    "(?i)key|token|pass|cre|authorization|bearer|pwd|://|kennwort|contrase|clave|cookie"
-    r"|sig=|signature=|curl|mysql|pin[\s\"':=]"
-)
-_NUMBERS = "[0-9][0-9 .()/?-]{5,}[0-9]"
-_CARDS = rf"{_NUMBERS}|[0-9]{{4}}[ ._/?\t\r\n-]{{1,3}}[0-9]{{4}}"
-_ADDRESSES = r"\.[0-9]{1,3}\.[0-9]{1,3}\.|:[0-9A-Fa-f]{0,4}:"
-
-
 def _runs(scan: Scan) -> object:
     return scan.runs
 
 
 BUILT_IN: dict[str, BuiltIn] = {
     "private_key": BuiltIn(private_keys, lambda scan: scan.capitals and "BEGIN " in scan.text, "-----BEGIN"),
-    "credential": BuiltIn(credentials, may_hold_credential, _NAMES),
-    "api_key": BuiltIn(api_keys, lambda scan: scan.long_words, "[A-Za-z0-9_.-]{20}"),
+    "credential": BuiltIn(credentials, may_hold_credential, CREDENTIAL_SIGN),
+    "api_key": BuiltIn(api_keys, lambda scan: scan.long_words, API_KEY_SIGN),
     "email": BuiltIn(emails, lambda scan: "@" in scan.text or "%40" in scan.text, "@|%40"),
-    "iban": BuiltIn(ibans, lambda scan: scan.digits >= 8, "[A-Z]{2}[0-9]{2}|[a-z]{2}[0-9]{2}"),
-    "card": BuiltIn(cards, may_be_card, _CARDS),
-    "us_ssn": BuiltIn(us_ssns, _runs, _NUMBERS),
-    "uk_nino": BuiltIn(uk_ninos, lambda scan: scan.capitals and scan.digits >= 6, "[A-Z]{2} ?[0-9]{2}"),
-    "fr_nir": BuiltIn(fr_nirs, _runs, _NUMBERS),
-    "de_tax_id": BuiltIn(de_tax_ids, _runs, _NUMBERS),
-    "phone": BuiltIn(phones, _runs, _NUMBERS),
-    "ip": BuiltIn(ip_addresses, may_be_ip, _ADDRESSES),
+    "iban": BuiltIn(ibans, lambda scan: scan.digits >= 8, IBAN_SIGN),
+    "card": BuiltIn(cards, may_be_card, CARD_SIGN),
+    "us_ssn": BuiltIn(us_ssns, _runs, US_SSN_SIGN),
+    "uk_nino": BuiltIn(uk_ninos, lambda scan: scan.capitals and scan.digits >= 6, UK_NINO_SIGN),
+    "fr_nir": BuiltIn(fr_nirs, _runs, FR_NIR_SIGN),
+    "de_tax_id": BuiltIn(de_tax_ids, _runs, DE_TAX_ID_SIGN),
+    "phone": BuiltIn(phones, _runs, PHONE_SIGN),
+    "ip": BuiltIn(ip_addresses, may_be_ip, IP_SIGN),
 }
 """In the order in which they decide between them where they find the same place."""
 

@@ -26,6 +26,9 @@ SPACES, DASHES = (
 )
 """What stands between groups of digits as a space or a dash."""
 
+EDGE, END = r"(?:^|[^0-9A-Za-z.]|(?:^|[^0-9])\.)", "(?:$|[^0-9A-Za-z])"
+"""Of signs (`recognisers`), what `is_apart` asks for before and behind a number, as far as ASCII tells."""
+
 LONG_WORD = 20
 """Characters that a key or token has at least."""
 
