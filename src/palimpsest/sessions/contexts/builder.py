@@ -63,7 +63,10 @@ class ContextBuilder:
         self.committed: Head | None = None
 
     async def context(self) -> Context:
-        """Return the context, its cut committed where it needed one."""
+        """Return the context, its cut committed where it needed one: under an event loop in one call of a worker."""
+        return await self._store.together(self._made, reads=True)
+
+    async def _made(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
             steps = partial(newest, self.terms, self._now, last_try=last_try)
@@ -111,15 +114,17 @@ class ContextBuilder:
         call, key, counter, mark = self._call, self._options.key, self._options.counter.name, recall.mark
         if call.dry_run or call.max_tokens is not None or call.max_messages is not None:
             return  # what the session's own contexts need stays remembered
-        start, before = 0, recall.before
+        start, before, view = 0, recall.before, settled.view
         if self.committed is not None:
             seen, start = self._store.seen(key), settled.layout.cut.start
             mark = seen.mark if seen is not None and seen.head is self.committed else None
+            view = view.stored_as(self.committed.views[self.terms.view]) if view is not None else None
         if mark is None:
             return
         made = settled.meter.counted
         known = before.recollection.stored if before is not None and before.holds(recall.mark, counter) else {}
-        view = settled.view if stored or not made else None  # who reads anew would count anew
+        if made and not stored:
+            view = None  # who reads anew would count anew
         recollection = Recollection({**known, **made} if made and stored else known, view)
         stretches = tuple(stretch.since(start) for stretch in recall.stretches if stretch.high > start)
         views.keep(key, Remembered(mark, counter, stretches, recollection), recall.era)
