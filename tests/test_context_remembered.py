@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +20,7 @@ from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory,
 from palimpsest.context import layout, reading
 from palimpsest.context.result import Context
 from palimpsest.log.entry import moment
+from palimpsest.runtime.workers import Workers
 from palimpsest.testing import FakeClock
 from strategies import TOOLS
 from writer import quarters
@@ -354,6 +357,76 @@ def test_the_next_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
     asyncio.run(work())
 
     assert made == [["whole"], ["whole"]]
+
+
+def test_every_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
+    """Under an event loop one that stores what it counted, and one that stores a new cut, are one hop as well."""
+    hops: list[int] = []
+    epochs: set[int | None] = set()
+
+    async def work() -> None:
+        async with AsyncMemory.open(tmp_path / "log.db") as memory:
+            session = memory.session("s", max_tokens=300, counter=quarters)
+            for _ in range(20):
+                await session.add_user_message("a word or two " * 10)
+                with patch.object(Workers, "put", autospec=True, side_effect=Workers.put) as put:
+                    epochs.add((await session.context()).epoch)
+                hops.append(put.call_count)
+
+    asyncio.run(work())
+
+    assert len(epochs) > 2
+    assert set(hops) == {1}
+
+
+def test_counts_are_stored_together(tmp_path: Path) -> None:
+    """A context that goes on with what is remembered writes nothing; the memory stores what it counted as it closes."""
+    asked: list[str] = []
+
+    def counter(text: str) -> int:
+        asked.append(text)
+        return len(text) // 4
+
+    with Memory.open(tmp_path / "log.db") as memory, closing(sqlite3.connect(tmp_path / "log.db")) as file:
+        session = memory.session("s", max_tokens=4_000, counter=counter)
+        versions = []
+        for number in range(5):
+            session.add_user_message(f"message {number}")
+            before = file.execute("PRAGMA data_version").fetchone()
+            session.context()
+            versions.append(before == file.execute("PRAGMA data_version").fetchone())
+
+    asked.clear()
+    with Memory.open(tmp_path / "log.db") as memory:
+        context = memory.session("s", max_tokens=4_000, counter=counter).context()
+
+    assert versions == [False, True, True, True, True]
+    assert len(context.messages) == 5
+    assert asked == []
+
+
+def test_counts_of_entries_that_are_gone_are_not_stored(tmp_path: Path) -> None:
+    """Where another memory puts other entries in their place meanwhile, those are counted by themselves."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("s", max_tokens=4_000, counter=quarters)
+        for number in range(3):
+            session.add_user_message(f"message {number} " * 20)
+            session.context()
+        with Memory.open(tmp_path / "log.db") as other:
+            other.delete_session("s")
+            new = other.session("s", max_tokens=4_000, counter=quarters)
+            for _ in range(3):
+                new.add_user_message("hi")
+
+    with Memory.open(tmp_path / "log.db") as memory:
+        context = memory.session("s", max_tokens=4_000, counter=quarters).context()
+        tokens = context.tokens
+
+    with Memory.open("memory://") as memory:
+        fresh = memory.session("s", max_tokens=4_000, counter=quarters)
+        for _ in range(3):
+            fresh.add_user_message("hi")
+        assert tokens == fresh.context().tokens
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])

@@ -48,7 +48,8 @@ class Meter:
         """Counts by `seq` that were made before, and were not stored."""
         self.exact = False
         self.counted: dict[int, int] = {}
-        self.guessed = False
+        self.guessed = 0
+        """How many costs are bounds."""
         self._bounds = counter if isinstance(counter, Encoding) else None
         self.overhead: Callable[[Entry], int] = fmt.overhead if counter.overhead else _nothing
         """What the provider adds to an entry: nothing where the counter is a plain function of the user."""
@@ -95,7 +96,7 @@ class Meter:
     def _measure(self, entry: Entry) -> int:
         if self.exact or self._bounds is None:
             return self.texts(entry)
-        self.guessed = True
+        self.guessed += 1
         return sum(map(self._bounds.upper_bound, counted_texts(entry)))
 
 
@@ -111,10 +112,13 @@ class CostedEntry(Shown, frozen=True, gc=False):
 
 
 class Group:
-    """Entries that are shown or left out together, with their cost in tokens and in provider messages."""
+    """Entries that are shown or left out together, with their cost in tokens and in provider messages.
+
+    Where it is `bounded` the cost is an upper bound.
+    """
 
     cost = 0
-    pending = pinned = False
+    pending = pinned = bounded = False
     _messages: int | None = 0
     _format: Format | None = None
 
@@ -138,12 +142,12 @@ class Group:
 
 
 def counted_anew(groups: Iterable[Group], cut: Cut, meter: Meter) -> list[Group]:
-    """The groups of a cut with exact costs: new ones in the place of those that may have bounds."""
+    """The groups of a cut with exact costs: new ones in the place of those that have bounds."""
     meter.exact = True
     clamps = {clamp.seq: clamp for clamp in cut.clamps}
     found = []
     for group in groups:
-        if any(entry.tokens is None for entry in group.entries):
+        if group.bounded:
             group = copy(group)  # noqa: PLW2901 (others may have the one that was)
             fill(group, cut.mask, clamps, meter)
         found.append(group)
@@ -197,7 +201,7 @@ def fill(
     group: Group, mask: int, clamps: Mapping[int, Clamp], meter: Meter, left_out: list[tuple[Entry, str]] | None = None
 ) -> None:
     """Decide how each entry of a closed group is shown, and what the group costs."""
-    members = group.entries
+    members, guessed = group.entries, meter.guessed
     items: list[CostedEntry] = []
     if len(members) == 1 and is_plain(members[0]) and members[0].seq not in clamps:
         shown_whole(group, meter)
@@ -228,6 +232,7 @@ def fill(
         call = next(entry for entry in members if entry.seq == seq)
         items.append(stand_in(call, meter))
     group.show(_begun(items, meter), meter.format)
+    group.bounded = meter.guessed > guessed
 
 
 def _begun(items: list[CostedEntry], meter: Meter) -> list[CostedEntry]:
@@ -253,8 +258,9 @@ def is_plain(entry: Entry) -> bool:
 
 def shown_whole(group: Group, meter: Meter) -> Group:
     """Show the group's one entry as it is."""
-    entry = group.entries[0]
+    entry, guessed = group.entries[0], meter.guessed
     group.cost = cost = meter.cost(entry)
+    group.bounded = meter.guessed > guessed
     group.items = [CostedEntry(entry, cost=cost)]
     group._format, group._messages = meter.format, 1  # noqa: SLF001 (what `show` does, for most groups)
     return group

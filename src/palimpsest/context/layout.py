@@ -111,10 +111,14 @@ class View(msgspec.Struct, frozen=True):
     terms: Terms
     layout: Layout
     waiting: int
-    guessed: bool
-    """Whether some costs are bounds."""
+    guessed: int
+    """How many costs are bounds."""
     ready: Ready
     memo: dict[int, int]
+
+    def stored_as(self, cut: Cut) -> View:
+        """The same, of its cut as that was stored."""
+        return msgspec.structs.replace(self, layout=msgspec.structs.replace(self.layout, cut=cut))
 
     def serves(self, terms: Terms, head: Head, cut: Cut) -> bool:
         """Whether what it shows is what this cut of the same log shows by these terms, as far as it goes."""
@@ -186,7 +190,7 @@ class LayoutReader:
         ready = (
             before.ready.extended(layout.window.groups[: layout.window.end.groups], layout.format) if before else None
         )
-        guessed = self.meter.guessed and not self.meter.exact
+        guessed = 0 if self.meter.exact else self.meter.guessed
         memo = before.memo if before is not None else self.meter.memo
         return View(self._terms, layout, waiting_in(layout.head), guessed, ready or Ready(), memo)
 
@@ -209,11 +213,7 @@ class LayoutReader:
         budget, fixed = self._budget(cut)
         rules = [] if terms.exact else self._static_rules(cut)
         if known is None:
-            # What was given when its cut was made is given whole: it fitted then.
-            given = terms.past and cut.revision == head.revision
-            everything = given or whole or (self.meter.exact and terms.walks_all)
-            room = None if budget is None or everything else budget.room
-            entries, more = yield from self.reader.window(head, cut, room, rules)
+            entries, more = yield from self._read(head, cut, budget, rules, whole=whole)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
         seqs = cut.passed((*cut.pins, *cut.anchors))
@@ -234,6 +234,21 @@ class LayoutReader:
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
         fmt, answer = self.meter.format, _answer(entries)
         return Layout(head, cut, budget, fixed, entries, more, before.groups, window, fmt, summaries, answer)
+
+    def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:
+        """The entries that `view` would read of this cut, and whether it would leave older ones unread."""
+        budget, _ = self._budget(cut)
+        rules = [] if self._terms.exact else self._static_rules(cut)
+        return (yield from self._read(head, cut, budget, rules))
+
+    def _read(
+        self, head: Head, cut: Cut, budget: Budget | None, rules: list[AppliedCondition], *, whole: bool
+    ) -> Steps[tuple[list[Entry], bool]]:
+        # What was given when its cut was made is given whole: it fitted then.
+        given = self._terms.past and cut.revision == head.revision
+        everything = given or whole or (self.meter.exact and self._terms.walks_all)
+        room = None if budget is None or everything else budget.room
+        return (yield from self.reader.window(head, cut, room, rules))
 
     def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""

@@ -214,7 +214,7 @@ class Context:
         if meter.guessed:
             self._head = counted_anew(self._head, cut, meter)
             self._window = msgspec.structs.replace(self._window, groups=counted_anew(self._window.groups, cut, meter))
-            meter.guessed = False
+            meter.guessed = 0
         self._fixed = fixed
         return Parts(
             system=fixed.system_tokens,

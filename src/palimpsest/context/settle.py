@@ -93,6 +93,7 @@ class Settler:
         self._terms, self._now, self._recalled = terms, now, recalled
         self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
+        self._over = False  # it is not known that the present cut shows too much
 
     def settle(self, head: Head) -> Steps[Settled]:
         """Return what is shown of a session of this head."""
@@ -102,21 +103,23 @@ class Settler:
         known = yield from self._as_before(head)
         if known is not None:
             return known
-        layout = yield from self._layouts.view(head, self._present_cut(head))
-        reason = self._due(layout)
-        cold = self._cold(layout)
-        if reason is None and holds(layout, cold):
-            return self._remembered(layout)
+        cut, reason = self._present_cut(head), None
+        entries, more = yield from self._layouts.read(head, cut)
+        if not self._over:
+            layout = yield from self._layouts.view(head, cut, entries, more=more)
+            reason = self._due(layout)
+            if reason is None and holds(layout, self._cold(layout)):
+                return self._remembered(layout)
         # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
         self._meter.exact = True
-        layout = yield from self._layouts.view(head, layout.cut, None if layout.more else layout.entries)
-        reason = reason or self._due(layout)  # more may have been read
+        layout = yield from self._layouts.view(head, cut, None if more else entries)
+        reason, cold = reason or self._due(layout), self._cold(layout)  # more may have been read
         if reason is None and holds(layout, cold):
             return self._remembered(layout)
         settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
         if settled.reason == COLD and settled.layout.tokens >= layout.tokens:
             return self._remembered(layout)  # what is above that level may not be left out
-        return settled
+        return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
     def _as_before(self, head: Head) -> Steps[Settled | None]:
         """What is shown where that goes on with what was shown before, and fits; else None, and nothing is known."""
@@ -132,7 +135,8 @@ class Settler:
                 layout = self._layouts.counted(layout)
                 if holds(layout, cold):
                     return self._remembered(layout, before)
-        self._meter.exact = self._meter.guessed = False
+            self._over = True
+        self._meter.exact, self._meter.guessed = False, 0
         return None
 
     def _cold(self, layout: Layout) -> float | None:
@@ -226,8 +230,6 @@ class Settler:
         """The same entries under another cut, to plan from: with all that is pinned before them, as it is sent, too."""
         return self._layouts.view(layout.head, cut, layout.entries, planning=True, more=layout.more)
 
-    # --- what a new cut begins with
-
     def _after_compaction(self, head: Head, cut: Cut) -> Steps[Cut]:
         """The cut from which a view starts anew: without what is covered or evicted, with what stands for it."""
         state = yield from self.reader.compaction(head)
@@ -288,8 +290,6 @@ class Settler:
         gone = sift(layout.window.groups, rules, layout.head, self._meter, self._terms.session)
         return _replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
 
-    # --- how deep it goes
-
     def _cut(
         self, layout: Layout, reason: str, target: Room | None, strategy: MaxTokens | None = None
     ) -> Steps[Settled]:
@@ -319,8 +319,7 @@ class Settler:
         room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
         if strategy is not None:
             oversize, room = strategy.oversize, self._own_room(layout, room, strategy)
-        first = layout.entries[0] if layout.entries else None
-        room = layout.beside_summaries(room)
+        room, first = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
         return Sight(
             groups=layout.window.groups,
             head=layout.before,

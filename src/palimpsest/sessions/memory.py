@@ -346,5 +346,4 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine.
         """
-        self._scope.close()
-        await self.runner.close(last=self._scope.opened.close if self._scope.opened is not None else None)
+        await self.runner.close(last=self._scope.close())

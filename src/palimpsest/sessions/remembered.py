@@ -9,14 +9,15 @@ from __future__ import annotations
 from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 from palimpsest.log.entry import Entry, pack
 from palimpsest.log.head import SessionKey
+from palimpsest.stores import Store, keep_counts
 
 if TYPE_CHECKING:
     from palimpsest.context.layout import Recollection
@@ -70,6 +71,8 @@ class Remembered(msgspec.Struct, frozen=True):
     counter: str
     stretches: tuple[Stretch, ...]
     recollection: Recollection
+    unstored: Mapping[int, int] = {}
+    """Counts by `seq` that are still to be stored, by this counter."""
 
     @property
     def weight(self) -> int:
@@ -81,6 +84,18 @@ class Remembered(msgspec.Struct, frozen=True):
         return mark is not None and self.mark == mark and self.counter == counter
 
 
+Unstored: TypeAlias = tuple[SessionKey, Remembered]
+
+
+async def stored(store: Store, counts: Sequence[Unstored]) -> None:
+    """Store the counts of sessions that are as they were when these were made, until the store takes none."""
+    for key, kept in counts:
+        if (await store.standing(key)).mark != kept.mark:
+            continue  # what stands at these places may be other entries
+        if await keep_counts(store, key, kept.counter, kept.unstored) is not None:
+            break
+
+
 class Recall:
     """What one context has of what is remembered: `before`; and what it has read, by its end."""
 
@@ -88,6 +103,7 @@ class Recall:
         self.before, self.era = before, era
         self.mark: object = None
         self.stretches: Sequence[Stretch] = ()
+        self.unstored: Mapping[int, int] = before.unstored if before is not None else {}
 
     def read(self, mark: object, stretches: Sequence[Stretch]) -> None:
         """Note what was read, and of what."""
@@ -116,6 +132,11 @@ class Views:
                 self._weight += new.weight
             while self._weight > self._most:
                 self._drop(next(iter(self._kept)))
+
+    def unstored(self) -> list[Unstored]:
+        """What is remembered with counts that are still to be stored."""
+        with self._lock:
+            return [(key, kept) for key, kept in self._kept.items() if kept.unstored]
 
     def clear(self) -> None:
         """Remember nothing, not even of contexts that are being made."""

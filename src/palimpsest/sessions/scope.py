@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
-from palimpsest.runtime.runner import Runner
+from palimpsest.runtime.runner import Last, Runner
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.remembered import VIEW_BYTES, Views
+from palimpsest.sessions.remembered import VIEW_BYTES, Unstored, Views, stored
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
@@ -59,10 +61,12 @@ class MemoryScope:
             self._derivations = Derivations(self.runner, self.store, self.tenant, self.views.clear)
         return self._derivations
 
-    def close(self) -> None:
-        """Renew nothing any more, and remember nothing."""
+    def close(self) -> Last | None:
+        """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
         self.renewals.close()
+        counts = self.views.unstored()
         self.views.clear()
+        return partial(_closed, self.opened, counts) if self.opened is not None else None
 
     def over(self, store: Store) -> MemoryScope:
         """The scope of the same memory over another store, of which no observer hears."""
@@ -173,3 +177,11 @@ class SessionScope:
     async def tell(self, event: EventName, /, **facts: Any) -> None:
         """Tell observers what happened."""
         await self.observers.emit(event, self.key.session, facts, self.runner.wait)
+
+
+async def _closed(store: Store, counts: Sequence[Unstored]) -> None:
+    """Store counts that are still to be stored, as far as that can be done now, and close the store."""
+    if counts:
+        with suppress(PalimpsestError):  # they can be made again
+            await store.together(partial(stored, store, counts))
+    await store.close()

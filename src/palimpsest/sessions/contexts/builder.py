@@ -26,6 +26,10 @@ from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import Recall, Remembered, Views
 from palimpsest.stores import Store, keep_counts
 
+TOGETHER = 32
+"""Counts of a session that are remembered are stored when there are so many, or as its memory closes: a transaction for
+those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again."""
+
 
 class Overflow(NamedTuple):
     """So many tokens are over the `level`: all the room, or what is to be shown while the cache is cold."""
@@ -63,13 +67,16 @@ class ContextBuilder:
         self.committed: Head | None = None
 
     async def context(self) -> Context:
-        """Return the context, its cut committed where it needed one."""
+        """Return the context, its cut committed where it needed one: under an event loop in one call of a worker."""
+        return await self._store.together(self._made, reads=True)
+
+    async def _made(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
             steps = partial(newest, self.terms, self._now, last_try=last_try)
             recall = self._views.of(key) if self._views is not None else None
             settled, context = await answered(self._store, key, counter, steps, recall)
-            stored, notes = await self._store_counts(settled.meter)
+            stored, notes = await self._store_counts(settled.meter, recall)
             if context is None and settled.reason is not None:
                 context = await self._recut(settled, notes, last_try=last_try)
             elif context is not None:
@@ -108,30 +115,49 @@ class ContextBuilder:
 
     def _keep(self, views: Views, recall: Recall, settled: Settled, *, stored: bool) -> None:
         """Have it remembered what was read for a context, and how it was shown, if the next one may go on with it."""
-        call, key, counter, mark = self._call, self._options.key, self._options.counter.name, recall.mark
-        if call.dry_run or call.max_tokens is not None or call.max_messages is not None:
+        key, counter, mark = self._options.key, self._options.counter.name, recall.mark
+        if not self._is_kept:
             return  # what the session's own contexts need stays remembered
-        start, before = 0, recall.before
+        start, before, view = 0, recall.before, settled.view
         if self.committed is not None:
             seen, start = self._store.seen(key), settled.layout.cut.start
             mark = seen.mark if seen is not None and seen.head is self.committed else None
+            view = view.stored_as(self.committed.views[self.terms.view]) if view is not None else None
         if mark is None:
             return
         made = settled.meter.counted
-        known = before.recollection.stored if before is not None and before.holds(recall.mark, counter) else {}
-        view = settled.view if stored or not made else None  # who reads anew would count anew
+        holds = before is not None and before.holds(recall.mark, counter)
+        known = before.recollection.stored if before is not None and holds else {}
+        if made and not stored:
+            view = None  # who reads anew would count anew
         recollection = Recollection({**known, **made} if made and stored else known, view)
         stretches = tuple(stretch.since(start) for stretch in recall.stretches if stretch.high > start)
-        views.keep(key, Remembered(mark, counter, stretches, recollection), recall.era)
+        views.keep(
+            key, Remembered(mark, counter, stretches, recollection, recall.unstored if holds else {}), recall.era
+        )
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether what is read for this call, and made of it, is remembered."""
+        call = self._call
+        return not call.dry_run and call.max_tokens is call.max_messages is None
 
     async def _given(self, settled: Settled, head: Head, epoch: int | None, *notes: str) -> Context:
         return await self._store.apart(settled.given, head, epoch, notes)
 
-    async def _store_counts(self, meter: Meter) -> tuple[bool, tuple[str, ...]]:
-        """Store what was counted; return whether that was done, and why not: a count can be made again."""
+    async def _store_counts(self, meter: Meter, recall: Recall | None) -> tuple[bool, tuple[str, ...]]:
+        """Store what was counted, or have it remembered to be stored with more; return whether that was done, and why
+        not: a count can be made again."""
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()
-        fault = await keep_counts(self._store, self._options.key, meter.counter.name, meter.counted)
+        counts, name = meter.counted, meter.counter.name
+        if recall is not None and self._is_kept and self._store.blocking:
+            if recall.before is not None and recall.before.holds(recall.mark, name):
+                counts = recall.unstored = {**recall.before.unstored, **counts}
+                if len(counts) < TOGETHER:
+                    return True, ()
+            recall.unstored = {}
+        fault = await keep_counts(self._store, self._options.key, name, counts)
         return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()
 
 
