@@ -242,7 +242,7 @@ class LayoutReader:
         return (yield from self._read(head, cut, budget, rules))
 
     def _read(
-        self, head: Head, cut: Cut, budget: Budget | None, rules: list[AppliedCondition], *, whole: bool
+        self, head: Head, cut: Cut, budget: Budget | None, rules: list[AppliedCondition], *, whole: bool = False
     ) -> Steps[tuple[list[Entry], bool]]:
         # What was given when its cut was made is given whole: it fitted then.
         given = self._terms.past and cut.revision == head.revision
