@@ -28,6 +28,7 @@ class EncryptedToo(TwoStores):
     @rule(ring=st.sampled_from(RINGS))
     def reopen_with(self, ring: Keys) -> None:
         drive(self.file.close())
+        self.clock.now += 1_000  # as `reopen` has it
         self.ring = ring
         self.file = self.opened()
 

@@ -275,7 +275,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         drive(self.file.close())
-        self.clock.now += 1_000  # by the time alone two processes tell which of their items came first
+        self.clock.now += 1_000  # or the fence of one lease may be that of another: each process counts its own
         self.file = self.opened()
 
     @invariant()
