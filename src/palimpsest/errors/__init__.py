@@ -7,6 +7,7 @@ PalimpsestError
 ├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
 ├── EntryNotFound          (LookupError)     no such entry in this session
 ├── SessionNotFound        (LookupError)     no such session in this store
+├── WrongUser              (PermissionError) the session is another user's than was said
 ├── PastUnknown            (LookupError)     what was given at a revision cannot be known any more
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
@@ -17,7 +18,7 @@ PalimpsestError
 ├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
 ├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
 ├── MissingExtra           (ImportError)     a library that an option needs is not installed
-├── ConditionFailed        (ValueError)      a condition cannot be evaluated (in palimpsest.context.conditions)
+├── ConditionFailed        (ValueError)      a condition cannot be evaluated
 └── StoreError                               the store could not do it
     ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
     ├── StoreCorrupt                         what is there cannot be read as ours
@@ -33,6 +34,34 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 
 from palimpsest.errors.secret import hidden, shown
+
+__all__ = [
+    "BudgetImpossible",
+    "Closed",
+    "ConditionFailed",
+    "ConfigError",
+    "Conflict",
+    "EntryNotFound",
+    "ErasureFailed",
+    "ForkedProcess",
+    "ImportFailed",
+    "InvalidContext",
+    "InvalidEntry",
+    "LockTimeout",
+    "MissingExtra",
+    "PalimpsestError",
+    "PalimpsestWarning",
+    "PastUnknown",
+    "PrivacyRefused",
+    "SessionNotFound",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "SummarizerFailed",
+    "WrongKey",
+    "WrongUser",
+]
 
 
 class PalimpsestError(Exception):
@@ -74,7 +103,7 @@ class InvalidContext(PalimpsestError, ValueError):
 
 
 class ImportFailed(PalimpsestError, ValueError):
-    """An export does not hold together. Nothing was imported. `where` is the place in it."""
+    """An export does not hold together. Nothing was imported. `where` is the place in it, `reason` what is wrong."""
 
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
@@ -82,7 +111,7 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The session has no entry with this id or sequence number, or it was erased with its tombstone."""
+    """The `session` has no `entry` with this id or sequence number, or it was erased with its tombstone."""
 
     def __init__(self, session: str, entry: object) -> None:
         self.session, self.entry = session, entry
@@ -90,15 +119,25 @@ class EntryNotFound(PalimpsestError, LookupError):
 
 
 class SessionNotFound(PalimpsestError, LookupError):
-    """The store has no session of this id."""
+    """The store has no `session` of this id."""
 
     def __init__(self, session: str) -> None:
         self.session = session
         super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that there are")
 
 
+class WrongUser(PalimpsestError, PermissionError):
+    """The `session` is not this `user`'s: it is the `owner`'s, or nobody's (None). Nothing was read or written."""
+
+    def __init__(self, session: str, user: str, owner: str | None) -> None:
+        self.session, self.user, self.owner = session, user, owner
+        whose = "nobody's" if owner is None else f"that of user {owner!r}"
+        told = f"session {session!r} is {whose}, not that of user {user!r}"
+        super().__init__(f"{told}; open it without `user`, where `describe(user=…)` says whose it is")
+
+
 class PastUnknown(PalimpsestError, LookupError):
-    """What a model was given at a revision cannot be found out any more. `reason` says why, and what can be had."""
+    """What a model was given at a `revision` of a `session` is unknown now. `reason` says why, and what can be had."""
 
     def __init__(self, session: str, revision: int, reason: str) -> None:
         self.session, self.revision, self.reason = session, revision, reason
@@ -122,7 +161,10 @@ class BudgetImpossible(PalimpsestError, ValueError):
 
 
 class Conflict(PalimpsestError):
-    """Another writer was first, or a known id came back with different content. Nothing was written."""
+    """Another writer was first, or a known id came back with different content. Nothing was written.
+
+    `what` is what could not be written, `reason` says why.
+    """
 
     def __init__(self, what: str, reason: str) -> None:
         self.what, self.reason = what, reason
@@ -140,7 +182,7 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
 
 class Closed(PalimpsestError):
-    """The memory or store was used after `close`."""
+    """The memory or store was used after `close`. `what` names it."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -197,7 +239,7 @@ class ErasureFailed(PalimpsestError, RuntimeError):
     """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
 
     `derived` names what failed, `kind` is the name of the error that it raised, which is the cause. From `derive` the
-    entries are gone already, and the note of what is to be removed stays.
+    entries are gone already, and the note of what is to be removed stays. `then` says which in the message.
     """
 
     def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
@@ -206,7 +248,7 @@ class ErasureFailed(PalimpsestError, RuntimeError):
 
 
 class MissingExtra(PalimpsestError, ImportError):
-    """What was asked for needs a library that is not installed. `extra` is the extra that brings it."""
+    """`what` was asked for needs a library that is not installed. `extra` is the extra that brings it."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.what, self.extra = what, extra
@@ -214,7 +256,7 @@ class MissingExtra(PalimpsestError, ImportError):
 
 
 class StoreError(PalimpsestError):
-    """The store could not do what it was asked. `store` names it; the driver's error is the cause."""
+    """The store could not do what it was asked. `store` names it, `reason` says why; the cause is the driver's."""
 
     def __init__(self, store: str, reason: str) -> None:
         self.store, self.reason = store, reason
@@ -252,6 +294,14 @@ class WrongKey(StoreError):
     def __init__(self, store: str, key_id: str, reason: str) -> None:
         self.key_id = key_id
         super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
+
+
+class ConditionFailed(PalimpsestError, ValueError):
+    """A condition has no answer for these values, as in `None < 3`. `text` is the condition, `cause` the reason."""
+
+    def __init__(self, text: str, cause: Exception) -> None:
+        self.text, self.cause = text, cause
+        super().__init__(f"condition {shorten(text)} failed: {cause!r}; ask first whether a value `is not None`")
 
 
 class PalimpsestWarning(UserWarning):

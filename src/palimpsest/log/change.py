@@ -12,7 +12,7 @@ import msgspec
 from palimpsest.errors import Conflict
 from palimpsest.log import spans, summary
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Attempts, Cut, Head, PromptSize, Usage
+from palimpsest.log.head import About, Attempts, Cut, Head, PromptSize, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 
@@ -21,7 +21,19 @@ BY_REQUEST = "by request"
 
 
 ChangeKind = Literal[
-    "cut", "compact", "replace", "erase", "clear", "pin", "usage", "prompt", "attempt", "pseudonyms", "rewind", "redact"
+    "cut",
+    "compact",
+    "replace",
+    "erase",
+    "clear",
+    "pin",
+    "usage",
+    "prompt",
+    "attempt",
+    "pseudonyms",
+    "about",
+    "rewind",
+    "redact",
 ]
 
 
@@ -37,8 +49,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     an erasure leaves the current summaries alone, though it takes what they are from; `also` are places that were
     erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with
     an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
-    compactions from then on, `pseudonyms` are all that are given out by then. `detail` goes into the record: the window
-    before and after, the trigger.
+    compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is
+    named in `said` is said of the session from then on; an erasure takes that away. `detail` goes into the record: the
+    window before and after, the trigger.
     """
 
     kind: ChangeKind
@@ -60,12 +73,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     silence: tuple[int, ...] = ()
     attempts: Attempts | None = None
     pseudonyms: dict[str, int] = {}
+    about: About | None = None
+    said: tuple[str, ...] = ()
     back: Head | None = None
     detail: dict[str, Any] = {}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change as the log remembers it: the revision that it made, when (microseconds, UTC), what and why.
+    """A change as the log remembers it: the `revision` that it made, `at` what time (microseconds, UTC), its `kind` and
+    `reason`; of a cut the `view` that it is for, and `cut` itself; `detail` are figures.
 
     Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added. Of a
     replacement `seqs` are the entries that it added, and what its `compaction` calls evicted is what it left out.
@@ -133,7 +149,7 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
     if change.attempts is not None:
         after = msgspec.structs.replace(after, attempts=change.attempts)
-    if change.kind in ("usage", "prompt", "attempt", "pseudonyms"):
+    if change.kind in ("usage", "prompt", "attempt", "pseudonyms", "about"):
         return after, None
     compaction = change.compaction
     if compaction is not None:
@@ -188,6 +204,7 @@ def _erase(head: Head, change: Change) -> Head:
         pauses=head.pauses and left,
         contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
         views=_unconditional(head.views, change.silence) if change.silence else head.views,
+        about=_about(head, change).about if change.said else head.about,
     )
 
 
@@ -200,14 +217,15 @@ def _unconditional(views: dict[str, Cut], revisions: Sequence[int]) -> dict[str,
 
 
 def _clear(head: Head, _: Change) -> Head:
-    empty = Head(first_seq=head.next_seq, next_seq=head.next_seq, forked_from=head.forked_from, epoch=head.epoch)
+    kept = {name: getattr(head, name) for name in ("forked_from", "epoch", "about")}
+    empty = Head(first_seq=head.next_seq, next_seq=head.next_seq, **kept)
     return _begun(empty, "clear")
 
 
 def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
-    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts", "pseudonyms")
+    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts", "pseudonyms", "about")
     return _begun(msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind")
 
 
@@ -225,6 +243,12 @@ def _prompt(head: Head, change: Change) -> Head:
     assert prompt is not None, "a change of kind prompt carries what a context came to"
     newest = max(head.compaction, before.revision if before is not None else 0)
     return head if prompt.revision < newest else msgspec.structs.replace(head, prompt=prompt)
+
+
+def _about(head: Head, change: Change) -> Head:
+    new = change.about or About()
+    about = {name: getattr(new, name) for name in change.said}
+    return msgspec.structs.replace(head, about=msgspec.structs.replace(head.about or About(), **about))
 
 
 def outdated(usage: Usage | None) -> Usage | None:
@@ -249,6 +273,7 @@ _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "prompt": _prompt,
     "attempt": lambda head, _: head,
     "pseudonyms": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms),
+    "about": _about,
     # What it says of texts is done by the rewriting that comes next, which begins an epoch.
     "redact": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms or head.pseudonyms),
 }

@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from errno import EMFILE, ENFILE
+from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
 from palimpsest.log.values import is_number, is_whole
 
@@ -87,19 +89,19 @@ def check_names(entry: Entry, where: str) -> None:
         if text and not text.isascii() and (reason := unfit(text)) is not None:
             raise InvalidEntry(f"{where}.{field}", reason)
     if entry.metadata:
-        _check_keys(entry.metadata, f"{where}.metadata")
+        check_keys(entry.metadata, f"{where}.metadata")
 
 
-def _check_keys(value: object, where: str) -> None:
+def check_keys(value: object, where: str) -> None:
     """Raise InvalidEntry for a key within plain JSON that is no name that a store can keep."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if (reason := unfit(key)) is not None:
                 raise InvalidEntry(where, f"the key {reason}")
-            _check_keys(inner, f"{where}.{key}")
+            check_keys(inner, f"{where}.{key}")
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            _check_keys(inner, f"{where}[{i}]")
+            check_keys(inner, f"{where}[{i}]")
 
 
 def check(entry: Entry, where: str) -> None:
@@ -295,3 +297,45 @@ def check_descriptors(fault: OSError) -> None:
     if fault.errno in (EMFILE, ENFILE):
         why = "it has too many open files; close some, or raise the limit (ulimit -n)"
         raise StoreUnavailable("this process", why) from fault
+
+
+# --- what is said of a session
+
+TITLE = 1000
+"""Characters of a title."""
+
+METADATA = 16 * 1024
+"""Bytes of metadata, as JSON: all of it is read where sessions are listed."""
+
+
+def checked_about(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return user, title and metadata, those of them that are given, as nobody can change them any more.
+
+    Raises ConfigError, naming the one that is not accepted.
+    """
+    found = dict(given)
+    user, title = found.get("user"), found.get("title")
+    if user is not None and (not isinstance(user, str) or not is_id(user)):
+        raise ConfigError("user", user, f"{ID_RULE}, or None")
+    if title is not None and (not isinstance(title, str) or not 0 < len(title) <= TITLE or unfit(title)):
+        raise ConfigError("title", title, f"text of 1 to {TITLE:,} characters without lone surrogates, or None")
+    if "metadata" in found:
+        found["metadata"] = _plain_metadata(found["metadata"])
+    return found
+
+
+def _plain_metadata(metadata: object) -> dict[str, Any]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise ConfigError("metadata", metadata, "a dict of JSON values, or None")
+    try:
+        check_json(metadata, "metadata")
+        check_keys(metadata, "metadata")
+    except InvalidEntry as fault:
+        raise ConfigError("metadata", metadata, f"a dict of JSON values ({fault})") from None
+    body = encoded(metadata)
+    if len(body) > METADATA:
+        told = f"a dict of JSON values of at most {METADATA:,} bytes together, not {len(body):,}"
+        raise ConfigError("metadata", "its JSON", told)
+    return decoded(body, dict[str, Any])

@@ -17,8 +17,11 @@ from palimpsest.log.codec import encode, escaped, unescaped
 from palimpsest.log.late import sha256
 
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
+"""What an entry is."""
 Role = Literal["user", "assistant", "system", "tool"]
+"""Who an entry is from."""
 Status = Literal["success", "error", "unknown", "pending", "denied"]
+"""How a tool's call ended; "unknown" where nobody said."""
 
 KINDS: tuple[Kind, ...] = ("message", "tool_call", "tool_result", "context", "summary")
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
@@ -31,7 +34,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class Text(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
-    """A piece of text."""
+    """A piece of text: `text`."""
 
     text: str
 
@@ -59,7 +62,7 @@ class File(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
 
 
 class Reasoning(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
-    """What a model thought before it answered. It stays with what follows it."""
+    """What a model thought before it answered: `text`. It stays with what follows it."""
 
     text: str
 
@@ -97,12 +100,15 @@ class Entry(
 ):
     """One item of the log.
 
-    `content` is text or a tuple of parts; for a tool call it is the arguments, as JSON text. `at` is the
-    time of writing in microseconds since 1970 (UTC), `created_at` the same as a datetime. `tokens` is the
-    stored count of the text as it is rendered, or None where it has not been counted yet. `importance` is
-    0 to 1. An entry whose `erased` is set is a tombstone: its place is kept, its content is gone. One whose
-    `damaged` is set, too, cannot be read where it is stored: what is known of it is its place. `lone` says
-    that its text holds lone surrogates, which no provider takes: a context shows U+FFFD in their place.
+    `id` and `seq` name it, `kind` and `role` say what it is and who it is from, `name` who or which tool that is;
+    `call_id` is the provider's id of a call, `status` how it ended. `content` is text or a tuple of parts; for a tool
+    call it is the arguments, as JSON text. `at` is the time of writing in microseconds since 1970 (UTC), `created_at`
+    the same as a datetime. `tokens` is the stored count of the text as it is rendered, or None where it has not been
+    counted yet. `importance` is 0 to 1. One that is `pinned` is in every context, one whose `expires_at` has come in
+    none; `metadata` are values of a program's own, `native` is what a provider's own item had beside. An entry whose
+    `erased` is set is a tombstone: its place is kept, its content is gone. One whose `damaged` is set, too, cannot be
+    read where it is stored: what is known of it is its place. `lone` says that its text holds lone surrogates, which no
+    provider takes: a context shows U+FFFD in their place.
 
     Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
     (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call

@@ -5,7 +5,7 @@ write; entries at or beyond `head.next_seq` do not exist yet.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -83,8 +83,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     are ranges (first and last `seq`) at or after `start` that are left out, `conditions` the expressions
     that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
     public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
-    covered or evicted at or after `start`, `summaries` what it shows before the window. `epoch` and `revision` are
-    those that the cut made.
+    covered, evicted or hidden at or after `start`, `hidden` all that it leaves out because somebody said so,
+    `summaries` what it shows before the window. `epoch` and `revision` are those that the cut made.
     """
 
     epoch: int = 0
@@ -97,6 +97,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gone: tuple[Span, ...] = ()
     compaction: int = 0
     skipped: tuple[Span, ...] = ()
+    hidden: tuple[Span, ...] = ()
     summaries: tuple[ShownSummary, ...] = ()
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
@@ -117,11 +118,12 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the provider reported for the last call, in tokens, and what was counted for the same call.
 
-    `input_tokens` is all of the input, of which `cached_tokens` came from a cache. `margin` is what one counted token
-    was taken for before anything was reported (1 where the tokenizer is public; 0: not known). It is `stale` when the
-    session was compacted since: then it says nothing of what the next call will be. `revision` is that of the context
-    which it is about; of a later one it says nothing either. `response` is a fingerprint of the id of the response that
-    told it (empty: not known).
+    `input_tokens` is all of the input, of which `cached_tokens` came from a cache, `output_tokens` the answer,
+    `counted` what was counted of the input. `epoch` is the context's. `calls`, `total_input`, `total_output` and
+    `total_cached` are sums of the session. `margin` is what one counted token was taken for before anything was
+    reported (1 where the tokenizer is public; 0: not known). It is `stale` when the session was compacted since: then
+    it says nothing of what the next call will be. `revision` is that of the context which it is about; of a later one
+    it says nothing either. `response` is a fingerprint of the id of the response that told it (empty: not known).
     """
 
     input_tokens: int
@@ -162,6 +164,14 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: Spent = Spent()
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is said of a session by whoever keeps it: whose it is, what it is called, and what else there is to say."""
+
+    user: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's small mutable record.
 
@@ -174,7 +184,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
     `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
     the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
-    `forked_from` is the session that this one branched off, and its revision then.
+    `forked_from` is the session that this one branched off, and its revision then. `about` is what is said of it.
     """
 
     revision: int = 0
@@ -201,6 +211,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: Attempts | None = None
     pseudonyms: dict[str, int] = {}
     forked_from: tuple[str, int] | None = None
+    about: About | None = None
     created: int = 0
     updated: int = 0
 
@@ -208,6 +219,21 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def entries(self) -> int:
         """How many entries the log holds; tombstones and what was rewound are not counted."""
         return self.next_seq - self.first_seq - self.erased - self.hidden
+
+    @property
+    def user(self) -> str | None:
+        """Whose session it is; None: nobody has said."""
+        return None if self.about is None else self.about.user
+
+    @property
+    def title(self) -> str | None:
+        """What the session is called; None: nobody has said."""
+        return None if self.about is None else self.about.title
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What else is said of the session."""
+        return {} if self.about is None else self.about.metadata
 
     @property
     def open_calls(self) -> tuple[str, ...]:

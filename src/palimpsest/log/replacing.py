@@ -13,7 +13,7 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, same
-from palimpsest.log.head import Head
+from palimpsest.log.head import OPEN_CALLS, Head
 from palimpsest.log.linking import link
 from palimpsest.log.spans import Span
 
@@ -42,7 +42,7 @@ def replacement(head: Head, active: Sequence[Entry], given: Sequence[Entry], mos
         there += _begun(whole[-1], wanted[len(there)])
     if there and _goes_on(there[-1]) and there[-1][0].group != head.tail and len(given) > _size(there):
         there.pop()  # what comes next may be of its group, and would be apart from it
-    kept = [entry for group in there for entry in group]
+    kept = [entry for group in _as_waiting(there, head) for entry in group]
     seqs = {entry.seq for entry in kept}
     left = [entry for entry in active if entry.seq not in seqs and not entry.erased]
     return Replacement(kept, _moved(given[len(kept) :], left, head.pinned))
@@ -117,6 +117,26 @@ def _answering(matched: list[Group], given: Sequence[Group]) -> list[Group]:
         if any(places.get(one.answers) != entry.answers for entry, one in zip(group, wanted, strict=True)):
             return matched[:i]
     return matched
+
+
+def _as_waiting(there: list[Group], head: Head) -> list[Group]:
+    """The groups up to the first with a call that waits in the list and not in the log, where what goes answered it.
+
+    Of very many calls that wait a head names the newest: an older one is taken to wait.
+    """
+    waiting = {call.seq for call in head.calls}
+    since = min(waiting) if len(waiting) >= OPEN_CALLS else 0
+    while True:
+        answered = waiting.union(entry.answers for group in there for entry in group)
+        lost = (
+            i
+            for i, group in enumerate(there)
+            if any(one.kind == "tool_call" and one.seq >= since and one.seq not in answered for one in group)
+        )
+        end = next(lost, len(there))
+        if end == len(there):
+            return there
+        there = there[:end]
 
 
 def _goes_on(group: Group) -> bool:

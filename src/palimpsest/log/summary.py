@@ -22,7 +22,7 @@ Method = Literal["heuristic", "plain", "density"]
 
 
 class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One thing that a summary says: its section, its words, the `seq`s of the entries that it is from.
+    """One thing that a summary says: its section (`kind`), its words (`text`), the `seq`s of its `sources` in the log.
 
     `status` is free text such as "open" or "failed". `pinned` says that no later summary may leave it out.
     """
@@ -35,9 +35,9 @@ class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What summarizers have cost: calls of a model, tokens as its provider reports or we count them, US dollars.
+    """What summarizers have cost: `calls` of a model, tokens as its provider reports or we count them, US dollars.
 
-    `cost` is 0 where no price is known.
+    `input_tokens` is what was read, `output_tokens` what was written. `cost` is 0 where no price is known.
     """
 
     calls: int = 0
@@ -57,11 +57,15 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text that stands for entries of the log, which stay where they are.
 
-    `covers` are all entries that it stands for, `folded` those among them that this version has taken in; `parents`
-    are the revisions of the summaries that it supersedes. `revision` is that of the compaction that made it, `tokens`
-    the exact count of `text` by the session's counter `counter`, `shown_tokens` that of all that a context says of
-    it, `source_tokens` what the entries cost. `method` says how it came about, `fallback` why it is not the
-    configured way. One that is `withdrawn` has lost its text to an erasure.
+    `covers` are all entries that it stands for, `folded` those among them that this version has taken in; `parents` are
+    the revisions of the summaries that it supersedes. `revision` is that of the compaction that made it, `tokens` the
+    exact count of `text` by the session's counter `counter`, `shown_tokens` that of all that a context says of it,
+    `source_tokens` what the entries cost. `method` says how it came about, `fallback` why it is not the configured way.
+    `version` counts those that it has taken the place of, and itself; each has an `id` of its own. `level` counts
+    roll-ups of summaries, `folds` what was folded in. `items` are what it says one by one, `model`, `prompt` (its
+    version) and `passes` how it was written. `first_at` and `last_at` are when its first and last entry were written,
+    `at` when it was made, in microseconds; `spent` is what it cost. One that is `withdrawn` has lost its text to an
+    erasure.
     """
 
     id: str
@@ -116,19 +120,21 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `summary` is the one that this step made. `current` are the revisions of the records whose summaries a context
     shows from then on, oldest first. `covered` is what those stand for, `evicted` what strategies have moved to the
-    archive without a summary. Tool results below `mask` are shown as a note.
+    archive without a summary, `hidden` what somebody has left out by hand. Tool results below `mask` are shown as a
+    note.
     """
 
     summary: Summary | None = None
     current: tuple[int, ...] = ()
     covered: tuple[Span, ...] = ()
     evicted: tuple[Span, ...] = ()
+    hidden: tuple[Span, ...] = ()
     mask: int = 0
 
     @property
     def inactive(self) -> tuple[Span, ...]:
-        """Everything that is covered or evicted."""
-        return spans.union(self.covered, self.evicted)
+        """Everything that is covered, evicted or hidden."""
+        return spans.union(self.covered, self.evicted, self.hidden)
 
 
 def stamped(compaction: Compaction, revision: int, at: int) -> Compaction:
@@ -170,7 +176,7 @@ def faults(
     """
     for revision, state in states.items():
         made = state.summary
-        places = {"covered": state.covered, "evicted": state.evicted}
+        places = {"covered": state.covered, "evicted": state.evicted, "hidden": state.hidden}
         if made is not None:
             places |= {"summary.covers": made.covers, "summary.folded": made.folded}
             if made.revision not in states or states[made.revision].summary is None:

@@ -31,6 +31,7 @@ EventName = Literal[
     "usage:recorded",
     "turn:ended",
 ]
+"""What handlers may be told of."""
 EVENTS: tuple[str, ...] = get_args(EventName)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]

@@ -23,6 +23,17 @@ READERS = 8
 """Threads that read at a time. Each waits for a disk, or for a write that its context has to make."""
 
 
+class OneAtATime:
+    """Awaits the same for everybody who asks, one after the other."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work, self._turn = work, asyncio.Lock()
+
+    async def __call__(self) -> None:
+        async with self._turn:
+            await self._work()
+
+
 class Threaded:
     """Runs blocking functions in worker threads of its own, so that the event loop never waits for a disk.
 

@@ -13,7 +13,7 @@ Values are bytes, and may be empty; a store that bounds their length takes 64 Mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -121,18 +121,21 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     destroys: bool = False
     fleeting: bool = False
 
+    @property
+    def moves(self) -> bool:
+        """Whether it changes the head."""
+        return not self.rows_only and (self.hot != self.expect or self.cold is not None)
+
+    def after(self, head: PlaceHead | None) -> PlaceHead | None:
+        """The head after it, of a place that had this one."""
+        if not self.moves:
+            return head
+        was = head.cold if head is not None else b""
+        return None if self.hot is None else PlaceHead(self.hot, was if self.cold is None else self.cold)
+
 
 Batch = Sequence[Step]
 """Steps in places of one home, each place once: all of them happen, or none."""
-
-
-def are_fleeting(batches: Iterable[Batch]) -> bool:
-    """Whether all that these do may be lost when the machine is."""
-    for batch in batches:
-        for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
-            if not step.fleeting:
-                return False
-    return True
 
 
 Refusal = tuple[PlaceHead | None, ...]
@@ -143,7 +146,7 @@ Again = Callable[[int, Refusal], Batch | None]
 """What is to be done in the place of the batch of this number, as these heads are there; None: nothing."""
 
 
-class Listed(NamedTuple):
+class Listed(msgspec.Struct, frozen=True):
     """A place with its head, in a listing. `mark` says when its head was written last, where that was asked for."""
 
     place: Place
@@ -160,7 +163,7 @@ class Due(NamedTuple):
     key: int = 0
 
 
-class Scrubbed(NamedTuple):
+class Scrubbed(msgspec.Struct, frozen=True):
     """What scrubbing has come to.
 
     `remains` says in plain sentences what could not be done, and how it comes about, `left` about how many bytes are
@@ -189,8 +192,12 @@ class Backend(ABC):
     writable: bool = True
     blocking: bool = False
     """Whether its verbs block, and never suspend (`BlockingBackend`). Else they are awaited on one event loop."""
+    inline: bool = False
+    """Whether they are called where they are awaited, in the caller's own thread."""
     gathers: bool = True
     """Whether it costs less to write to several homes in one call than in a call each; one that blocks says so."""
+    crowded: bool = True
+    """Whether a writer who is refused may be refused again and again; not where writers wait for each other's turn."""
     large_bytes: int | None = None
     """Bytes from which on a text, or the data of an image, is kept once a home; None: all is kept in its place."""
     lacking: Collection[Place] = ()
@@ -211,6 +218,12 @@ class Backend(ABC):
         import asyncio  # only under an event loop
 
         return await asyncio.to_thread(function, *arguments)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, where writers are in each other's way: in nobody's way meanwhile."""
+        import asyncio  # only under an event loop
+
+        await asyncio.sleep(seconds)
 
     # --- the verbs
 
@@ -253,6 +266,23 @@ class Backend(ABC):
         he was given, inclusive, and may be given again what he has seen.
         """
 
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        """Return the tenant's places of this space, those whose heads were written last first: a page.
+
+        Those written at the mark `until` or earlier (None: all), of that one only those that sort behind `after`.
+        Where it is not written anew it reads all of them: for a store that finds the newest sooner.
+        """
+        found: dict[Place, Listed] = {}
+        page = await self.recent(tenant, space)
+        while page:
+            found |= {one.place: one for one in page if until is None or one.mark <= until}
+            page = await self.recent(tenant, space, since=page[-1].mark, after=page[-1].place)
+        ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in found.values())
+        begin = None if until is None or after is None else (-until, after.name, after.home)
+        return [one for where, one in ordered if begin is None or where > begin][:limit]
+
     @abstractmethod
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         """Return what of a tenant's has expired at `now` (microseconds), behind `after`: a page, oldest first.
@@ -285,6 +315,7 @@ class BlockingBackend(Backend):
     """A backend whose verbs block and never suspend: run inline, or a whole operation at a time in a worker thread."""
 
     blocking = True
+    crowded = False
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.inline = runner, isinstance(runner, Inline)

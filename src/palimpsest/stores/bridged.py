@@ -50,15 +50,17 @@ class BridgedBackend(Backend):
 
     def __init__(self, below: Backend, runner: Runner) -> None:
         self.below, self.runner, self.url, self.writable = below, runner, below.url, below.writable
-        self.gathers, self.large_bytes = below.gathers, below.large_bytes
+        self.gathers, self.large_bytes, self.crowded = below.gathers, below.large_bytes, below.crowded
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
+    pause = _waited(Backend.pause)
     look = _waited(Backend.look)
     write = _waited(Backend.write)
     places = _waited(Backend.places)
     recent = _waited(Backend.recent)
+    newest = _waited(Backend.newest)
     expired = _waited(Backend.expired)
     tenants = _waited(Backend.tenants)
     scrub = _waited(Backend.scrub)

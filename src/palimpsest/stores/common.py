@@ -1,62 +1,31 @@
-"""What stores share: expectations of heads, imports, branches, listings, the options of those on a disk."""
+"""What stores on a disk share: their options, also in an address; and how an address is shown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, nearest
+from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
-from palimpsest.log.change import Change
-from palimpsest.log.entry import Entry, same
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.values import LARGE, SessionInfo
+from palimpsest.stores.values import LARGE
+
+Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+"""What survives a loss of power: all that was acknowledged, or all but the last commits."""
 
 
-def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None, created: int = 0) -> None:
-    """Raise Conflict unless the head is where the caller saw it, and of the session that began then (0: of any)."""
-    if created and head.created != created:
-        raise Conflict(f"session {key.session!r}", "was deleted or replaced by another writer: read it again")
-    if revision is not None and head.revision != revision:
-        raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
-    if epoch is not None and head.epoch != epoch:
-        raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
+class StoreOptions(TypedDict, total=False):
+    """The options that `Memory.open` hands to a store on disk, as `DiskOptions` has them (a test compares them).
 
-
-def loading(key: SessionKey, before: Head | None, after: Head, replace: bool) -> Head:
-    """Return the head of an import, where a session of the head `before` (None: none) may be in its place.
-
-    What was seen of that one is seen as outdated. Raises Conflict where it may not be replaced.
+    A store of your own may take others: hand them as `**options`, of type `dict[str, Any]`.
     """
-    if before is None:
-        return after
-    if not replace:
-        raise Conflict(f"session {key.session!r}", "is there already; import with on_conflict='replace' or 'merge'")
-    return msgspec.structs.replace(
-        after,
-        revision=max(after.revision, before.revision + 1),
-        epoch=max(after.epoch, before.epoch + 1),
-        epoch_reason="import",
-    )
 
-
-def branching(key: SessionKey, into: str, there: Head | None) -> SessionKey:
-    """Return the key of a new branch. Raises Conflict where there is such a session already."""
-    if there is not None:
-        raise Conflict(f"session {into!r}", "is there already; give the branch another id")
-    return SessionKey(key.tenant, into)
-
-
-def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
-    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
-
-    What was made from them, and what is remembered of compactions, is each branch's own.
-    """
-    detail = {**change.detail, "session": key.session}
-    return msgspec.structs.replace(change, seqs=tuple(seqs), silence=(), compaction=None, attempts=None, detail=detail)
+    synchronous: Synchronous
+    busy_seconds: float
+    readonly: bool
+    large_bytes: int
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +36,7 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     image of more than `large_bytes` is kept once, however many entries hold it.
     """
 
-    synchronous: str = "FULL"
+    synchronous: Synchronous = "FULL"
     busy_seconds: float = 30
     readonly: bool = False
     large_bytes: int = LARGE
@@ -127,31 +96,6 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     if not values.is_whole(large, 64):
         raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
-
-
-def unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
-    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
-    fresh: dict[str, Entry] = {}
-    for entry in entries:
-        before = known.get(entry.id) or fresh.get(entry.id)
-        if before is None:
-            fresh[entry.id] = entry
-        elif not before.erased and not same(before, entry):
-            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
-    return list(fresh.values())
-
-
-def info(session: str, head: Head) -> SessionInfo:
-    """The session as a listing shows it."""
-    return SessionInfo(
-        session=session,
-        entries=head.entries,
-        revision=head.revision,
-        epoch=head.epoch,
-        created=head.created,
-        updated=head.updated,
-        forked_from=head.forked_from,
-    )
 
 
 HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes")

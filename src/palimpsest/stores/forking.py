@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from palimpsest.errors import ForkedProcess
+from palimpsest.runtime.once import ProcessLock
 from palimpsest.runtime.threads import CALL, unbroken
 
 PATIENCE = 10.0
@@ -41,7 +42,7 @@ class Holder(Protocol):
 
 
 _watched: list[ref[Holder]] = []  # without a callback, in which a signal's exception would be lost
-_watching = allocate_lock()
+_watching = ProcessLock()
 _one = allocate_lock()  # of the fork that is under way
 _held: list[tuple[int, LockType]] = []  # the locks that it was given, each with the thread that forks
 _stuck: list[Holder] = []
@@ -52,7 +53,7 @@ _hooks: list[bool] = []
 
 def watch(store: Holder) -> None:
     """Have the store let go before each fork from now on."""
-    with _watching:
+    with _watching.own():
         _watched[:] = [*(one for one in _watched if one() is not None), ref(store)]
     if not _hooks and hasattr(os, "register_at_fork"):
         _hooks.append(True)

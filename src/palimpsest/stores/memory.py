@@ -35,6 +35,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.common import discreet_address
+from palimpsest.stores.rules import by_mark, by_name, is_meant, refused
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
@@ -149,33 +150,27 @@ class MemoryBackend(BlockingBackend):
         there = self.at(ask.place)
         return Seen(there.head if ask.head else None, [_rows(there.tables.get(one.table), one) for one in ask.rows])
 
-    def _with_heads(self, tenant: str, space: str, beneath: bool = False) -> list[tuple[Place, Stored]]:
-        """The places of these spaces, in order."""
+    def _listed(self, tenant: str, space: str, beneath: bool = False) -> list[Listed]:
+        """The places of these spaces, in any order."""
         with self._lock:
             there = self.all()
-        found = [
-            one
-            for one in there
-            if one[0].tenant == tenant
-            and one[1].head is not None
-            and (one[0].space.startswith(space) if beneath else one[0].space == space)
+        return [
+            Listed(place, one.head, one.mark)
+            for place, one in there
+            if place.tenant == tenant
+            and one.head is not None
+            and (place.space.startswith(space) if beneath else place.space == space)
         ]
-        return sorted(found, key=lambda one: in_order(one[0]))
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._with_heads(tenant, space, beneath)
-        behind = [one for one in found if after is None or in_order(one[0]) > in_order(after)]
-        return [Listed(place, stored.head) for place, stored in behind[:limit] if stored.head is not None]
+        return by_name(self._listed(tenant, space, beneath), after, limit)
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = (since, in_order(after) if after is not None else ())
-        found = [(stored.mark, place, stored.head) for place, stored in self._with_heads(tenant, space)]
-        behind = sorted((one for one in found if (one[0], in_order(one[1])) > begin), key=lambda one: one[0])
-        return [Listed(place, head, mark) for mark, place, head in behind[:limit] if head is not None]
+        return by_mark(self._listed(tenant, space), since, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         with self._lock:
@@ -203,10 +198,8 @@ class MemoryBackend(BlockingBackend):
 
     def _write(self, batch: Batch) -> Refusal | None:
         befores = [self.at(step.place) for step in batch]
-        for step, before in zip(batch, befores, strict=True):
-            hot = before.head.hot if before.head is not None else None
-            if hot != step.expect and not step.rows_only:
-                return tuple(None if one.rows_only else was.head for one, was in zip(batch, befores, strict=True))
+        if (refusal := refused(batch, [before.head for before in befores])) is not None:
+            return refusal
         mark = self._mark + 1
         new = {step.place: self.after_step(step, was, mark) for step, was in zip(batch, befores, strict=True)}
         self._mark = mark
@@ -225,27 +218,18 @@ class MemoryBackend(BlockingBackend):
         if step.drop or step.put:
             tables = dict(tables)
             for name, low, high in step.drop:
-                meant = [one for one in tables if one.startswith(name[:-1])] if name.endswith("*") else [name]
-                for one in meant:
-                    if one in tables:
-                        tables[one] = tables[one].without(low, high)
+                for one in [one for one in tables if is_meant(one, name)]:
+                    tables[one] = tables[one].without(low, high)
             for name, rows in step.put:
                 tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
             tables = {name: table for name, table in tables.items() if table.end}
-        if step.rows_only or (step.hot == step.expect and step.cold is None):
+        if not step.moves:
             return was._replace(tables=tables)
-        if step.hot is None:
-            return NOTHING._replace(tables=tables, hidden=was.hidden)
-        before = was.head.cold if was.head is not None else b""
-        head = PlaceHead(step.hot, before if step.cold is None else step.cold)
-        return Stored(head, step.expires, mark, tables, was.hidden)
+        head = step.after(was.head)
+        return Stored(head, step.expires if head is not None else None, mark, tables, was.hidden)
 
     async def close(self) -> None:
         self._there.clear()
-
-
-def in_order(place: Place) -> tuple[str, str, str]:
-    return place.space, place.name, place.home
 
 
 def _rows(table: _Table | None, ask: Range | Named) -> list[Row]:

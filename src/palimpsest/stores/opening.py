@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,8 +31,9 @@ class Opener(Protocol):
 def open_store(where: str | Path, runner: Runner, clock: Callable[[], int] = now_us, **options: Any) -> Store:
     """Open the store that `where` names.
 
-    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`,
-    or a path, which is an SQLite file. Options may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
+    A path is an SQLite file: `agent.db`, `~/agent.db`, or a `pathlib.Path`. What begins with a kind and a colon is an
+    address: `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
+    `memory://` (and `:memory:`). Options of an address may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
     Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
     or StoreCorrupt where it cannot be opened. One with an asynchronous driver is bridged, where the runner has no loop.
     """
@@ -52,13 +54,20 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     """
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     shown = discreet_address(address) if isinstance(address, str) else where
-    if not isinstance(address, str) or not (isinstance(where, os.PathLike) or ":" in address):
-        raise ConfigError("store", shown, "an address such as sqlite:///agent.db or memory://, or a pathlib.Path")
+    if not isinstance(address, str) or not address.strip() or address in STORES.built_in:
+        raise ConfigError("store", shown, _ALLOWED)
     if len(address) > LONGEST or not is_path(address):
         allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
         raise ConfigError("store", shown, allowed)
-    if isinstance(where, os.PathLike):
-        return STORES.find("sqlite"), f"sqlite:///{address}", {}
+    if address == IN_MEMORY:
+        return STORES.find("memory"), "memory://", {}
+    if isinstance(where, os.PathLike) or not _SCHEME.match(address):
+        if not isinstance(where, os.PathLike) and "@" in address:  # an address, with a password, that lost its kind
+            raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
+        path = os.path.expanduser(address)
+        if path.endswith("/") or os.path.isdir(path):
+            raise ConfigError("store", shown, f"the path of an SQLite file, or file:{address} for a folder of files")
+        return STORES.find("sqlite"), f"sqlite:///{path}", {}
     opener: Opener = STORES.find(address.partition(":")[0], shown)
     url, mark, query = address.partition("?")
     if not mark or not opener.__module__.startswith("palimpsest.stores"):
@@ -68,6 +77,12 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
 
 LONGEST = 4096
 """Characters of an address: no system takes longer paths."""
+
+IN_MEMORY = ":memory:"
+"""What SQLite calls a database that is nowhere on a disk."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_ALLOWED = "a path such as agent.db, or an address such as sqlite:///agent.db or memory://"
 
 
 def keys_of(given: Encryption | None) -> Keys | None:

@@ -36,7 +36,8 @@ from palimpsest.stores.engine.changing import OF_ENTRIES
 from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot
 from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
-from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored, in_order
+from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
+from palimpsest.stores.rules import in_order, is_meant
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class OverBackend(MemoryBackend):
     def __init__(self, below: Backend) -> None:
         super().__init__(Inline())
         self.url, self.blocking, self.gathers = f"an overlay of {below.url}", below.blocking, below.gathers
-        self.inline = getattr(below, "inline", False)
+        self.inline = below.inline
         self.lacking: set[Place] = set()
         self._below, self._taken, self._mark = below, dict[Place, Taken](), ABOVE
 
@@ -153,7 +154,7 @@ class OverBackend(MemoryBackend):
         dropped = [(name, *span) for name, spans in self.at(place).hidden.items() for span in spans]
         heads = [self._taken.get(ask.place) for ask in asks if ask.head and ask.place[:2] == place[:2]]
         beside = [one[1:] for head in heads if head for one in head.hidden if one[0] == place.space]
-        return union([(low, high) for name, low, high in chain(dropped, beside) if _is_meant(table, name)])
+        return union([(low, high) for name, low, high in chain(dropped, beside) if is_meant(table, name)])
 
     def _merged(self, ask: Ask, here: Seen, below: Seen, asks: Sequence[Ask]) -> Iterator[Sequence[Cells]]:
         """The rows of a place, of here and of below, as they are asked for."""
@@ -243,7 +244,3 @@ def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> li
     if first > cold.head.first_seq:
         hidden += [("log", table, key_of(log, 0), key_of(log, first - 1)) for log in logs for table in OF_ENTRIES]
     return hidden
-
-
-def _is_meant(table: str, name: str) -> bool:
-    return table.startswith(name[:-1]) if name.endswith("*") else table == name

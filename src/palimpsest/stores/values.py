@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,10 +37,12 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in a listing. Times are microseconds since 1970, UTC.
+    """A `session` (its id) as a listing shows it, with its newest `revision` and `epoch`.
+
+    `created` and `updated`, when the first entry and anything last was written, are microseconds since 1970, UTC.
 
     `entries` counts what is neither erased nor rewound; `forked_from` is the session that it branched off, and its
-    revision then.
+    revision then. `user` is whose it is, `title` what it is called, `metadata` what else is said of it, as JSON values.
     """
 
     session: str
@@ -50,6 +52,20 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     updated: int
     forked_from: tuple[str, int] | None = None
+    user: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, session: str, head: Head) -> SessionInfo:
+        """A session with this head.
+
+        Args:
+            session: its id.
+            head: its head, as the store has it.
+        """
+        told = {name: getattr(head, name) for name in cls.__struct_fields__ if name != "session"}
+        return cls(session=session, **told)
 
     @property
     def created_at(self) -> datetime:

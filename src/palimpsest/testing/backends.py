@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from palimpsest.stores.backend import Ask, Backend, Due, Named, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.backend import Ask, Backend, Due, Listed, Named, Place, PlaceHead, Range, Row, Step
 from palimpsest.testing.backend_contract import (
     BESIDE,
     FOREIGN,
@@ -88,6 +88,30 @@ class StoreConformance(StepConformance):
         assert await backend.recent("another tenant", "s") == []
 
     @rule
+    async def test_the_newest_are_listed_first(self, backend: Backend) -> None:
+        """By their last write, page by page, from any mark back; those of one mark by where they are."""
+        places = [Place("tenant", home, "s", str(number)) for number in range(4) for home in ("h", "i")]
+        for i, place in enumerate([*places, *places[2:5], places[0]]):
+            expect = None if i < len(places) else b"1"
+            assert await written(backend, Step(place, expect, b"1" if expect is None else b"2"), at=NOW + i) is None
+        await written(backend, Step(FOREIGN._replace(space="s"), None, b""), at=NOW)
+        await written(backend, Step(Place("tenant", "h", "other", ""), None, b""), at=NOW)
+
+        ascending, page = dict[Place, Listed](), await backend.recent("tenant", "s")
+        while page:
+            ascending |= {one.place: one for one in page}
+            page = await backend.recent("tenant", "s", since=page[-1].mark, after=page[-1].place)
+        wanted = sorted(ascending.values(), key=lambda one: (-one.mark, one.place.name, one.place.home))
+        assert len(wanted) == len(places)
+        for limit in (1, 3, 8, 100):
+            found, page = list[Listed](), await backend.newest("tenant", "s", limit=limit)
+            while page:
+                found += page
+                page = await backend.newest("tenant", "s", until=page[-1].mark, after=page[-1].place, limit=limit)
+            assert found == wanted
+        assert await backend.newest("tenant", "none") == []
+
+    @rule
     async def test_what_has_expired_is_listed_page_by_page(self, backend: Backend) -> None:
         """Heads and rows, oldest first, until they are replaced or dropped; of one tenant."""
         await written(backend, Step(ONE, None, b"1", expires=NOW + 3), Step(TWO, None, b"1"))
@@ -160,7 +184,8 @@ class StoreConformance(StepConformance):
         await written(backend, Step(ONE, None, b"1", put=[("t", [Row(1, b"a"), Row(2, b"b")])]))
         await written(backend, Step(ONE, b"1", b"1", drop=[("t", 1, 1)], destroys=True))
 
-        assert (await backend.scrub(whole=False))[:2] == ((), 0)
+        partly = await backend.scrub(whole=False)
+        assert (partly.remains, partly.left) == ((), 0)
         told = list[str]()
         while (done := await backend.scrub()).left:
             told += done.remains

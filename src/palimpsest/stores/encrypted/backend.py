@@ -39,7 +39,9 @@ from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Rows, agrees, hides
 from palimpsest.stores.encrypted.sealing import Sealer
 from palimpsest.stores.encrypted.values import Known, Values
+from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
+from palimpsest.stores.rules import refused
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ async def unlocked_backend(
         advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
         raise WrongKey(backend.url, current, f"{advice} for the command line")
     keys = Keys.of(encryption)
-    sealer, items = Sealer(keys), Items(backend, clock)
+    sealer, items = Sealer(keys), Items(backend, Crowds(backend), clock)
     markings = await backend.together(lambda: Markings.opened(backend, items, keys, sealer))
     return SealedBackend(backend, Values(sealer), markings)
 
@@ -68,7 +70,7 @@ class SealedBackend(Backend):
 
     def __init__(self, below: Backend, values: Values, markings: Markings) -> None:
         self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline, self.gathers = getattr(below, "inline", False), below.gathers
+        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
         self.markings = markings
         self.rows = Rows(below.url, values, markings)
         self._heads = Heads(below.url, self.rows)
@@ -82,6 +84,9 @@ class SealedBackend(Backend):
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.below.apart(function, *arguments)
+
+    async def pause(self, seconds: float) -> None:
+        await self.below.pause(seconds)
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return await self.below.scrub(whole=whole)
@@ -128,8 +133,9 @@ class SealedBackend(Backend):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         done: list[Refusal | None] = [None] * len(batches)
-        left = list(range(len(batches)))
+        left, tries = list(range(len(batches))), 0
         while left:
+            tries += 1
             await self._fit([step for i in left for step in batches[i]])
             made: list[tuple[int, Sealing]] = []
             ahead: dict[Place, Known | None] = {}
@@ -147,7 +153,9 @@ class SealedBackend(Backend):
             for (i, sealing), refusal in zip(made, results, strict=True):
                 if refusal is None:
                     await self._done(sealing)
-                elif _is_expected(sealing.batch, heads := self._refusal(sealing, refusal)):
+                elif refused(sealing.batch, heads := self._refusal(sealing, refusal)) is None and (
+                    tries == 1 or not self.crowded  # who is in a crowd waits where he holds nothing
+                ):
                     left.append(i)  # its heads were sealed anew, or another session's rows were noted: once more
                 else:
                     done[i] = heads
@@ -156,10 +164,10 @@ class SealedBackend(Backend):
     def _over(self, made: list[tuple[int, Sealing]], again: Again, number: int, refusal: Refusal) -> Batch | None:
         """What is to be written in the place of a batch, as these heads are there: as `write` says.
 
-        Not where what is noted of logs is among them: another batch may have moved that, which is not committed yet.
+        Not where another batch may have moved what is noted of the logs among them, which is not committed yet.
         """
         i, sealing = made[number]
-        if any(place is not None and place.space == LOG for place in sealing.places):
+        if len(made) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
         batch = again(i, self._refusal(sealing, refusal))
         if batch is None or self._is_under_another(batch):
@@ -196,9 +204,8 @@ class SealedBackend(Backend):
         found: list[PlaceHead | None] = []
         for step in sealing.batch:
             known = ahead.get(self.rows.at(step.place))
-            there = seen[step.place].head if step.place in seen else known.plain if known is not None else None
-            found.append(None if step.rows_only else there)
-        return None if _is_expected(sealing.batch, found) else tuple(found)
+            found.append(seen[step.place].head if step.place in seen else known.plain if known is not None else None)
+        return refused(sealing.batch, found)
 
     def _refusal(self, sealing: Sealing, refusal: Refusal) -> Refusal:
         found: list[PlaceHead | None] = []
@@ -230,7 +237,7 @@ class SealedBackend(Backend):
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
-        found: list[Listed] = []
+        found, space = list[Listed](), self.rows.space(tenant, space)
         while len(found) < limit:
             wanted = limit - len(found)
             page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=wanted)
@@ -245,6 +252,13 @@ class SealedBackend(Backend):
     ) -> list[Listed]:
         behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
         page = await self.below.recent(tenant, space, since=since, after=behind, limit=limit)
+        return [self._listed(one, floors) for one in page]
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
+        page = await self.below.newest(tenant, space, until=until, after=behind, limit=limit)
         return [self._listed(one, floors) for one in page]
 
     def _listed(self, one: Listed, floors: dict[Place, Known]) -> Listed:
@@ -272,11 +286,3 @@ class SealedBackend(Backend):
 def _named(place: Place, known: Known) -> Place:
     """The place as the engine knows it."""
     return place._replace(name=known.name) if hides(place) else place
-
-
-def _is_expected(batch: Batch, heads: Sequence[PlaceHead | None]) -> bool:
-    """Whether the heads that are there are those that a batch expects."""
-    return all(
-        step.rows_only or (head.hot if head is not None else None) == step.expect
-        for step, head in zip(batch, heads, strict=True)
-    )

@@ -21,9 +21,6 @@ class Sealing:
     def __init__(self, rows: Rows, key_id: str, batch: Batch, ahead: dict[Place, Known | None]) -> None:
         self._rows, self.key_id, self.batch, self._ahead = rows, key_id, batch, ahead
         self._mark = new_token()
-        self._order = sorted(
-            range(len(batch)), key=lambda i: batch[i].place.space != LOG
-        )  # what is noted of logs first
         self._log: Known | None = None
         self.places: list[Place | None] = []
         """Where the heads are that the batch moves, or looks at; those of logs, which the engine does not see, too."""
@@ -79,14 +76,16 @@ class Sealing:
             log = before or Known(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
             floors = self._floors(step, log)
             return log._replace(floors=floors) if floors else None  # where nobody refers to it, it is not needed
-        if step.hot is None or (step.hot == step.expect and step.cold is None):
-            return None if step.hot is None else before
-        was = before.plain.cold if before is not None else b""
-        plain = PlaceHead(step.hot, was if step.cold is None else step.cold)
-        if before is None:
+        was = before.plain if before is not None else None
+        plain = step.after(was)
+        if plain is None or not step.moves:
+            return None if plain is None else before
+        if before is None or was is None:
             name = step.place.name if place != step.place else ""
             return Known(NO_HEAD, plain, life=os.urandom(LIFE), expires=step.expires, name=name)
-        return before._replace(plain=plain, bound=before.bound if plain.cold == was else None, expires=step.expires)
+        return before._replace(
+            plain=plain, bound=before.bound if plain.cold == was.cold else None, expires=step.expires
+        )
 
     def _floors(self, step: Step, log: Known) -> Mapping[str, int]:
         """Of each session when its head moved last together with what is noted of logs.

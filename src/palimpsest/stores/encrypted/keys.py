@@ -26,10 +26,14 @@ _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_ID - 1}}}")
 class Keys:
     """Master keys by their ids: `Keys({"2026": key, "2025": older})`.
 
-    A key is 32 bytes, or text: their base64, or 64 hexadecimal digits. An id is up to 64 letters, digits, dots,
-    hyphens and underscores; it stands in clear beside everything that the key encrypts, so one that looks like a key
-    is refused. What is written is written under the `current` one (default: the first), the others are there to read.
-    Raises ConfigError, which shows no key.
+    What is written is written under the `current` one, the others are there to read. Raises ConfigError, which shows
+    no key.
+
+    Args:
+        keys: keys by their ids. A key is 32 bytes, or text: their base64, or 64 hexadecimal digits. An id is up to 64
+            letters, digits, dots, hyphens and underscores; it stands in clear beside everything that the key encrypts,
+            so one that looks like a key is refused.
+        current: the id of the key that is written with; None: the first.
     """
 
     __slots__ = ("_keys", "current")
@@ -44,7 +48,7 @@ class Keys:
 
     @classmethod
     def parse(cls, text: str, *, where: str = "encryption") -> Keys:
-        """Read `ID:KEY,ID:KEY`, the current one first. Raises ConfigError that names `where`."""
+        """Read a `text`, `ID:KEY,ID:KEY`, the current one first. Raises ConfigError that names `where`."""
         keys: dict[str, str | bytes] = {}
         for piece in filter(None, map(str.strip, text.split(","))):
             id, colon, key = piece.partition(":")
@@ -60,12 +64,12 @@ class Keys:
 
     @classmethod
     def from_env(cls, name: str = ENVIRONMENT) -> Keys:
-        """Read the environment variable, which holds what `parse` reads. Raises ConfigError where it is not set."""
+        """Read the environment variable `name`, as `parse` reads a text. Raises ConfigError where it is not set."""
         return cls.parse(os.environ.get(name, ""), where=name)
 
     @classmethod
     def of(cls, given: object) -> Keys:
-        """Return the keys that `encryption=` was given: keys, a mapping, or text."""
+        """Return the keys that `encryption=` was `given`: keys, a mapping, or text."""
         if isinstance(given, Keys):
             return given
         if isinstance(given, str):
@@ -85,7 +89,7 @@ class Keys:
         return tuple(self._keys)
 
     def secret(self, id: str) -> bytes | None:
-        """The key of this id, if it is there."""
+        """The key of this `id`, if it is there."""
         found = self._keys.get(id)
         return None if found is None else found.reveal()
 

@@ -18,8 +18,9 @@ from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Sealer, Unsealed
 from palimpsest.stores.engine.items import LEASES, Items
+from palimpsest.stores.rules import all_places
 
-VERSION = 2
+VERSION = 3
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,6 +42,9 @@ def read_mark(url: str, value: bytes) -> Mark:
         raise StoreCorrupt(url, f"what it says of its encryption cannot be read ({cause})") from None
     if mark.version > VERSION:
         raise StoreTooNew(url, mark.version, VERSION)
+    if mark.version < VERSION:
+        told = f"is encrypted as by version {mark.version}, which this version does not read, and was not changed"
+        raise StoreCorrupt(url, f"{told}. Export its sessions with the version that wrote it, and import them")
     return mark
 
 
@@ -49,9 +53,9 @@ async def _is_empty(backend: Backend) -> bool:
     last: str | None = None
     while page := await backend.tenants(after=last):
         for last in page:
-            places = await backend.places(last, "", beneath=True)
-            if any(one.place.space != LEASES for one in places):
-                return False
+            async for one in all_places(backend, last, "", beneath=True):
+                if one.place.space != LEASES:
+                    return False
     return True
 
 

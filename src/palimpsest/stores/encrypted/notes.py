@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 
+import msgspec
+
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
+from palimpsest.stores.rules import is_meant
 
 TOKEN = 6
 """Bytes of a step's token: of few steps that write the same rows anew no two have the same."""
 
 LOW = 0xFFFFFFFF
+
+_encode = msgspec.msgpack.Encoder().encode
+_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 Lines = Mapping[bytes, bytes]
 """Spans of keys, written, apart from each other, by the token that their rows have; an empty one for those as they
@@ -77,7 +83,7 @@ class Notes:
         """These without what is in a span of a table, or of all those whose names begin so, where it ends in `*`."""
         tables = dict(self.tables)
         for name, logs in self.tables.items():
-            if name == pattern or (pattern[-1:] == "*" and name.startswith(pattern[:-1])):
+            if is_meant(name, pattern):
                 left = dict(logs)
                 for log in [log for log in logs if low >> 32 <= log <= high >> 32]:
                     first, last = max(low, log << 32), min(high, log << 32 | LOW)
@@ -100,39 +106,19 @@ def _minus(lines: Lines, gone: Sequence[Span]) -> dict[bytes, bytes]:
 
 
 def _written(some: Iterable[Span]) -> bytes:
-    """Of each span the distance from the one before, doubled, and how much longer than one it is where it is odd."""
-    out, end = bytearray(), 0
+    """Of each span the distance from the one before, doubled, and how much longer than one it is where that is odd."""
+    numbers, end = list[int](), 0
     for low, high in some:
-        _put(out, (low - end) << 1 | (high > low))
-        if high > low:
-            _put(out, high - low)
+        numbers += ((low - end) << 1 | 1, high - low) if high > low else ((low - end) << 1,)
         end = high
-    return bytes(out)
+    return _encode(numbers)
 
 
 @lru_cache(1024)
 def _read(written: bytes) -> tuple[Span, ...]:
-    found, numbers, end = [], _numbers(written), 0
+    found, numbers, end = [], iter(_numbers(written) if written else ()), 0
     for gap in numbers:
         low = end + (gap >> 1)
         end = low + (next(numbers) if gap & 1 else 0)
         found.append((low, end))
     return tuple(found)
-
-
-def _put(out: bytearray, number: int) -> None:
-    """Seven bits a byte, the lowest first."""
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-
-
-def _numbers(raw: bytes) -> Iterator[int]:
-    number = shift = 0
-    for byte in raw:
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield number
-            number = shift = 0

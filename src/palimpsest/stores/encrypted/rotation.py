@@ -24,14 +24,12 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Place
 from palimpsest.stores.encrypted.backend import SealedBackend
-from palimpsest.stores.encrypted.rows import LOG, hides, is_clear
+from palimpsest.stores.encrypted.rows import LOG, SESSION, hides, is_clear
 from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.rules import all_places
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
-
-PAGE = 1000
-SESSION = "session"
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +124,6 @@ async def _places(backend: SealedBackend, own: str = "") -> list[Place]:
     """The places that have a head, as they are kept, but for those whose head is under a key already."""
     found: list[Place] = []
     for tenant in await backend.tenants(limit=1 << 30):
-        last: Place | None = None
-        while page := await backend.below.places(tenant, "", beneath=True, after=last, limit=PAGE):
-            found += [one.place for one in page if not is_clear(one.place) and key_of(one.head.hot) != own]
-            last = page[-1].place
+        there = [one async for one in all_places(backend.below, tenant, "", beneath=True)]
+        found += [one.place for one in there if not is_clear(one.place) and key_of(one.head.hot) != own]
     return found

@@ -17,6 +17,7 @@ from palimpsest.stores.encrypted.sealing import Unsealed, token
 from palimpsest.stores.encrypted.values import Known, Values
 from palimpsest.stores.engine.forms import Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
+from palimpsest.stores.engine.owners import OWNED
 
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")
@@ -36,10 +37,14 @@ class Rows:
     # --- addresses
 
     def at(self, place: Place) -> Place:
-        """Where a place is kept: names of items are tokens."""
+        """Where a place is kept: names of items are tokens, and so are users."""
         if not hides(place):
-            return place
+            return place._replace(space=self.space(place.tenant, place.space)) if place.space[:5] == OWNED else place
         return place._replace(name=self._token("name", *place))
+
+    def space(self, tenant: str, space: str) -> str:
+        """Where places of a space are kept: one that says whose a session is does not name the user."""
+        return OWNED + self._token("user", tenant, space) if space.startswith(OWNED) else space
 
     def found_by(self, place: Place, table: str, id: str) -> str:
         """What rows of this id are found by where they are kept."""
@@ -49,6 +54,8 @@ class Rows:
         """What a place is, for messages."""
         if hides(place):
             return f"the item {place.home}/{known.name if known is not None else place.name}"
+        if place.space.startswith(OWNED):
+            return f"the note whose session {place.name!r} is"
         if place.space == LOG:
             return f"what is noted of the logs of session {place.home!r}"
         return f"the head of {place.space} {place.name or place.home!r}"

@@ -7,18 +7,19 @@ from functools import partial
 
 import msgspec
 
-from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt, StoreUnavailable
-from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head, SessionKey
+from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt, StoreUnavailable, WrongUser
+from palimpsest.log.entry import Entry, same
+from palimpsest.log.head import About, SessionKey
 from palimpsest.log.linking import link
 from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Step
-from palimpsest.stores.common import expected, unknown_only
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
-from palimpsest.stores.engine.heads import Known, Sessions, where_of
+from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.owners import met, noted
+from palimpsest.stores.engine.places import where_of
 from palimpsest.stores.values import Appended
 
-REFUSED = (Conflict, InvalidEntry, StoreCorrupt)
+REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
 """What an append may be told before anything of it is written."""
 
 Made = tuple[Known, Known, Batch]
@@ -36,7 +37,7 @@ class Append(msgspec.Struct, eq=False):
     key: SessionKey
     entries: Sequence[Entry]
     check_ids: bool
-    expect: int | None
+    about: About | None = None
     result: Appended | None = None
     error: BaseException | None = None
     done: bool = False
@@ -51,19 +52,19 @@ class Appends:
 
     def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int], by_ids: ByIds) -> None:
         self._sessions, self._large, self._clock, self._by_ids = sessions, large, clock, by_ids
-        self._backend = sessions.backend
+        self._backend, self.crowds = sessions.backend, sessions.crowds
 
     async def write(self, claimed: Sequence[Append]) -> None:
-        """Write these appends, one batch a session, until each is settled."""
-        if len(claimed) == 1:
+        """Write these appends, one batch a session, until each is settled, or a crowd has to be waited for."""
+        if len(claimed) == 1 and not self.crowds.is_at(claimed[0].key):
             await self.quickly(claimed[0])
-            if claimed[0].done:
+            if claimed[0].done or self.crowds.is_at(claimed[0].key):
                 return
         left: dict[SessionKey, list[Append]] = {}
         for append in claimed:
             if append.over is None or not await self._was_written(append):
                 left.setdefault(append.key, []).append(append)
-        there = {key: self._sessions.remembered(key) for key in left}
+        there = {key: None if self.crowds.is_at(key) else self._sessions.remembered(key) for key in left}
         while left:
             at = self._clock()
             batches = list[Made]()
@@ -77,14 +78,17 @@ class Appends:
             done = await self._backend.write(steps, at, again=again) if batches else ()
             for (before, after, _), refusal in zip(batches, done, strict=True):
                 key = after.key
+                self.crowds.note(key, refusal is not None)
                 if refusal is not None:
                     there[key] = self._sessions.moved(before, refusal[0])
+                    for append in left[key]:
+                        append.over = None
                 else:
                     self._sessions.remember(after)
                     for append in left[key]:
                         append.done = True
                     left[key] = []
-            left = {key: appends for key, appends in left.items() if appends}
+            left = {key: appends for key, appends in left.items() if appends and not self.crowds.is_at(key)}
 
     async def quickly(self, append: Append) -> None:
         """Write an append as most are, alone and to a known session, if it is one."""
@@ -99,6 +103,8 @@ class Appends:
         batches = [made]
         again = partial(self._again, batches, {append.key: appends}, at)
         (refusal,) = await self._backend.write((made[2],), at, again=again)
+        if refusal is not None or self.crowds.refused:  # as a rule neither
+            self.crowds.note(append.key, refusal is not None)
         if refusal is not None:
             append.over = None
             self._sessions.moved(known, refusal[0])
@@ -132,11 +138,13 @@ class Appends:
             return None
         rows: list[Cells] = []
         for append in appends:
-            if append.check_ids or append.expect is not None:
+            if append.check_ids:
                 return None
             try:
+                if append.about is not None:
+                    head = met(append.key, head, append.about)
                 head, linked = link(head, append.entries, at)
-            except InvalidEntry:
+            except (InvalidEntry, WrongUser):
                 return None
             append.linked, append.result = linked, Appended(head, tuple(linked), len(linked))
             for entry in linked:
@@ -147,27 +155,32 @@ class Appends:
             append.over = known
         after, step = known.grown(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
-        return known, after, steps if known.there is not None else (*steps, Step(where_of(known.key)))
+        if known.there is None or head.about is not known.head.about:
+            new = () if known.there is not None else (Step(where_of(known.key)),)
+            return known, after, (*steps, *new, *noted(known, after))
+        return known, after, steps
 
     async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Made | None:
         """What writes these appends; None where none is to be written."""
-        if known is None or any([append.check_ids or append.expect is not None for append in appends]):  # noqa: C419
+        if known is None or any([append.check_ids for append in appends]):  # noqa: C419
             known = await self._sessions.find(key)
         if (plain := self._plain(appends, known, at)) is not None:
             return plain
         head, entered = known.head, list[Entry]()
         for append in appends:
             try:
+                met_as = met(key, head, append.about)
                 found: dict[str, Entry] = {}
                 fresh = append.entries
-                if append.check_ids or append.expect is not None:
-                    found = await self._found(append, known, head, entered)
-                    fresh = unknown_only(append.entries, found) if append.check_ids else append.entries
+                if append.check_ids:
+                    there = await self._by_ids(known, [entry.id for entry in append.entries])
+                    found = {entry.id: entry for entry in (*there, *entered)}
+                    fresh = _unknown_only(append.entries, found)
                 if not fresh:
                     append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
                     append.done = True
                     continue
-                after, linked = link(head, fresh, at)
+                after, linked = link(met_as, fresh, at)
             except REFUSED as fault:
                 append.error, append.done = fault, True
                 continue
@@ -188,16 +201,7 @@ class Appends:
         now, step = known.grown(head)
         put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
-        return known, now, [*steps, *await self._sessions.created(known, at)]
-
-    async def _found(self, append: Append, known: Known, head: Head, entered: Sequence[Entry]) -> dict[str, Entry]:
-        """The entries that are there, or just come, under ids of an append, which expects what it expects."""
-        if append.expect is not None:
-            expected(append.key, head, append.expect)
-        if not append.check_ids:
-            return {}
-        there = await self._by_ids(known, [entry.id for entry in append.entries])
-        return {entry.id: entry for entry in (*there, *entered)}
+        return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]
 
     async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
         """Whether an append was written though the answer was lost; where it was not, the fault says so from now on."""
@@ -223,3 +227,15 @@ class Appends:
         append.over = None
         self._sessions.forget(append.key)
         return append.done
+
+
+def _unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
+    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
+    fresh: dict[str, Entry] = {}
+    for entry in entries:
+        before = known.get(entry.id) or fresh.get(entry.id)
+        if before is None:
+            fresh[entry.id] = entry
+        elif not before.erased and not same(before, entry):
+            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
+    return list(fresh.values())

@@ -1,23 +1,20 @@
-"""Sessions as wholes: branches, deletion, listings."""
+"""Sessions as wholes: branches, and deletion; which tenants there are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
-from palimpsest.stores.common import branching, expected, info
 from palimpsest.stores.engine.changing import dropping, spans_of
-from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot, whole
-from palimpsest.stores.engine.heads import Known, Sessions, bar_of, barred, new_log, pointer_to, root, where_of
+from palimpsest.stores.engine.forms import LAST, key_of, new_log
+from palimpsest.stores.engine.heads import Known, Sessions, expected
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.owners import noted
+from palimpsest.stores.engine.places import bar_of, barred, pointer_to, root, where_of
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.trees import Tree, of_owner, of_tree
-from palimpsest.stores.values import SessionInfo
-
-FAR = chr(0x10FFFF)
-"""Sorts behind every home."""
 
 
 class Branching:
@@ -51,7 +48,8 @@ class Branching:
             )
             expected(key, known.head, None, expect_epoch, created)
             target = await self._sessions.find(SessionKey(key.tenant, into))
-            branching(key, into, target.head if target.there is not None else None)
+            if target.there is not None:
+                raise Conflict(f"session {into!r}", "is there already; give the branch another id")
             if await self._forked(known, seen, target, head):
                 return
 
@@ -64,10 +62,7 @@ class Branching:
             if pointer is not None and elsewhere and not await self._sessions.keeps_from(key, pointer, at):
                 return False
             pointer = pointer_to(home)
-            (refusal,) = await self._backend.write(
-                [[Step(where_of(key), target.pointer, pointer), Step(root(key))]], at
-            )
-            if refusal is not None:
+            if await self._sessions.write([Step(where_of(key), target.pointer, pointer), Step(root(key))], at):
                 return False
         place = Place(key.tenant, home, "session", key.session)
         branch = Known(key, place, new_log(), pointer=pointer)
@@ -91,7 +86,7 @@ class Branching:
             steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
             steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
         after, step = branch.step(head, shares)
-        batch = [step, *steps, *await self._sessions.created(branch, at)]
+        batch = [step, *steps, *noted(branch, after), *await self._sessions.created(branch, at)]
         return await self._sessions.write(batch, at, after) is None
 
     # --- deletion
@@ -103,7 +98,7 @@ class Branching:
             if known.there is None:
                 return False
             tree, pieces, last = removed(self._url, known, seen)
-            steps = [Step(known.place, known.there.hot, destroys=True)]
+            steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None)]
             if last and tree.hot is not None:
                 steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
             else:
@@ -113,43 +108,10 @@ class Branching:
             if await self._sessions.write(steps, self._clock()) is None:
                 self._sessions.forget(key)
                 if known.place.home != key.session:
-                    where = Step(where_of(key), known.pointer, destroys=True)
-                    await self._backend.write([[where]], self._clock())
+                    await self._sessions.write([Step(where_of(key), known.pointer, destroys=True)], self._clock())
                 return True
 
-    # --- listings
-
-    async def sessions(self, tenant: str, after: str, limit: int) -> list[SessionInfo]:
-        found: dict[str, SessionInfo] = {}
-        last = Place(tenant, FAR, "session", after)
-        while len(found) < limit:
-            wanted = limit - len(found)
-            page = await self._backend.places(tenant, "session", after=last, limit=wanted)
-            for one in page:
-                found[one.place.name] = info(one.place.name, self._head(one.place.name, one.head.hot, one.head.cold))
-            if len(page) < wanted:
-                break
-            last = page[-1].place
-        return list(found.values())
-
-    def _head(self, session: str, hot: bytes, cold: bytes) -> Head:
-        try:
-            return whole(read_hot(hot), read_cold(cold).head)
-        except DAMAGED as cause:
-            raise StoreCorrupt(self._url, f"the head of session {session!r} cannot be read ({cause})") from cause
-
-    async def tenants(self) -> list[str]:
-        """Every tenant that has a session or an item."""
-        found: list[str] = []
-        last: str | None = None
-        while page := await self._backend.tenants(after=last):
-            found += [tenant for tenant in page if await self._has_something(tenant)]
-            last = page[-1]
-        return found
-
-    async def _has_something(self, tenant: str) -> bool:
-        sessions = await self._backend.places(tenant, "session", limit=1)
-        return bool(sessions or await self._backend.places(tenant, "item/", beneath=True, limit=1))
+    # --- tenants
 
 
 def of_removal(known: Known) -> list[Ask]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans as ranges
@@ -10,15 +13,14 @@ from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.log.withdrawal import tombstone
-from palimpsest.stores.backend import Ask, Cells, Named, Place, Range, Refusal, Row, Seen, Step
-from palimpsest.stores.common import expected, of_branch
+from palimpsest.log.withdrawal import forgotten, tombstone
+from palimpsest.stores.backend import Ask, Batch, Cells, Named, Place, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
-from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.heads import Known, Made, Sessions, expected
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.owners import noted
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.trees import Tree, of_tree
-from palimpsest.stores.records import erasing
 
 Expect = Callable[[Head], None]
 
@@ -55,10 +57,28 @@ class Changing:
                     raise
                 known, fresh = None, True  # what was remembered may be outdated
                 continue
-            refusal = await self._sessions.write([*steps, *await self._sessions.created(known, at)], at, after)
+            steps += await self._sessions.created(known, at)
+            over = partial(self._changed_over, known, change, at, expect)
+            refusal, (after,) = await self._sessions.write_over((steps, [after]), at, over)
             if refusal is None:
                 return after.head
             known, fresh = self._sessions.moved(known, refusal[0]), True
+
+    def _changed_over(self, known: Known, change: Change, at: int, expect: Expect, heads: Refusal) -> Made | None:
+        """The change over the head that is there, where it has that one step and no other."""
+        now = self._sessions.now(known, heads[0])
+        if now.there is None or not now.reads_as(known):
+            return None
+        try:
+            expect(now.head)
+            head, record, linked = committed(now.head, change, at)
+        except Conflict:
+            return None
+        if linked or len(heads) > (1 if record is None else 2):
+            return None
+        after, step = now.step(head)
+        rows = [record_row(now.log, record)] if record is not None else []
+        return [step, *(Step(now.logs, rows_only=True, put=[("record", [row])]) for row in rows)], [after]
 
     async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
@@ -68,7 +88,8 @@ class Changing:
         if record is not None:
             put.append(("record", [record_row(known.log, record)]))
         now, step = known.step(head)
-        return now, [step, Step(known.logs, rows_only=True, put=put), *more] if put else [step]
+        steps = [step, *noted(known, now)]
+        return now, [*steps, Step(known.logs, rows_only=True, put=put), *more] if put else steps
 
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         while True:
@@ -101,13 +122,30 @@ class Changing:
             erasure = Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
             at = self._clock()
-            batch, after = erasure.batch(at)
-            batch += (await self._large.taken(known, [], erasure.points))[1]
-            batch += await self._sessions.created(known, at)
-            refusal = await self._sessions.write(batch, at, *after)
+            more = (await self._large.taken(known, [], erasure.points))[1]
+            more += await self._sessions.created(known, at)
+            made = erasure.batch(known, at, more)
+            over = partial(self._erased_over, known, erasure, made[0], more, at, expect)
+            refusal, after = await self._sessions.write_over(made, at, over)
             if refusal is None:
                 return after[0].head
             known, seen = self._still(known, erasure, refusal, seen)
+
+    def _erased_over(
+        self, known: Known, erasure: Erasure, batch: Batch, more: list[Step], at: int, expect: Expect, heads: Refusal
+    ) -> Made | None:
+        """The erasure over the head that is there, where nothing has become of anything but that it was appended to."""
+        now = self._sessions.now(known, heads[0])
+        if now.there is None or not only_appended(known, now):
+            return None
+        for step, head in zip(batch[1:], heads[1:], strict=True):
+            if not step.rows_only and (head.hot if head is not None else None) != step.expect:
+                return None
+        try:
+            expect(now.head)
+        except Conflict:
+            return None
+        return erasure.batch(now, at, more)
 
     def _still(self, known: Known, erasure: Erasure, refusal: Refusal, seen: list[Seen]) -> tuple[Known, list[Seen]]:
         """The session as it is now, and what was read of it, where nobody but those who append was in the way.
@@ -176,9 +214,9 @@ class Erasure:
             for other, rows in await beside(self._sessions, known, list(found))
         ]
 
-    def batch(self, at: int) -> tuple[list[Step], list[Known]]:
-        """The steps of it, and the sessions after them."""
-        known, change = self._known, self._change
+    def batch(self, known: Known, at: int, more: Sequence[Step]) -> tuple[list[Step], list[Known]]:
+        """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
+        change = self._change
         made = [self._in(known, change, self._records, at)]
         for other, seqs, records in self._others:
             made.append(self._in(other, of_branch(change, known.key, seqs), records, at))
@@ -192,7 +230,7 @@ class Erasure:
             destroys=True,
         )
         steps = [step for _, step, _ in made]
-        batch = [*steps, self._tree.step(), log]
+        batch = [*steps, self._tree.step(), log, *more]
         self.places = [step.place for step in batch]
         self.beside = {step.place: other.there for step, (other, _, _) in zip(steps[1:], self._others, strict=True)}
         self.beside[known.tree] = self._tree.there
@@ -200,7 +238,10 @@ class Erasure:
 
     def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
         """What it makes of one session."""
-        change, made = erasing(change, there, known.head)
+        gone = [*change.seqs, *ranges.members(change.also)]
+        made, state = forgotten(there, known.head, gone, spare=change.spare, silence=change.silence)
+        if state is not None:
+            change = msgspec.structs.replace(change, compaction=state)
         after, record, _ = committed(known.head, change, at)
         if known.key in self._graves:
             after = recounted(after, self._graves[known.key] | set(change.seqs))
@@ -208,6 +249,17 @@ class Erasure:
             made.append(record)
         now, step = known.step(after)
         return now, step, [record_row(known.log, one) for one in made]
+
+
+def of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
+
+    What was made from them, and what is remembered of compactions, is each branch's own.
+    """
+    detail = {**change.detail, "session": key.session}
+    return msgspec.structs.replace(
+        change, seqs=tuple(seqs), silence=(), said=(), compaction=None, attempts=None, detail=detail
+    )
 
 
 def only_appended(known: Known, now: Known) -> bool:

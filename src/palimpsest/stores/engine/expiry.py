@@ -8,12 +8,13 @@ from contextlib import suppress
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
-from palimpsest.stores.backend import Ask, Due, Place
+from palimpsest.stores.backend import Ask, Due, Place, Step
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
-from palimpsest.stores.engine.heads import BARRED, Sessions, root
+from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
 from palimpsest.stores.engine.loading import LAID, Loading
+from palimpsest.stores.engine.places import BARRED, root
 from palimpsest.stores.engine.trees import Tree, named
 
 PAGE = 1000
@@ -32,16 +33,6 @@ class Expiry:
         self._loading = loading
         self._backend = sessions.backend
 
-    async def _tenants(self, tenant: str | None) -> AsyncIterator[str]:
-        if tenant is not None:
-            yield tenant
-            return
-        last: str | None = None
-        while page := await self._backend.tenants(after=last):
-            for one in page:
-                yield one
-            last = page[-1]
-
     async def _pages(self, tenant: str, now: int) -> AsyncIterator[list[Due]]:
         after: Due | None = None
         while True:
@@ -51,39 +42,49 @@ class Expiry:
             yield page
             after = page[-1]
 
-    async def due(self, now: int, tenant: str | None) -> list[tuple[SessionKey, tuple[int, ...]]]:
+    async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         found: dict[SessionKey, set[int]] = {}
-        async for owner in self._tenants(tenant):
-            with suppress(StoreCorrupt):  # `sweep` raises it
-                async for page in self._pages(owner, now):
-                    for (place, log), seqs in _by_log(page).items():
-                        with suppress(StoreCorrupt):
-                            for key, read in (await self._readers(place, log, seqs)).items():
-                                found.setdefault(key, set()).update(read)
+        with suppress(StoreCorrupt):  # `sweep` raises it
+            async for page in self._pages(tenant, now):
+                for (place, log), seqs in _by_log(page).items():
+                    with suppress(StoreCorrupt):
+                        for key, read in (await self._readers(place, log, seqs)).items():
+                            found.setdefault(key, set()).update(read)
         return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
 
-    async def sweep(self, now: int, tenant: str | None) -> int:
+    async def sweep(self, tenant: str, now: int) -> int:
         swept, damaged = 0, list[StoreCorrupt]()
-        async for owner in self._tenants(tenant):
-            try:
-                async for page in self._pages(owner, now):
-                    for due in page:
-                        if not due.table and (due.place.space.startswith(ITEMS) or due.place.space == LEASES):
-                            swept += await self._items.swept(due.place, now)
-                        if not due.table and due.place.space == LAID:
-                            await self._loading.taken_away(due.place)
-                        if not due.table and due.place.space == BARRED:
-                            await self._sessions.unbarred(due.place, now)
-                    for (place, log), seqs in _by_log(page).items():
-                        try:
-                            swept += await self._erased(place, log, seqs)
-                        except StoreCorrupt as fault:
-                            damaged.append(fault)
-            except StoreCorrupt as fault:  # all else is swept all the same
-                damaged.append(fault)
+        try:
+            async for page in self._pages(tenant, now):
+                for due in page:
+                    if not due.table:
+                        swept += await self._taken(due.place, now)
+                for (place, log), seqs in _by_log(page).items():
+                    try:
+                        swept += await self._erased(place, log, seqs)
+                    except StoreCorrupt as fault:  # all else is swept all the same
+                        damaged.append(fault)
+        except StoreCorrupt as fault:
+            damaged.append(fault)
         if damaged:
             raise damaged[0]
         return swept
+
+    async def _unbarred(self, place: Place, at: int) -> None:
+        """Let nothing keep a branch from being made any more: whoever began to make it has given up long ago."""
+        (seen,) = await self._backend.look([Ask(place)])
+        if seen.head is not None:
+            await self._sessions.write([Step(place, seen.head.hot)], at)
+
+    async def _taken(self, place: Place, now: int) -> int:
+        """Take away what is there and has a head that has expired; how many items that were."""
+        if place.space.startswith(ITEMS) or place.space == LEASES:
+            return await self._items.swept(place, now)
+        if place.space == LAID:
+            await self._loading.taken_away(place)
+        elif place.space == BARRED:
+            await self._unbarred(place, now)
+        return 0
 
     async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:
         """Erase entries of a log in all who read them, beginning with one; how many entries that were."""

@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import os
 import re
 from operator import attrgetter, is_
 from typing import Any
@@ -18,7 +19,6 @@ from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
 from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Row
-from palimpsest.stores.records import HELD
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range of keys."""
@@ -200,6 +200,10 @@ def _is_sound(row: Cells) -> bool:
 # --- records
 
 
+HELD = b'"compaction":{'
+"""Stands in the JSON of every record that carries a compaction, so that others need not be read."""
+
+
 def record_row(log: int, record: Record) -> Row:
     """The row of a record."""
     body = encoded(record)
@@ -210,3 +214,8 @@ def record_row(log: int, record: Record) -> Row:
 def record_of(row: Cells) -> Record:
     """The record of a row. Raises one of `DAMAGED` where it cannot be read."""
     return decoded(checked(row[1], row[0]), Record)
+
+
+def new_log() -> int:
+    """A number that no log of the home has had, as good as certainly."""
+    return int.from_bytes(os.urandom(4)) >> 1 | 1

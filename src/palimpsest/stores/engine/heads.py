@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
 
-from palimpsest.errors import StoreCorrupt
-from palimpsest.log.codec import encode
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Range, Refusal, Seen, Step
-from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, cold_of, hot_of, key_of, read_cold, read_hot, same_cold
+from palimpsest.stores.engine.crowds import Crowds
+from palimpsest.stores.engine.forms import (
+    DAMAGED,
+    LAST,
+    Share,
+    cold_of,
+    hot_of,
+    key_of,
+    new_log,
+    read_cold,
+    read_hot,
+    same_cold,
+)
 from palimpsest.stores.engine.forms import whole as head_of
+from palimpsest.stores.engine.places import bar_of, barred, root, where_of
 from palimpsest.stores.values import Standing
-
-BARRED = "barred"
-"""The space of places that keep a branch from being made, whose session has been made in its own home instead."""
-
-PATIENCE = 3_600_000_000
-"""Microseconds for which what was begun, and that nobody has finished, is left alone."""
 
 KNOWN = 4096
 """Heads remembered at once, so that an append need not read what this process wrote last."""
@@ -28,6 +33,9 @@ KNOWN = 4096
 _replace = msgspec.structs.replace
 
 Asks = Callable[["Known"], Sequence[Ask]]
+
+Made = tuple[Batch, Sequence["Known"]]
+"""A batch, and the sessions after it."""
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
@@ -110,23 +118,20 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             before is None
             or after.pinned is not head.pinned
             or after.contexts is not head.contexts
+            or after.about is not head.about
             or after.created != head.created
         ):
             return self.step(after)
         hot = hot_of(self.log, self.stirred, after)
         return _replace(self, head=after, there=PlaceHead(hot, before.cold)), Step(self.place, before.hot, hot)
 
-    def step(self, after: Head, shares: tuple[Share, ...] | None = None, *, stir: bool = False) -> tuple[Known, Step]:
-        """The session with another head, and shares, and the step that makes it so.
-
-        With `stir` the head is another in any case, so that who read something of the session before does not write
-        by it.
-        """
+    def step(self, after: Head, shares: tuple[Share, ...] | None = None) -> tuple[Known, Step]:
+        """The session with another head, and shares, and the step that makes it so."""
         before, stirred, cold = self.there, self.stirred, None
         kept = self.shares if shares is None else shares
-        if before is None or stir or kept is not self.shares or not same_cold(after, self.head):
+        if before is None or kept is not self.shares or not same_cold(after, self.head):
             cold = cold_of(after, kept)
-            if before is None or stir or cold != before.cold:
+            if before is None or cold != before.cold:
                 stirred += 1
         hot = hot_of(self.log, stirred, after)
         there = PlaceHead(hot, cold if cold is not None else before.cold if before is not None else b"")
@@ -137,8 +142,8 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 class Sessions:
     """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend, self.url = backend, backend.url
+    def __init__(self, backend: Backend, crowds: Crowds) -> None:
+        self.backend, self.url, self.crowds = backend, backend.url, crowds
         self._known: dict[SessionKey, Known] = {}
 
     def remembered(self, key: SessionKey) -> Known | None:
@@ -275,19 +280,33 @@ class Sessions:
         branch, bar = await self.backend.look([Ask(place), Ask(barred(place))])
         return branch.head is None and await self.write([Step(place), bar_of(place, bar.head, at)], at) is None
 
-    async def unbarred(self, place: Place, at: int) -> None:
-        """Let nothing keep a branch from being made any more: whoever began to make it has given up long ago."""
-        (seen,) = await self.backend.look([Ask(place)])
-        if seen.head is not None:
-            await self.write([Step(place, seen.head.hot)], at)
-
     async def write(self, batch: Batch, at: int, *after: Known) -> Refusal | None:
         """Write a batch, after which these sessions are so; what came of it."""
-        (refusal,) = await self.backend.write([batch], at)
+        return (await self.write_over((batch, after), at, lambda _: None))[0]
+
+    async def write_over(
+        self, made: Made, at: int, anew: Callable[[Refusal], Made | None]
+    ) -> tuple[Refusal | None, Sequence[Known]]:
+        """Write a batch; what came of it, and the sessions after it.
+
+        Where it would be refused, `anew` is given the heads that are there, and may say what is written instead, while
+        nobody else can write: so nobody who never pauses is in the way for ever.
+        """
+        batch, after = made
+
+        def again(_: int, heads: Refusal) -> Batch | None:
+            nonlocal after
+            other = anew(heads)
+            if other is None:
+                return None
+            instead, after = other
+            return instead
+
+        refusal = await self.crowds.write(batch, at, again=again)
         if refusal is None:
             for known in after:
                 self.remember(known)
-        return refusal
+        return refusal, after
 
 
 def _newest(known: Known) -> Ask:
@@ -296,37 +315,17 @@ def _newest(known: Known) -> Ask:
     return Ask(known.logs, [Range(table, whole, 1, newest_first=True) for table in ("entry", "record")], head=False)
 
 
-def root(key: SessionKey) -> Place:
-    """Where a session is that is in its own home."""
-    return Place(key.tenant, key.session, "session", key.session)
-
-
-def barred(place: Place) -> Place:
-    """Where it says that a branch is not to be made at a place."""
-    return place._replace(space=BARRED)
-
-
-def bar_of(place: Place, there: PlaceHead | None, at: int) -> Step:
-    """What keeps everybody from making a branch at a place who saw it before."""
-    return Step(barred(place), there.hot if there is not None else None, encode(new_log()), expires=at + PATIENCE)
+def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None, created: int = 0) -> None:
+    """Raise Conflict unless the head is where the caller saw it, and of the session that began then (0: of any)."""
+    if created and head.created != created:
+        raise Conflict(f"session {key.session!r}", "was deleted or replaced by another writer: read it again")
+    if revision is not None and head.revision != revision:
+        raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
+    if epoch is not None and head.epoch != epoch:
+        raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
 
 
 @lru_cache(KNOWN)
 def _beside(place: Place, space: str) -> Place:
     """A place of the same home that a home has one of."""
     return Place(place.tenant, place.home, space, "")
-
-
-def where_of(key: SessionKey) -> Place:
-    """Where it says in which home a session is that is not in its own."""
-    return Place(key.tenant, key.session, "where", key.session)
-
-
-def pointer_to(home: str) -> bytes:
-    """What says that a session is in this home. It is like no other, so that none is taken for an earlier one."""
-    return encode((home, new_log()))
-
-
-def new_log() -> int:
-    """A number that no log of the home has had, as good as certainly."""
-    return int.from_bytes(os.urandom(4)) >> 1 | 1

@@ -7,35 +7,35 @@ passed that. No lease waits for the disk: what a loss of power could take of it,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
+from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, stamped
+from palimpsest.stores.rules import all_places
 from palimpsest.stores.values import Item
+
+T = TypeVar("T")
 
 ITEMS = "item/"
 LEASES = "lease"
 ORDER = "order"
 """The space of a namespace's counter."""
-PAGE = 1000
 KEPT = 4096
 """Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of an item beside its value: its version, its place among the others, when it expires.
-
-    `rewritten` counts the values that took the place of others under one version.
-    """
+    """What is known of an item beside its value: its version, its place among the others, when it expires."""
 
     version: int
     order: int
     expires: int | None
-    rewritten: int = 0
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -49,8 +49,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 class Items:
     """Items and leases of tenants."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
-        self._backend, self._url, self._clock = backend, backend.url, clock
+    def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
+        self._backend, self._crowds, self._url, self._clock = backend, crowds, backend.url, clock
         self._leases: dict[Place, PlaceHead] = {}
         self._fence = 0
 
@@ -60,12 +60,15 @@ class Items:
         (seen,) = await self._backend.look([Ask(place)])
         return seen.head
 
-    def _about(self, place: Place, head: PlaceHead) -> About:
+    def _read(self, what: str, read: Callable[[bytes], T], value: bytes) -> T:
+        """What a value says, which is that of `what`. Raises StoreCorrupt."""
         try:
-            return decoded(checked(head.hot), About)
+            return read(checked(value))
         except ValueError as cause:
-            told = f"the item {place.space.removeprefix(ITEMS)}/{place.name} cannot be read ({cause})"
-            raise StoreCorrupt(self._url, told) from cause
+            raise StoreCorrupt(self._url, f"{what} cannot be read ({cause})") from cause
+
+    def _about(self, place: Place, head: PlaceHead) -> About:
+        return self._read(_what(place), lambda body: decoded(body, About), head.hot)
 
     def _live(self, place: Place, head: PlaceHead | None) -> tuple[About, Item] | None:
         """An item that is there and has not expired."""
@@ -74,15 +77,8 @@ class Items:
         about = self._about(place, head)
         if about.expires is not None and about.expires <= self._clock():
             return None
-        return about, self._item(place, about, head)
-
-    def _item(self, place: Place, about: About, head: PlaceHead) -> Item:
-        try:
-            value = checked(head.cold)
-        except ValueError as cause:
-            told = f"the item {place.space.removeprefix(ITEMS)}/{place.name} cannot be read ({cause})"
-            raise StoreCorrupt(self._url, told) from cause
-        return Item(key=place.name, value=value, version=about.version, expires=about.expires)
+        value = self._read(_what(place), bytes, head.cold)
+        return about, Item(key=place.name, value=value, version=about.version, expires=about.expires)
 
     async def get(self, tenant: str, namespace: str, key: str) -> Item | None:
         place = place_of(tenant, namespace, key)
@@ -107,23 +103,19 @@ class Items:
             steps = [Step(place, hot, stamped(encoded(about)), stamped(value), expires)]
             if live is None:
                 steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % order)))
-            (refusal,) = await self._backend.write([steps], at)
+            refusal = await self._crowds.write(steps, at)
             if refusal is None:
                 return Item(key=key, value=value, version=about.version, expires=expires)
             head, last = refusal[0], refusal[1] if live is None else last
 
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
-        try:
-            return int(checked(head.hot)) if head is not None else 0
-        except ValueError as cause:
-            told = f"how many items came to the namespace {counter.home} cannot be read ({cause})"
-            raise StoreCorrupt(self._url, told) from cause
+        return self._read(f"how many items came to the namespace {counter.home}", int, head.hot) if head else 0
 
     async def delete(self, tenant: str, namespace: str, key: str) -> bool:
         place = place_of(tenant, namespace, key)
         head = await self._look(place)
         while head is not None and self._live(place, head) is not None:
-            (refusal,) = await self._backend.write([[Step(place, head.hot)]], self._clock())
+            refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
             if refusal is None:
                 return True
             head = refusal[0]
@@ -131,66 +123,36 @@ class Items:
 
     async def listed(self, tenant: str, namespace: str) -> list[Item]:
         found = []
-        async for one in self._pages(tenant, ITEMS + namespace):
+        async for one in all_places(self._backend, tenant, ITEMS + namespace):
             live = self._live(one.place, one.head)
             if live is not None:
                 found.append((live[0].order, live[1]))
         return [item for _, item in sorted(found, key=lambda one: one[0])]
 
-    async def _pages(self, tenant: str, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
-        after: Place | None = None
-        while True:
-            page = await self._backend.places(tenant, space, beneath=beneath, after=after, limit=PAGE)
-            for one in page:
-                yield one
-            if len(page) < PAGE:
-                return
-            after = page[-1].place
-
     async def clear(self, tenant: str, dry_run: bool) -> dict[str, int]:
         found: dict[str, int] = {}
         gone: list[Listed] = []
-        async for one in self._pages(tenant, ITEMS, beneath=True):
+        async for one in all_places(self._backend, tenant, ITEMS, beneath=True):
             namespace = one.place.space.removeprefix(ITEMS)
             found[namespace] = found.get(namespace, 0) + 1
             gone.append(one)
         if not dry_run:
             for one in gone:
                 await self.removed(one.place, one.head)
-            async for one in self._pages(tenant, ORDER):
+            async for one in all_places(self._backend, tenant, ORDER):
                 await self.removed(one.place, one.head)
-            async for one in self._pages(tenant, LEASES):
+            async for one in all_places(self._backend, tenant, LEASES):
                 await self._ended(one.place, one.head)
         return dict(sorted(found.items()))
 
     async def removed(self, place: Place, head: PlaceHead | None) -> bool:
         """Remove an item, whatever it holds by then; whether there was one."""
         while head is not None:
-            (refusal,) = await self._backend.write([[Step(place, head.hot, destroys=True)]], self._clock())
+            refusal = await self._crowds.write([Step(place, head.hot, destroys=True)], self._clock())
             if refusal is None:
                 return True
             head = refusal[0]
         return False
-
-    async def rewritten(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
-        changed = 0
-        pages = [one async for one in self._pages(tenant, ITEMS, beneath=True)]
-        for one in pages:
-            head: PlaceHead | None = one.head
-            while head is not None:
-                about = self._about(one.place, head)
-                item = self._item(one.place, about, head)
-                new = how(one.place.space.removeprefix(ITEMS), item)
-                if new is item:
-                    break
-                hot = stamped(encoded(msgspec.structs.replace(about, rewritten=about.rewritten + 1)))
-                step = Step(one.place, head.hot, hot, stamped(new.value), about.expires, destroys=True)
-                (refusal,) = await self._backend.write([[step]], self._clock())
-                if refusal is None:
-                    changed += 1
-                    break
-                head = refusal[0]
-        return changed
 
     async def swept(self, place: Place, now: int) -> int:
         """Remove an item or lease that has expired; how many items were."""
@@ -203,7 +165,7 @@ class Items:
         about = self._about(place, head)
         if about.expires is None or about.expires > now:
             return 0
-        (refusal,) = await self._backend.write([[Step(place, head.hot)]], self._clock())
+        refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
         return int(refusal is None)
 
     # --- leases
@@ -229,7 +191,7 @@ class Items:
             lease = Held(holder, number, until)
             hot = head.hot if head is not None else None
             step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True)
-            (refusal,) = await self._backend.write([[step]], now)
+            refusal = await self._crowds.write([step], now)
             if refusal is None:
                 if len(self._leases) >= KEPT:
                     self._leases.clear()
@@ -238,12 +200,7 @@ class Items:
             head, fresh = refusal[0], True
 
     def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
-        if head is None:
-            return None
-        try:
-            return decoded(checked(head.hot), Held)
-        except ValueError as cause:
-            raise StoreCorrupt(self._url, f"the lease {place.name!r} cannot be read ({cause})") from cause
+        return self._read(f"the lease {place.name!r}", lambda body: decoded(body, Held), head.hot) if head else None
 
     async def _ended(self, place: Place, head: PlaceHead) -> None:
         """End a lease, which goes when nobody needs its fence to give out a greater one."""
@@ -251,9 +208,13 @@ class Items:
         assert before is not None, "what is listed is there"
         hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0)))
         if hot != head.hot:
-            await self._backend.write([[Step(place, head.hot, hot, expires=before.fence + 1)]], now)
+            await self._crowds.write([Step(place, head.hot, hot, expires=before.fence + 1)], now)
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:
     """Where an item is."""
     return Place(tenant, namespace, ITEMS + namespace, key)
+
+
+def _what(place: Place) -> str:
+    return f"the item {place.space.removeprefix(ITEMS)}/{place.name}"

@@ -3,26 +3,32 @@
 Contents are rows of the place (home, "large", ""), by the first 63 bits of their SHA-256, each beside how many entries
 have it (`uses`). Whoever changes that moves the head of this place, so that nobody counts over another. Which contents
 an entry has is a row of the table `held` beside it.
+
+Whatever string of an entry is larger than a limit (a text, arguments, the data of an image) leaves its place in the
+JSON of `palimpsest.log.entry.pack`, and the stored form begins with a list of where which content belongs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
-from palimpsest.log.codec import decoded
+from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
-from palimpsest.stores.engine.forms import stamped
-from palimpsest.stores.engine.heads import Known, new_log
-from palimpsest.stores.large import filled, take_out
+from palimpsest.stores.engine.forms import new_log, stamped
+from palimpsest.stores.engine.heads import Known
 
 MARK = b'{"held":'
-"""How the stored form of an entry begins that has something large."""
+"""How the stored form of an entry begins that has something large. No other does, and no text can pretend to."""
+
+Path = tuple[str | int, ...]
+"""Where a string is in a stored form."""
 
 
 def place_of(known: Known) -> Place:
@@ -132,16 +138,54 @@ def sound(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:
     return {one: there[key] for one, key in keys.items() if key in there and sha256(there[key]).hex() == one}
 
 
-def whole(body: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """A stored form with what is kept apart. Raises ValueError where a content is missing."""
-
-    def content(digest: str) -> bytes:
-        if digest not in contents:
-            raise ValueError(f"its large content {digest} is missing or damaged")
-        return contents[digest]
-
-    return filled(decoded(body, dict), content)
-
-
 def _digests(value: bytes) -> list[str]:
     return msgspec.json.decode(value, type=list[str])
+
+
+# --- the stored form of an entry: pure
+
+
+def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
+    """Return the stored form without its strings of more than `limit` bytes, and those by their SHA-256."""
+    if len(body) <= limit:
+        return body, {}
+    value = decoded(body, dict)
+    large: dict[str, bytes] = {}
+    held = []
+    for place, text in list(_strings(value, ())):
+        content = text.encode("utf-8", "surrogatepass") if 6 * len(text) > limit else b""
+        if len(content) > limit:
+            digest = sha256(content).hex()
+            large[digest] = content
+            held.append([*place, digest])
+            _set(value, place, "")
+    return (encoded({"held": held, **value}), large) if held else (body, {})
+
+
+def held(body: bytes) -> list[str]:
+    """Return the SHA-256 of every content that a stored form refers to."""
+    return [place[-1] for place in decoded(body, dict)["held"]] if body.startswith(MARK) else []
+
+
+def whole(body: bytes, contents: Mapping[str, bytes]) -> bytes:
+    """The stored form as it was before `take_out`. Raises ValueError where a content is missing."""
+    value = decoded(body, dict)
+    for *place, digest in value.pop("held", ()):
+        if digest not in contents:
+            raise ValueError(f"its large content {digest} is missing or damaged")
+        _set(value, tuple(place), contents[digest].decode("utf-8", "surrogatepass"))
+    return encoded(value)
+
+
+def _strings(value: Any, place: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _strings(inner, (*place, key))
+
+
+def _set(value: Any, place: Path, text: str) -> None:
+    for key in place[:-1]:
+        value = value[key]
+    value[place[-1]] = text

@@ -15,12 +15,13 @@ from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Step
-from palimpsest.stores.common import loading
 from palimpsest.stores.engine.branching import dropped, of_removal, removed
 from palimpsest.stores.engine.changing import dropping, spans_of
-from palimpsest.stores.engine.forms import LAST, entry_row, record_row
-from palimpsest.stores.engine.heads import PATIENCE, Known, Sessions, new_log
+from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
+from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.owners import noted
+from palimpsest.stores.engine.places import PATIENCE
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
@@ -61,7 +62,7 @@ class Loading:
             put, more = await self._large.taken(new, piece)
             at = self._clock()
             laid = Step(laid_at(new), _count(number), _count(number + 1), expires=at + PATIENCE)
-            (refusal,) = await self._backend.write([[laid, Step(new.logs, rows_only=True, put=put), *more]], at)
+            refusal = await self._sessions.write([laid, Step(new.logs, rows_only=True, put=put), *more], at)
             if refusal is None:
                 return
             _still_laid(new.key, refusal[0], number)
@@ -87,6 +88,7 @@ class Loading:
         if dump.records:
             put.append(("record", [record_row(new.log, record) for record in dump.records]))
         steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
+        steps += noted(known, after)
         refusal = await self._sessions.write([*steps, *await self._sessions.created(known, at)], at, after)
         if refusal is not None and laid:
             _still_laid(new.key, refusal[1], laid)
@@ -105,8 +107,7 @@ class Loading:
                 return
             more = (await self._large.taken(new, [], spans_of(unread)))[1]
             gone = Step(new.logs, rows_only=True, drop=dropping(unread), destroys=True)
-            (refusal,) = await self._backend.write([[Step(place, seen.head.hot), gone, *more]], self._clock())
-            if refusal is None:
+            if await self._sessions.write([Step(place, seen.head.hot), gone, *more], self._clock()) is None:
                 return
 
     async def clear(self, tenant: str) -> None:
@@ -133,7 +134,22 @@ def _still_laid(key: SessionKey, there: PlaceHead | None, laid: int) -> None:
 
 
 def _head(known: Known, dump: Dump, replace: bool) -> Head:
-    return loading(known.key, known.head if known.there is not None else None, dump.head, replace)
+    """The head of an import, where a session may be in its place: what was seen of that one is seen as outdated.
+
+    Raises Conflict where it may not be replaced.
+    """
+    before, after = known.head, dump.head
+    if known.there is None:
+        return after
+    if not replace:
+        told = "is there already; import with on_conflict='replace' or 'merge'"
+        raise Conflict(f"session {known.key.session!r}", told)
+    return msgspec.structs.replace(
+        after,
+        revision=max(after.revision, before.revision + 1),
+        epoch=max(after.epoch, before.epoch + 1),
+        epoch_reason="import",
+    )
 
 
 def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:

@@ -49,8 +49,8 @@ class Queues:
     """The queues before a backend."""
 
     def __init__(self, backend: Backend, appends: Appends) -> None:
-        self._backend, self._appends = backend, appends
-        self._inline = getattr(backend, "inline", False)
+        self._backend, self._appends, self._crowds = backend, appends, appends.crowds
+        self._inline = backend.inline
         self._alone = 0
         self._queue = Queue()
         self._queues: dict[SessionKey, Queue] = {}
@@ -72,11 +72,14 @@ class Queues:
         try:
             with queue.lock:
                 queue.waiting.append(append)
-            if self._inline:  # where nothing suspends, it is a coroutine less
+            if not self._inline:
+                return await self._backend.together(lambda: self._written(queue, append))
+            while True:
                 with queue.turn:
                     await self._settle(queue, append)
-                return _outcome(append)
-            return await self._backend.together(lambda: self._written(queue, append))
+                if append.done:
+                    return _outcome(append)
+                await self._crowds.wait(append.key)
         except BaseException:
             if not self._withdraw(queue, append):  # another has it: when this returns, it is decided
                 await self._backend.surely(lambda: self._decide(queue, append))
@@ -104,11 +107,14 @@ class Queues:
         queue.users += 1
         try:
             queue.waiting.append(append)
-            async with queue.tasks:
-                try:
-                    await self._settle(queue, append)
-                finally:
-                    append.withdrawn = not append.done  # nobody writes what its caller was told has failed
+            while not append.done:
+                await self._crowds.wait(append.key)
+                async with queue.tasks:
+                    try:
+                        await self._settle(queue, append)
+                    except BaseException:
+                        append.withdrawn = not append.done  # nobody writes what its caller was told has failed
+                        raise
         except BaseException:
             append.withdrawn = append.withdrawn or not append.claimed
             raise
@@ -119,7 +125,10 @@ class Queues:
         return _outcome(append)
 
     async def _settle(self, queue: Queue, own: Append) -> None:
-        """Write what waits, or one's own append alone, until that is settled. Needs the turn."""
+        """Write what waits, or one's own append alone, until that is settled, or a crowd is in the way.
+
+        Needs the turn, and gives it back before that is waited for.
+        """
         together = True
         while not own.done:
             _drop(queue)
@@ -131,6 +140,10 @@ class Queues:
             self._alone = self._alone + 1 if self._inline and len(claimed) == 1 else 0
             try:
                 await self._appends.write(claimed)
+                if self._crowds.is_at(own.key):
+                    for append in claimed:
+                        append.claimed = append.done  # nobody is writing it now
+                    break
             except PalimpsestError as fault:
                 if getattr(fault, "written", False) is not None:
                     for append in claimed:

@@ -14,8 +14,7 @@ from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
 from palimpsest.stores.engine.heads import Known, Sessions
-from palimpsest.stores.engine.large import MARK, Large, asked, sound, whole
-from palimpsest.stores.large import held
+from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
 from palimpsest.stores.values import Standing
 
 BESIDE = 8
@@ -34,20 +33,6 @@ class Reading:
         self._told: set[tuple[SessionKey, int]] = set()
 
     # --- entries
-
-    async def read(
-        self,
-        key: SessionKey,
-        after: int,
-        before: int | None,
-        limit: int | None,
-        newest_first: bool,
-        counter: str | None,
-        uncounted: bool,
-    ) -> list[Entry]:
-        if uncounted and counter is not None:
-            return await self._uncounted(key, after, before, limit, newest_first, counter)
-        return (await self.page(key, after, before, limit, newest_first, counter))[1]
 
     async def page(
         self,
@@ -78,7 +63,7 @@ class Reading:
         records = self.told(known, seen[1].rows[0]) if revision else []
         return known.standing, await self.entries(known, rows, counts, in_order=True), records
 
-    async def _uncounted(
+    async def uncounted(
         self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str
     ) -> list[Entry]:
         """The entries without a count, of which the places are found first."""
@@ -254,7 +239,7 @@ class Reading:
 
     async def count(self, key: SessionKey, counts: Mapping[str, Mapping[int, int]]) -> None:
         seqs = {seq for some in counts.values() for seq in some}
-        while True:
+        for _ in range(3):  # beside somebody who never pauses it is given up
             known, seen = await self._sessions.look(
                 key, lambda known: [Ask(known.logs, [Range("entry", list(ranges.of(known.keys(seqs))))], head=False)]
             )
@@ -268,8 +253,7 @@ class Reading:
             ]
             step = Step(known.logs, rows_only=True, put=put)
             unmoved = Step(known.place, head.hot, head.hot)
-            (refusal,) = await self._backend.write([[unmoved, step]], self._clock(), lasting=False)
-            if refusal is None:
+            if await self._sessions.crowds.write([unmoved, step], self._clock(), lasting=False) is None:
                 return
 
     async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Stored values in the place of others: for changes of keys, and redaction afterwards."""
+"""Stored values in the place of others, for redaction afterwards."""
 
 from __future__ import annotations
 
@@ -18,20 +18,12 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
 from palimpsest.stores.engine.trees import Tree, of_tree
 
-STRETCH = 256
-"""Entries rewritten in one step, so that writers go on."""
-
 
 class Rewrite(Protocol):
     """Says what takes the place of a stored value: the very same object where that is to stay.
 
     Its methods are pure: a store may ask more than once, and in any order.
     """
-
-    @property
-    def keeps_texts(self) -> bool:
-        """Whether all says what it said, as after a change of keys; if not, counts of replaced entries go."""
-        ...
 
     def head(self, head: Head) -> Head:
         """The head in its place, with a later revision: it is a commit."""
@@ -56,14 +48,9 @@ class Rewriting:
     def __init__(self, sessions: Sessions, reading: Reading, large: Large, clock: Callable[[], int]) -> None:
         self._sessions, self._reading, self._large, self._clock = sessions, reading, large, clock
 
-    async def rewrite(
-        self, key: SessionKey, how: Rewrite, after: int, seqs: Collection[int] | None
-    ) -> tuple[int, int | None]:
+    async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         def asks(known: Known) -> list[Ask]:
-            if seqs is None:
-                wanted = Range("entry", known.spans(after), STRETCH)
-            else:
-                wanted = Range("entry", list(ranges.of(known.keys(seq for seq in seqs if seq > after))))
+            wanted = Range("entry", list(ranges.of(known.keys(seqs))))
             return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
 
         made: tuple[list[Row], list[Cells]] | None = None
@@ -71,18 +58,15 @@ class Rewriting:
             if made is None:
                 known, seen = await self._sessions.look(key, asks)
                 if not seen:
-                    return 0, None
-                rows = seen[2].rows[0]
-                goes_on = rows[-1][0] & LAST if seqs is None and len(rows) == STRETCH else None
-            head = how.head(known.head) if after == 0 else known.head  # first, for it may object
-            if made is None:
-                made = await self._made(known, how, after, seen)
+                    return 0
+            head = how.head(known.head)  # first, for it may object
+            made = made or await self._made(known, how, seen)
             if not (made[0] or made[1] or head is not known.head):
-                return 0, goes_on
+                return 0
             steps, heads = await self._steps(known, head, how, seen, *made)
             refusal = await self._sessions.write(steps, self._clock(), *heads)
             if refusal is None:
-                return len(made[0]) + len(made[1]), goes_on
+                return len(made[0]) + len(made[1])
             now = self._sessions.moved(known, refusal[0])
             others = [(head and head.hot) == one.expect for one, head in zip(steps, refusal, strict=True)]
             if now is None or not only_appended(known, now) or not all(others[1:]):
@@ -90,13 +74,10 @@ class Rewriting:
             else:  # so beside a writer who never pauses it looks once
                 known = now
 
-    async def _made(self, known: Known, how: Rewrite, after: int, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
+    async def _made(self, known: Known, how: Rewrite, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
         """What records and entries that were read become others, and which."""
-        records = list[Row]()
-        if after == 0:
-            there = self._reading.told(known, seen[1].rows[0])
-            records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
-        rows = seen[2].rows[0]
+        there, rows = self._reading.told(known, seen[1].rows[0]), seen[2].rows[0]
+        records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
         return records, self._new(known, how, rows, await self._reading.entries(known, rows, {}))
 
     async def _steps(
@@ -106,10 +87,9 @@ class Rewriting:
         tree = Tree(self._sessions.url, known, seen[0])
         steps, heads = await self._branches(known, how, tree, [row[0] for row in new])
         put, more = await self._large.taken(known, new, gone := list(ranges.of(row[0] for row in new)))
-        tables = ("held",) if how.keeps_texts else ("held", "tokens/*")
-        drop = [(table, low, high) for table in tables for low, high in gone]
+        drop = [(table, low, high) for table in ("held", "tokens/*") for low, high in gone]
         put = [*put, ("record", records)] if records else put
-        now, step = self._moved(known, head, how)
+        now, step = known.step(head)
         log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
         return [step, *steps, log, tree.step(), *more], [*heads, now]
 
@@ -136,17 +116,7 @@ class Rewriting:
         read.pop((known.key.session, known.log), None)
         steps, heads = [], []
         for other, _ in await beside(self._sessions, known, list(read)) if read else ():
-            head = how.branch(other.key, other.head, read[other.key.session, other.log])
-            now, step = self._moved(other, head, how)
+            now, step = other.step(how.branch(other.key, other.head, read[other.key.session, other.log]))
             steps.append(step)
             heads.append(now)
         return steps, heads
-
-    def _moved(self, known: Known, head: Head, how: Rewrite) -> tuple[Known, Step]:
-        """A session after something that it reads was rewritten: whoever has read what is another now looks again."""
-        if head is not known.head:
-            return known.step(head)
-        if not how.keeps_texts:
-            return known.step(head, stir=True)
-        assert known.there is not None, "what was looked at is there"
-        return known, Step(known.place, known.there.hot, known.there.hot)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry, now_us
-from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.head import About, Head, SessionKey
+from palimpsest.runtime.once import lazy
 from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
+from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
@@ -39,19 +40,19 @@ class Store:
     when what is stored cannot be read. Writes raise StoreUnavailable, too, where the store is read-only.
     """
 
-    def __init__(self, backend: Backend, clock: Callable[[], int] = now_us) -> None:
+    def __init__(self, backend: Backend, clock: Callable[[], int] = now_us, chance: Chance = by_chance) -> None:
         self.backend, self.url, self.writable = backend, backend.url, backend.writable
         self.blocking = backend.blocking
         self._pid, self._closed = os.getpid(), False
-        self._sessions = sessions = Sessions(backend)
+        self._sessions = sessions = Sessions(backend, Crowds(backend, chance))
         self._large, self._clock = Large(backend, backend.large_bytes), clock
         self._reading = Reading(sessions, self._large, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
-        self._items = Items(backend, clock)
+        self._items = Items(backend, sessions.crowds, clock)
 
-    @cached_property
+    @lazy
     def _seldom(self) -> Seldom:
-        """What most processes that add and read do without. It has no state, so there may be two for a moment."""
+        """What most processes that add and read do without."""
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
@@ -113,16 +114,16 @@ class Store:
         return None if known is None else known.standing
 
     async def append(
-        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, expect: int | None = None
+        self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, about: About | None = None
     ) -> Appended:
         """Append entries as one batch: linked by `palimpsest.log.linking.link`, committed once.
 
         `check_ids` says that ids were given: an id that the session has and that says the same is left out,
-        one that says something else raises Conflict, and then nothing of the batch is stored. With `expect`,
-        raises Conflict unless the session's revision is that number.
+        one that says something else raises Conflict, and then nothing of the batch is stored. `about` is what a session
+        becomes that has no entries yet, and of which nothing was said; raises WrongUser where one is not its user's.
         """
         self._may_write()
-        return await self._appends.run(Append(key, entries, check_ids, expect))
+        return await self._appends.run(Append(key, entries, check_ids, about))
 
     async def read(
         self,
@@ -140,7 +141,10 @@ class Store:
         `limit` counts entries. With `counter` each entry carries its stored count by that counter in
         `tokens`; with `uncounted`, too, only entries that have none are returned. Tombstones are included.
         """
-        return await self._look(lambda: self._reading.read(key, after, before, limit, newest_first, counter, uncounted))
+        reading, where = self._reading, (key, after, before, limit, newest_first)
+        if uncounted and counter is not None:
+            return await self._look(lambda: reading.uncounted(*where, counter))
+        return (await self._look(lambda: reading.page(*where, counter)))[1]
 
     async def page(
         self,
@@ -231,9 +235,26 @@ class Store:
         """
         return await self._run(lambda: self._seldom.branching.delete(key, expect))
 
-    async def sessions(self, tenant: str, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points)."""
-        return await self._look(lambda: self._seldom.branching.sessions(tenant, after, limit))
+    async def sessions(
+        self, tenant: str, *, after: str = "", limit: int = 1000, begin: str = "", user: str | None = None
+    ) -> list[SessionInfo]:
+        """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points): at most `limit`.
+
+        The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
+        """
+        if user is not None:
+            return await self._look(lambda: self._seldom.listing.owned(tenant, user, after, limit, begin))
+        return await self._look(lambda: self._seldom.listing.sessions(tenant, after, limit, begin))
+
+    async def used(
+        self, tenant: str, *, mark: int | None = None, after: str = "", limit: int = 1000, newest_first: bool = False
+    ) -> list[tuple[int, SessionInfo]]:
+        """Return the tenant's sessions in the order of their last write, each with the mark of that: at most `limit`.
+
+        The page behind one begins at the mark of its last session, `after` the id of that. One that is written
+        meanwhile comes at its new place: again, or with `newest_first` not at all.
+        """
+        return await self._look(lambda: self._seldom.listing.by_use(tenant, mark, after, limit, newest_first))
 
     # --- items and leases
 
@@ -288,38 +309,21 @@ class Store:
 
     # --- expiry, rewriting, the end
 
-    async def due(self, now: int, *, tenant: str | None = None) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        """Return the entries that have expired at `now` (microseconds) and were not swept yet, by session.
+    async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session."""
+        return await self._look(lambda: self._seldom.expiry.due(tenant, now))
 
-        With `tenant` those of its sessions alone: nothing of another tenant's is looked at.
+    async def sweep(self, tenant: str, now: int) -> int:
+        """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
+        return await self._run(lambda: self._seldom.expiry.sweep(tenant, now))
+
+    async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
+        """Rewrite the session's head, its records and these entries in one step; return how many records and entries.
+
+        What `how` raises undoes the step. What other writers commit meanwhile is never undone. Entries that branches
+        share become others there, too, with the heads of those: also in a branch that somebody makes meanwhile.
         """
-        return await self._look(lambda: self._seldom.expiry.due(now, tenant))
-
-    async def sweep(self, now: int, *, tenant: str | None = None) -> int:
-        """Erase what has expired at `now` (microseconds), with `tenant` what it owns alone; return how much."""
-        return await self._run(lambda: self._seldom.expiry.sweep(now, tenant))
-
-    async def tenants(self) -> list[str]:
-        """Return every tenant that has a session or an item, in the order of their ids."""
-        return await self._look(self._seldom.branching.tenants)
-
-    async def rewrite(
-        self, key: SessionKey, how: Rewrite, *, after: int = 0, seqs: Collection[int] | None = None
-    ) -> tuple[int, int | None]:
-        """Rewrite a stretch of the session in one step: with `after` 0 its head and records, and entries after `after`.
-
-        `seqs` are all the entries that `how` may change: then that is one step, however many there are. What `how`
-        raises undoes the step. Returns how many records and entries were rewritten, and the seq to go on after, or None
-        when all is done. What other writers commit meanwhile is never undone.
-
-        Where texts are not kept, the entries that branches share become others there, too, with the heads of those:
-        also in a branch that somebody makes meanwhile.
-        """
-        return await self._run(lambda: self._seldom.rewriting.rewrite(key, how, after, seqs))
-
-    async def rewrite_items(self, tenant: str, how: Callable[[str, Item], Item]) -> int:
-        """Rewrite the tenant's items; `how` is given namespace and item. Returns how many were rewritten."""
-        return await self._run(lambda: self._items.rewritten(tenant, how))
+        return await self._run(lambda: self._seldom.rewriting.rewrite(key, how, seqs))
 
     async def scrub(
         self, *, whole: bool = True, progress: Callable[[int, int], object] = lambda _, __: None
@@ -337,7 +341,7 @@ class Store:
             all_done = Scrubbed((*all_done.remains, *done.remains), done.left, all_done.freed + done.freed)
             most = max(most, done.left)
             progress(most - done.left, most)
-        return all_done._replace(freed=max(all_done.freed, 0))
+        return Scrubbed(all_done.remains, all_done.left, max(all_done.freed, 0))
 
     async def close(self) -> None:
         """Let go of everything. Closing twice is fine."""

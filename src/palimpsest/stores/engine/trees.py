@@ -14,8 +14,8 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans
 from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, Share, checked, stamped
-from palimpsest.stores.engine.heads import Known, new_log
+from palimpsest.stores.engine.forms import LAST, Share, checked, new_log, stamped
+from palimpsest.stores.engine.heads import Known
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True):
@@ -104,10 +104,10 @@ class Tree:
         return Step(place, self.hot, after, drop=drop, put=[("share", put)] if put else [])
 
 
-def of_tree(known: Known, logs: Iterable[int] = ()) -> Ask:
-    """What asks who reads the logs that a session reads, and these."""
+def of_tree(known: Known) -> Ask:
+    """What asks who reads the logs that a session reads."""
     mine = [log for _, log in known.shares]
-    return Ask(known.tree, [named([*mine, known.log, *logs])])
+    return Ask(known.tree, [named([*mine, known.log])])
 
 
 def of_owner(known: Known) -> Ask:

@@ -20,6 +20,7 @@ from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.marks import Marks
 from palimpsest.stores.file.names import LOG, log_of, tenant_folder
 from palimpsest.stores.file.scrubbing import Scrubbing
+from palimpsest.stores.rules import by_mark, by_name
 
 T = TypeVar("T")
 There = dict[str, tuple[Home, int]]
@@ -73,18 +74,15 @@ class FileBackend(BlockingBackend):
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         found = self._do(self._listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
-        behind = found if after is None else [one for one in found if _order(one.place) > _order(after)]
-        return sorted(behind, key=lambda one: _order(one.place))[:limit]
+        return by_name(found, after, limit)
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = since, _order(after) if after is not None else ()
         # What is written meanwhile is for who asks next.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant))
         found = self._do(self._listed, tenant, lambda one: one == space, True)
-        ordered = sorted((one.mark, _order(one.place), one) for one in found if one.mark <= until)
-        return [one for mark, order, one in ordered if (mark, order) > begin][:limit]
+        return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         found, damaged = self._do(self._due, tenant, now)
@@ -280,7 +278,3 @@ class FileBackend(BlockingBackend):
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
                 self._scrubbing.anew(home, fd)
         return True
-
-
-def _order(place: Place) -> tuple[str, str, str]:
-    return place.space, place.name, place.home

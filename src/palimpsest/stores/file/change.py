@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step, are_fleeting
+from palimpsest.stores.backend import Batch, Place, PlaceHead, Refusal, Step
 from palimpsest.stores.file.home import Home
 from palimpsest.stores.file.lines import HomeLine, RowLine, StepLine, Writing
+from palimpsest.stores.rules import are_fleeting, refused
 
 
 class Change:
@@ -18,16 +19,13 @@ class Change:
     def take(self, batch: Batch) -> Refusal | None:
         """Take a batch whose heads are as expected; else return those that are there."""
         heads = [None if step.rows_only else self._head(step.place) for step in batch]
-        for step, head in zip(batch, heads, strict=True):
-            if not step.rows_only and (head.hot if head is not None else None) != step.expect:
-                return tuple(heads)
-        if all(_is_idle(step) and not (step.drop or step.put) for step in batch):
-            return None
-        for step, head in zip(batch, heads, strict=True):
-            if not _is_idle(step):
-                cold = step.cold if step.cold is not None else head.cold if head is not None else b""
-                self._heads[step.place] = None if step.hot is None else PlaceHead(step.hot, cold)
-        self.batches.append(batch)
+        if (refusal := refused(batch, heads)) is not None:
+            return refusal
+        if any(map(_does_something, batch)):
+            self._heads.update(
+                (step.place, step.after(head)) for step, head in zip(batch, heads, strict=True) if step.moves
+            )
+            self.batches.append(batch)
         return None
 
     @property
@@ -49,7 +47,7 @@ class Change:
         first = [] if self._home.end else [HomeLine(address.tenant, address.home).line()]
         writing, lines, fleeting = Writing(), [], not self.lasts
         for batch in self.batches:
-            writing.steps = [_line(step, writing) for step in batch if step.drop or step.put or not _is_idle(step)]
+            writing.steps = [_line(step, writing) for step in batch if _does_something(step)]
             lines.append(writing.line(at, fleeting=fleeting, destroys=_destroys(batch)))
         return first + lines
 
@@ -64,13 +62,12 @@ def _line(step: Step, writing: Writing) -> StepLine:
     for table, rows in step.put:
         put.setdefault(table, []).extend(map(writing.row, rows))
     line = StepLine(step.place.space, step.place.name, drop=step.drop, put=put)
-    if not _is_idle(step):
+    if step.moves:
         line.gone, line.expires = step.hot is None, step.expires
         if step.hot is not None:
             writing.head(line, step.hot, step.cold)
     return line
 
 
-def _is_idle(step: Step) -> bool:
-    """Whether a step leaves the head as it is."""
-    return step.rows_only or (step.hot == step.expect and step.cold is None)
+def _does_something(step: Step) -> bool:
+    return bool(step.drop or step.put) or step.moves

@@ -32,6 +32,7 @@ from palimpsest.stores.file.lines import (
 )
 from palimpsest.stores.file.names import log_of
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
+from palimpsest.stores.rules import is_meant
 
 BLOCK = 1 << 16
 NEAR = 4096
@@ -203,17 +204,11 @@ class Home:
         return at
 
     def _drop(self, space: str, name: str, table: str, low: int, high: int) -> None:
-        for where in self._like(space, name, table):
+        for where in [one for one in self.tables if one[:2] == (space, name) and is_meant(one[2], table)]:
             if gone := self.tables[where].drop(low, high):
                 self._lose(gone)
             if not self.tables[where].keys:
                 del self.tables[where]
-
-    def _like(self, space: str, name: str, table: str) -> list[tuple[str, str, str]]:
-        """The tables of a place that a step means by this name."""
-        if not table.endswith("*"):
-            return [(space, name, table)] if (space, name, table) in self.tables else []
-        return [one for one in self.tables if one[:2] == (space, name) and one[2].startswith(table[:-1])]
 
     # --- reading
 

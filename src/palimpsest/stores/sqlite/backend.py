@@ -10,23 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import methodcaller
+from typing import Any
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import (
-    Again,
-    Ask,
-    Batch,
-    BlockingBackend,
-    Due,
-    Listed,
-    Place,
-    Refusal,
-    Scrubbed,
-    Seen,
-    are_fleeting,
-)
+from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
 from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.rules import are_fleeting
 from palimpsest.stores.sqlite import vacuuming
 from palimpsest.stores.sqlite.db import PAUSE, Database
 from palimpsest.stores.sqlite.layout import migrate
@@ -67,21 +57,20 @@ class SQLiteBackend(BlockingBackend):
                 return self._database.hastily(act, FLEETING)
         return [None] * len(batches)
 
-    async def places(
-        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return self._database.read(lambda tables: tables.places(tenant, space, beneath, after, limit))
+    async def places(self, *which: Any, **page: Any) -> list[Listed]:
+        return self._database.read(lambda tables: tables.places(*which, **page))
 
-    async def recent(
-        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return self._database.read(lambda tables: tables.recent(tenant, space, since, after, limit))
+    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
+        return self._database.read(lambda tables: tables.recent(*which, **page))
 
-    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        return self._database.read(lambda tables: tables.expired(tenant, now, after, limit))
+    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
+        return self._database.read(lambda tables: tables.newest(*which, **page))
 
-    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return self._database.read(lambda tables: tables.tenants(after, limit))
+    async def expired(self, *which: Any, **page: Any) -> list[Due]:
+        return self._database.read(lambda tables: tables.expired(*which, **page))
+
+    async def tenants(self, **page: Any) -> list[str]:
+        return self._database.read(lambda tables: tables.tenants(**page))
 
     # --- the end
 

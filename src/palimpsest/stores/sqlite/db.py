@@ -22,6 +22,7 @@ from functools import partial
 from typing import TypeVar
 
 from palimpsest.errors import Closed, StoreUnavailable
+from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores import forking
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
@@ -38,13 +39,13 @@ LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
 
 
-_creating = allocate_lock()
+_creating = ProcessLock()
 _turns: dict[tuple[int, int, int], ref[LockType]] = {}
 
 
 def _turn_of(identity: tuple[int, int]) -> LockType:
     """The turn at a file that all connections of this process to it share, by device and inode."""
-    with _creating:
+    with _creating.own():
         for mine in [mine for mine, turn in _turns.items() if turn() is None]:
             del _turns[mine]
         mine = (os.getpid(), *identity)  # a fork may have come while another thread had it
@@ -266,7 +267,7 @@ def _create(path: str) -> None:
 
     To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
     """
-    with _creating:
+    with _creating.own():
         if os.path.lexists(path):
             return
         _make_folders(os.path.dirname(path))

@@ -23,6 +23,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
+from palimpsest.stores.rules import refused
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 from palimpsest.stores.sqlite.numbers import LOW, Known, refuse_lost, table_of
@@ -152,7 +153,9 @@ class Tables:
         finally:
             self._db.text_factory = str
 
-    def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
+    def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? "
         values: list[object] = [tenant, space]
         if beneath:
@@ -163,7 +166,9 @@ class Tables:
             values += (after.space, after.name, after.home)
         return _listed(self._db.execute(sql + "ORDER BY p.space, p.name, p.home LIMIT ?", (*values, limit)))
 
-    def recent(self, tenant: str, space: str, since: int, after: Place | None, limit: int) -> list[Listed]:
+    def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         sql = LISTED + "WHERE p.tenant = ? AND p.hot IS NOT NULL AND p.space = ? AND p.mark >= ? "
         values: list[object] = [tenant, space, since]
         if after is not None:
@@ -171,7 +176,20 @@ class Tables:
             values += (since, after.space, after.name, after.home)
         return _listed(self._db.execute(sql + "ORDER BY p.mark, p.space, p.name, p.home LIMIT ?", (*values, limit)))
 
-    def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
+    def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        sql = LISTED + "WHERE +p.tenant = ? AND p.hot IS NOT NULL AND +p.space = ? "  # by the index of the marks
+        values: list[object] = [tenant, space]
+        if until is not None:
+            sql, values = sql + "AND p.mark <= ? ", [*values, until]
+        if until is not None and after is not None:
+            sql += "AND (p.mark < ? OR (p.space, p.name, p.home) > (?, ?, ?)) "
+            values += (until, after.space, after.name, after.home)
+        order = "ORDER BY p.mark DESC, p.space, p.name, p.home LIMIT ?"
+        return _listed(self._db.execute(sql + order, (*values, limit)))
+
+    def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         """A page in the order of when it was due, of tables, and of where it is in these: a range of each index."""
         self.begin()
         since, last, behind = (0, -1, -1) if after is None else (after.at, *self._whereabouts(after))
@@ -189,7 +207,7 @@ class Tables:
         part = self.numbers.part(self._db, due.place, due.table, due.key >> 32)
         return TABLES.index(table_of(due.table)) + 1, -1 if part is None else part << 32 | due.key & LOW
 
-    def tenants(self, after: str | None, limit: int) -> list[str]:
+    def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         sql = (
             "SELECT DISTINCT tenant FROM place WHERE (?1 IS NULL OR tenant > ?1) AND hot IS NOT NULL "
             "ORDER BY tenant LIMIT ?2"
@@ -237,23 +255,22 @@ class Tables:
     def _done(self, batch: Batch, at: int) -> Refusal | None:
         """Do a batch whose heads are as expected; else return those that are there."""
         heads = [None if step.rows_only else self._head(step.place) for step in batch]
-        for step, head in zip(batch, heads, strict=True):
-            if not step.rows_only and (head.hot if head is not None else None) != step.expect:
-                return tuple(heads)
+        if (refusal := refused(batch, heads)) is not None:
+            return refusal
         for step in batch:
-            if not step.rows_only:
+            if step.moves:
                 self._change_head(step, at)
             self._change_rows(step)
         return None
 
     def _change_head(self, step: Step, at: int) -> None:
         if step.hot is None:
-            number = self.numbers.place(self._db, step.place) if step.expect is not None else None
+            number = self.numbers.place(self._db, step.place)
             if number is not None:
                 self._db.execute("UPDATE place SET hot = NULL, expires = NULL WHERE number = ?", (number,))
                 self._db.execute("DELETE FROM cold WHERE place = ?", (number,))
                 self._leave(step.place, number)
-        elif step.hot != step.expect or step.cold is not None:
+        else:
             number, mark = self.numbers.make_place(self._db, step.place), at // MARKED
             self._db.execute(SET, (step.hot, step.expires, mark, number))
             self._known.mark(number, mark)

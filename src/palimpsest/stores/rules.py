@@ -1,0 +1,67 @@
+"""Rules of the seam that every backend follows, written once: which batches are refused, how pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from palimpsest.stores.backend import Backend, Batch, Listed, Place, PlaceHead, Refusal
+
+PAGE = 1000
+"""Places of one page."""
+
+# --- batches
+
+
+def refused(batch: Batch, heads: Sequence[PlaceHead | None]) -> Refusal | None:
+    """What a batch is told where these heads are there, in the order of its steps: None if they are as it expects."""
+    for step, head in zip(batch, heads, strict=True):
+        if not step.rows_only and (head.hot if head is not None else None) != step.expect:
+            return tuple(None if one.rows_only else there for one, there in zip(batch, heads, strict=True))
+    return None
+
+
+def is_meant(table: str, name: str) -> bool:
+    """Whether a step means a table by this name in its `drop`."""
+    return table.startswith(name[:-1]) if name.endswith("*") else table == name
+
+
+def are_fleeting(batches: Iterable[Batch]) -> bool:
+    """Whether all that these do may be lost when the machine is."""
+    for batch in batches:
+        for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
+            if not step.fleeting:
+                return False
+    return True
+
+
+# --- pages of listings
+
+
+def in_order(place: Place) -> tuple[str, str, str]:
+    """What places of a tenant are listed by."""
+    return place.space, place.name, place.home
+
+
+def by_name(found: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
+    """Of places that are listed in any order the page that `Backend.places` gives."""
+    behind = [one for one in found if after is None or in_order(one.place) > in_order(after)]
+    return sorted(behind, key=lambda one: in_order(one.place))[:limit]
+
+
+def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int) -> list[Listed]:
+    """Of places that are listed in any order, with their marks, the page that `Backend.recent` gives."""
+    begin = since, in_order(after) if after is not None else ()
+    behind = [one for one in found if (one.mark, in_order(one.place)) > begin]
+    return sorted(behind, key=lambda one: (one.mark, in_order(one.place)))[:limit]
+
+
+async def all_places(backend: Backend, tenant: str, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
+    """Yield the places that `Backend.places` lists, page by page."""
+    after: Place | None = None
+    while True:
+        page = await backend.places(tenant, space, beneath=beneath, after=after, limit=PAGE)
+        for one in page:
+            yield one
+        if len(page) < PAGE:
+            return
+        after = page[-1].place
