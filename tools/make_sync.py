@@ -43,8 +43,9 @@ A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
     the background, and, while a `turn()` is open, one that renews its lease.
     """,
     "Name the store to open: ": "Open a store: ",
-    "The store is opened by `async with`, which raises ": "Raises ",
-    "which `async with` does by itself": "which `open` does by itself",
+    """Nothing is opened yet. `async with` opens the store, and closes it; or the first verb that is awaited does, and
+        the next one where that fails. It raises """: "Raises ",
+    "which `async with` does by itself, and the first verb": "which `open` does by itself",
     "`async with ": "`with ",
     "AsyncMemory": "Memory",
 }
@@ -79,7 +80,7 @@ MEMBERS = {
 
 BODIES = {
     ("Memory", "open"): """\
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, options)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, {**options})
         drive(core.connect())
         return cls(core)
 """,

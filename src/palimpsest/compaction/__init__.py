@@ -80,7 +80,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     session's `next_seq` of when the strategy that looks ran last (0: it never did), `tried` that of when a compaction
     has failed since (0: none has). `weigh` says what a current summary costs
     in a context; the next one costs what its text does and `fence`, about: the tags and the label around it, and the
-    message that it is. `notes` is what a note in the place of an old result costs, by its `seq`.
+    message that it is. `notes` is what a note in the place of an old result costs, by its `seq`;
+    below the `seq` `mask` results are notes already.
     """
 
     interactions: Sequence[InteractionGroups]
@@ -110,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return sum(i.tokens for i in self.interactions) + self.standing(self.summaries)
 
     def standing(self, summaries: Sequence[Summary]) -> int:
-        """What these current summaries cost in a context, fences included."""
+        """What these current `summaries` cost in a context, fences included."""
         return sum(map(self.weigh, summaries))
 
     @property
@@ -125,7 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One rung of a plan: what it does to how many entries, the tokens that it takes out of the active set, and why."""
+    """One rung of a plan: its `name`, how many `entries` it takes, and `tokens` out of the active set, and `why`."""
 
     name: str
     entries: int
@@ -137,8 +138,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, in whole groups: cover by a summary, evict to the archive, erase for good, mask old results.
 
     The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its text
-    is to take `summary_tokens` and may take `summary_most` (0: whatever still saves, fence included). `mask` is the
-    `seq` below which tool results become notes. A plan that does nothing says why in `reason`.
+    is to take `summary_tokens` and may take `summary_most` (0: whatever still saves, fence included). `evict` and
+    `erase` are ranges of `seq`s, `mask` is the `seq` below which tool results become notes, `steps` tell what is done.
+    A plan that does nothing says why in `reason`.
     """
 
     cover: tuple[Span, ...] = ()
@@ -163,7 +165,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerDecision(msgspec.Struct, frozen=True):
-    """Whether a rule fired: its name, what was observed, and the threshold that it was compared with by `op`.
+    """Whether a `rule` has `fired`, what was `observed`, and the `threshold` that it was compared with by `op`.
 
     Of several rules it is the first that fired; where none did, the one that was nearest to its threshold.
     """
@@ -198,5 +200,5 @@ class Strategy(Protocol):
     def triggers(self) -> Triggers: ...
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what to do. A pure function; it never raises for a valid snapshot."""
+        """Return what to do with `snapshot`. A pure function; it never raises for a valid one."""
         ...

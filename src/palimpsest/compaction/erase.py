@@ -13,6 +13,11 @@ class Neuralyzer(Triggered, frozen=True, kw_only=True):
 
     Archived originals and summaries go with them, and so does what came before the first interaction. Pinned and
     system entries, kept and open interactions stay. No model is called.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay; 2 by default.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
     """
 
     interaction_keep: int = KEEP
@@ -28,7 +33,7 @@ class Neuralyzer(Triggered, frozen=True, kw_only=True):
         return True
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what is erased."""
+        """Return what is erased, of `snapshot`."""
         before = self._boundary(snapshot)
         if before <= 1:
             return Plan(reason="nothing_to_compact")

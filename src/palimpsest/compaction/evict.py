@@ -35,11 +35,14 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def leaving(self, snapshot: Snapshot) -> list[Group]:
-        """Return the groups that may leave, oldest first."""
+        """Return the groups of `snapshot` that may leave, oldest first."""
         return outside(snapshot, self.interaction_keep, self.recent_tokens)
 
     def down(self, snapshot: Snapshot, order: Iterable[Group], why: str, unlimited: int) -> Plan:
-        """Evict in this order to low water. Without a limit `unlimited` messages stay, where anything is new."""
+        """Evict from `snapshot`, in this `order`, to low water; `why` is told.
+
+        Without a limit `unlimited` messages stay, where anything is new.
+        """
         target = low(self, snapshot)
         if target == Room(None, None) and has_news(snapshot):
             target = Room(None, unlimited + len(snapshot.summaries))
@@ -50,12 +53,21 @@ class SimpleFifo(_Evicting, frozen=True, kw_only=True):
     """Evict the oldest first: down to low water, and where messages are not limited at least a quarter of them.
 
     The quarter goes only where something is new since the last run.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay; 0 by default.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
+        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
+        max_messages: messages of the active set in the place of the session's limit; None: that one.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
     """
 
     name: str = "simple_fifo"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go."""
+        """Return which groups go, of `snapshot`."""
         target = low(self, snapshot)
         if target.messages is None and has_news(snapshot):
             target = Room(target.tokens, snapshot.messages - _messages(snapshot) // 4)
@@ -66,12 +78,21 @@ class Lru(_Evicting, frozen=True, kw_only=True):
     """Evict first what was accessed longest ago; a group is as fresh as its freshest member, ties go oldest first.
 
     Without any limit half of the messages go, where something is new since the last run.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay; 0 by default.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
+        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
+        max_messages: messages of the active set in the place of the session's limit; None: that one.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
     """
 
     name: str = "lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go."""
+        """Return which groups go, of `snapshot`."""
         order = sorted(self.leaving(snapshot), key=lambda group: _accessed(group, snapshot))
         return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
 
@@ -81,12 +102,21 @@ class TokenAwareLru(_Evicting, frozen=True, kw_only=True):
 
     Staleness is how far the access clock has moved on since the last access, and one more. Without any limit half of
     the messages go, where something is new since the last run.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay; 0 by default.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
+        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
+        max_messages: messages of the active set in the place of the session's limit; None: that one.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
     """
 
     name: str = "token_aware_lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go."""
+        """Return which groups go, of `snapshot`."""
         after = snapshot.clock + 1
         order = sorted(self.leaving(snapshot), key=lambda group: (_accessed(group, snapshot) - after) * group.cost)
         return self.down(snapshot, order, "the largest staleness x tokens first", _messages(snapshot) // 2)

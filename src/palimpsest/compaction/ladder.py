@@ -33,11 +33,28 @@ from palimpsest.log import values
 class Ladder(Proportional, frozen=True, kw_only=True):
     """Make the active set smaller, down to low water, in the gentlest way that does it.
 
-    The newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`, and what is
-    open. `summarize` off goes from masking straight to eviction. `low_water` is a share of `max_tokens` and
-    `max_messages`, which stand in for the session's limits where given; a summary counts. Below low water, where
-    anything is new since the last run, what cuts have evicted is summarised, as far as there is room; where that is
-    nothing, or there is no limit, low water is half of the present tokens.
+    The newest completed interactions stay, and what is open. Below low water, where anything is new since the last
+    run, what cuts have evicted is summarised, as far as there is room; where that is nothing, or there is no limit,
+    low water is half of the present tokens. A summary counts.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay; 2 by default.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        summarize: whether anything is summarised; False: after masking comes eviction.
+        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.6 by default.
+        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
+        max_messages: messages of the active set in the place of the session's limit; None: that one.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
+        instructions: a focus that is added to the summary's prompt; None: none.
+        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what becomes of it where a summarizer gave no acceptable summary: take the "heuristic" (default), or
+            "keep" everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
+        target_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
+        summary_floor: tokens that a summary aims at, at least; 120 by default.
+        max_summary_tokens: tokens that a summary aims at, at most; None: a quarter of the session's limit.
     """
 
     interaction_keep: int = KEEP
@@ -61,7 +78,7 @@ class Ladder(Proportional, frozen=True, kw_only=True):
         return self.summarize
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what each rung does."""
+        """Return what each rung does, of `snapshot`."""
         target = low(self, snapshot)
         if target.holds(snapshot.tokens, snapshot.messages):
             if not has_news(snapshot):

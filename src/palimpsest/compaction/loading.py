@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from itertools import count
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
@@ -34,6 +34,21 @@ NAMES = {
     "superseded_contexts": "palimpsest.compaction.mask:SupersededContexts",
     "token_aware_lru": "palimpsest.compaction.evict:TokenAwareLru",
 }
+
+StrategyName: TypeAlias = Literal[
+    "cod-summarizer",
+    "fifo",
+    "hybrid_summary",
+    "ladder",
+    "lru",
+    "mask_results",
+    "neuralyzer",
+    "simple_fifo",
+    "summarizer",
+    "superseded_contexts",
+    "token_aware_lru",
+]
+"""The strategies that come with Palimpsest. For one of your own, a type checker wants an object or a mapping."""
 
 STRATEGIES = Registry("strategy", "palimpsest.strategies", NAMES)
 """Strategies by name. `STRATEGIES.register("mine", Mine)` adds a class, or a function that returns a strategy."""

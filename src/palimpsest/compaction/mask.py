@@ -13,8 +13,13 @@ from palimpsest.log import values
 class MaskResults(Triggered, frozen=True, kw_only=True):
     """Show a note in place of tool results older than the recent window; the calls stay, and so does the newest group.
 
-    The window holds the newest `interaction_keep` completed interactions and what is open, or the last
-    `recent_entries`; it shrinks, in whole groups, to `recent_tokens`, inside an open interaction, too.
+    Args:
+        interaction_keep: how many of the newest completed interactions are the window, with what is open; 1 by default.
+        recent_entries: how many of the last entries are the window instead; None: interactions are.
+        recent_tokens: tokens that the window shrinks to, in whole groups, inside an open interaction, too; None: it
+            does not.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
     """
 
     interaction_keep: int = 1
@@ -29,7 +34,7 @@ class MaskResults(Triggered, frozen=True, kw_only=True):
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return up to where results are masked."""
+        """Return up to where results are masked, of `snapshot`."""
         window = recent(snapshot, keep=self.interaction_keep, entries=self.recent_entries, tokens=self.recent_tokens)
         mask = watermark(snapshot, window)
         saved = masked(snapshot, mask)
@@ -39,12 +44,17 @@ class MaskResults(Triggered, frozen=True, kw_only=True):
 
 
 class SupersededContexts(Triggered, frozen=True, kw_only=True):
-    """Evict the versions of a named context that a newer one has replaced."""
+    """Evict the versions of a named context that a newer one has replaced.
+
+    Args:
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+    """
 
     name: str = "superseded_contexts"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which versions go."""
+        """Return which versions go, of `snapshot`."""
         old = superseded(snapshot)
         if not old:
             return Plan(reason="nothing_to_compact")

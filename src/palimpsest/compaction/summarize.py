@@ -53,7 +53,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         values.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
-        """Tokens to aim at for a summary of `source` tokens of entries that takes the place of `replaced` tokens."""
+        """Tokens of a summary in `snapshot` of `source` tokens, which takes the place of `replaced` tokens."""
         target = max(ceil(part(self.target_ratio, source)), self.summary_floor)
         if self.max_summary_tokens is not None:
             target = min(target, self.max_summary_tokens)
@@ -62,7 +62,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         return min(target, replaced - 1 - snapshot.fence)
 
     def anchored(self, snapshot: Snapshot, new: int) -> int:
-        """Tokens to aim at for the next version of the anchored summary, which takes in `new` tokens of entries."""
+        """Tokens of the next version of the anchored summary of `snapshot`, which takes in `new` tokens of entries."""
         source = new + sum(summary.source_tokens for summary in snapshot.summaries)
         return self.size(snapshot, source, new + snapshot.standing(snapshot.summaries))
 
@@ -70,11 +70,27 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
 class Summarize(Proportional, frozen=True, kw_only=True):
     """Cover everything older than what is kept by a summary.
 
-    Kept are the newest `interaction_keep` completed interactions (2 unless it is said) and what is open; or, where
-    `recent_entries` is given, the last so many entries, extended back to the start of their interaction, and then of
-    older open interactions only the newest human message. The window shrinks, in whole groups, to `recent_tokens`.
-    Fewer than `min_entries` are left alone. `summaries`: "anchored", one that grows by versions, or "chain", one for
-    each compaction.
+    With `recent_entries` older open interactions keep only their newest human message.
+
+    Args:
+        interaction_keep: how many of the newest completed interactions stay, with what is open; None: 2, or 0 with
+            `recent_entries`.
+        recent_entries: how many of the last entries stay, extended back to the start of their interaction; None:
+            interactions do.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        min_entries: fewer entries than that are left alone; 1 by default.
+        summaries: "anchored" (default), one that grows by versions, or "chain", one for each compaction.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
+        instructions: a focus that is added to the summary's prompt; None: none.
+        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what becomes of it where a summarizer gave no acceptable summary: take the "heuristic" (default), or
+            "keep" everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
+        target_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
+        summary_floor: tokens that a summary aims at, at least; 120 by default.
+        max_summary_tokens: tokens that a summary aims at, at most; None: a quarter of the session's limit.
     """
 
     interaction_keep: int | None = None
@@ -96,7 +112,7 @@ class Summarize(Proportional, frozen=True, kw_only=True):
         values.choice("summaries", self.summaries, ("anchored", "chain"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers."""
+        """Return what the next summary covers, of `snapshot`."""
         if self.summaries == "chain" and (rolled := self._rolled_up(snapshot)):
             return rolled
         window = recent(
@@ -135,9 +151,25 @@ class Summarize(Proportional, frozen=True, kw_only=True):
 class HybridSummary(Summarizing, frozen=True, kw_only=True):
     """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest as it is.
 
-    At least one interaction leaves, and as many more as hold `summarize_oldest_percent` of the entries that may
-    leave, or as low water asks for; of those outside the newest `interaction_keep` ones, shrunk to `recent_tokens`.
-    Where nothing is new since the last run, only low water counts.
+    At least one interaction leaves. Where nothing is new since the last run, only low water counts.
+
+    Args:
+        summary_tokens: the most tokens of the summary.
+        summarize_oldest_percent: the share of the entries that may leave which leaves, over 0 and up to 1; 0.5 by
+            default.
+        interaction_keep: how many of the newest completed interactions stay; 2 by default.
+        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
+        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
+        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
+        max_messages: messages of the active set in the place of the session's limit; None: that one.
+        triggers: when it runs by itself; by default no rule is on.
+        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
+        instructions: a focus that is added to the summary's prompt; None: none.
+        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what becomes of it where a summarizer gave no acceptable summary: take the "heuristic" (default), or
+            "keep" everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
     """
 
     summary_tokens: int
@@ -158,7 +190,7 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers."""
+        """Return what the next summary covers, of `snapshot`."""
         target, news = low(self, snapshot), has_news(snapshot)
         quota = floor(part(self.summarize_oldest_percent, count(loose(snapshot)))) if news else 0
         before, leaving = archived(snapshot), list[Group]()

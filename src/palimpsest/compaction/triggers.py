@@ -41,11 +41,24 @@ TOOL_RULES = ("on_tools_success_threshold", "on_tools_error_threshold")
 class Triggers(msgspec.Struct, frozen=True, kw_only=True):
     """When a strategy runs by itself: as soon as one rule holds. Every rule is off by default.
 
-    None and every number of 0 or less leave a rule off. `threshold` is a share of the session's limits, or of
-    `max_tokens` and `max_messages` where these are given. Tools are named exactly or with `*`; `denied_is_error` says
-    that a denied call is a failure, too. `interaction_conditions` are expressions that an interaction must meet to be
-    counted by the two interaction rules; they filter nothing else. Raises ConfigError for a value that a rule may not
-    have.
+    None and every number of 0 or less leave a rule off. Raises ConfigError for a value that a rule may not have.
+
+    Args:
+        input_tokens_threshold: the last call took more tokens of input.
+        interaction_threshold_qty: so many completed interactions are uncovered.
+        interaction_threshold_tokens: they take more tokens.
+        on_tools_success_threshold: names of tools, exact or with `*`: one of them ended well since the last run.
+        on_tools_error_threshold: names of tools, exact or with `*`: one of them failed since the last run.
+        denied_is_error: whether a denied call is a failure, too.
+        interaction_conditions: expressions that an interaction must meet to be counted by the two rules of
+            interactions; they filter nothing else.
+        max_entries: more entries are active.
+        max_active_tokens: the active set takes more tokens, summaries included.
+        threshold: a share, over 0 and up to 1: the active set takes that much of the limits.
+        message_count: so many messages are active.
+        idle_seconds: so many seconds have passed since the last activity.
+        max_tokens: the limit in tokens that `threshold` is a share of; None: the session's.
+        max_messages: the limit in messages that `threshold` is a share of; None: the session's.
     """
 
     input_tokens_threshold: int | None = 0
@@ -106,6 +119,6 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
         return (self.input_tokens_threshold or 0) > 0
 
     def heeds(self, input_tokens: int | None) -> bool:
-        """Whether so many input tokens of a call may fire a rule."""
+        """Whether so many `input_tokens` of a call may fire a rule."""
         limit = self.input_tokens_threshold or 0
         return 0 < limit < (input_tokens or 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -50,12 +50,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return unscaled(self.limit if self.share is None else min(self.limit, self.share), self.factor)
 
     def down_to(self, part: float) -> tuple[int, int | None]:
-        """Where a cut stops that goes down to this part of the limits: counted tokens of the log, and messages."""
+        """Where a cut stops that goes down to this `part` of the limits (0 to 1): counted tokens of the log, and
+        messages.
+        """
         messages = None if self.max_messages is None else max(int(self.max_messages * part), 1)
         return _level(self.limit, self.share, self.factor, self.fixed, self.room, part), messages
 
 
-class Bounds(NamedTuple):
+class Bounds(msgspec.Struct, frozen=True):
     """What limits come to, in the provider's tokens; None: no bound.
 
     `limit` and `reserve` are of the whole request, `share` is of the log alone.
@@ -178,7 +180,7 @@ def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, 
 
 def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float) -> Budget | None:
     """Return the budget in numbers, or None where nothing bounds the context."""
-    limit, reserve, share = bounds
+    limit, reserve, share = bounds.limit, bounds.reserve, bounds.share
     if limit is None and limits.max_messages is None:
         return None
     if limit is None:

@@ -23,7 +23,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from palimpsest.errors import ConfigError, PalimpsestError, nearest, shorten
+from palimpsest.errors import ConditionFailed, ConfigError, nearest, shorten
 
 MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000, 100, 20
 FIELDS = {
@@ -38,14 +38,6 @@ FIELDS = {
     "session": ("id", "message_count", "interaction_count", "tokens", "metadata"),
 }
 _ROLES: dict[object, str] = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
-
-
-class ConditionFailed(PalimpsestError, ValueError):
-    """A condition has no answer for these values, as in `None < 3`. `text` is the condition, `cause` the reason."""
-
-    def __init__(self, text: str, cause: Exception) -> None:
-        self.text, self.cause = text, cause
-        super().__init__(f"condition {shorten(text)} failed: {cause!r}; ask first whether a value `is not None`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

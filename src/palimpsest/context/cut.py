@@ -19,6 +19,7 @@ from palimpsest.errors import BudgetImpossible
 from palimpsest.log.head import RENDERER, Clamp, Cut
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
+"""What becomes of what is over the budget by itself: it is cut short, left out or refused, or exceeds the budget."""
 OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
 
 

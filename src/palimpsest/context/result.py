@@ -24,7 +24,11 @@ from palimpsest.log.summary import Summary
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a context by part; their sum is `Context.tokens`."""
+    """Counted tokens of a context by part; their sum is `Context.counted`.
+
+    `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
+    what a cut has put before the log, `summaries` with their fences, `log` what stands in place.
+    """
 
     system: int
     tools: int
@@ -35,7 +39,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(NamedTuple):
-    """A run of entries that the context does not hold: first and last `seq`, how many, and why."""
+    """A run of entries that the context does not hold: `first` and `last` `seq`, how many `entries`, the `reason`."""
 
     first: int
     last: int
@@ -46,13 +50,13 @@ class LeftOut(NamedTuple):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a context, what is not and why.
 
-    `first_seq` and `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before
-    it. `masked`,
-    `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result).
-    `pending` are the calls of the open group, which is held back until they are answered. `adapted` names what
-    this format has nothing like, and what became of it. `epoch_reason`
-    says why the epoch of this context began (None: it is the first), `new_cut` whether this call made the
-    cut; `rungs` are the steps of the ladder that it took then. `warnings` are things a user should know,
+    `entries`, `messages` and `interactions` are how many stand in it, `parts` what they cost. `first_seq` and
+    `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before it. `masked`,
+    `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result). `pending` are
+    the calls of the open group, which is held back until they are answered. `adapted` names what this format has
+    nothing like, and what became of it. `epoch_reason` says why the epoch of this context began (None: it is the
+    first), `new_cut` whether this call made the cut; `rungs` are the steps of the ladder that it took then, at
+    `tokens_before_cut`. `left_out` are runs of entries that it does not hold. `warnings` are things a user should know,
     `notes` says why a cut was not stored.
     """
 
@@ -156,17 +160,20 @@ class Context:
         return f"<Context revision={self.revision} epoch={self.epoch} messages={len(self.messages)}>"
 
     def unstored(self, revision: int, why: str) -> None:
-        """Note that this is no view of the session as it is stored, at this revision of it."""
+        """Note `why` this is no view of the session as it is stored, at this `revision` of it."""
         self.revision, self.epoch = revision, None
         self.noted(why)
 
     def noted(self, why: str) -> None:
-        """Note why something about this context was not stored."""
+        """Note `why` something about this context was not stored."""
         self._outcome = msgspec.structs.replace(self._outcome, notes=(*self._outcome.notes, why))
 
     @property
-    def messages(self) -> list[Message]:
-        """The provider's list: system text first where it belongs into it, then head, then log."""
+    def messages(self) -> list[Any]:
+        """The provider's list: system text first where it belongs into it, then head, then log.
+
+        Its items are dicts, of the type that the provider's client takes: a type checker accepts them for any.
+        """
         return self._joined.messages
 
     @property
@@ -199,6 +206,11 @@ class Context:
         Asking may load the vocabulary; assembling the context did so only if bounds left the fit open.
         """
         return scaled(self.counted, self.budget.factor if self.budget is not None else 1.0)
+
+    @property
+    def margin(self) -> float:
+        """The provider's tokens for one counted token, before any usage was reported; 1 where counts are exact."""
+        return self._outcome.margin
 
     @property
     def counted(self) -> int:
@@ -238,11 +250,11 @@ class Context:
             self._report = _report(self, self._window, self._head, self._summaries, self._meter.format, self._outcome)
         return self._report
 
-    def request(self, *, cache_breakpoints: bool = False) -> dict[str, Any]:
+    def request(self, *, cache_breakpoints: bool = True) -> dict[str, Any]:
         """Return the keyword arguments for the provider's own client: messages, system text, tools.
 
         The model's name is left to the caller. `cache_breakpoints` marks the stable prefix for providers whose
-        prompt cache wants to be told (Anthropic); elsewhere it changes nothing.
+        prompt cache wants to be told (Anthropic), unless it is False; elsewhere it changes nothing.
         """
         return self._meter.format.request(self._joined, self._fixed.tools, cache_breakpoints=cache_breakpoints)
 
@@ -308,15 +320,17 @@ def _report(
 
 
 def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:
-    """What lies in the archive: what the summaries cover, and what was evicted without one."""
+    """What lies in the archive: what the summaries cover, what was hidden, and what was evicted without either."""
     shown = spans.of(entry.seq for group in ahead for entry in group.entries)
     before = spans.visible(head.rewound, head.first_seq - 1, cut.start)
     archived = spans.minus(spans.union(before, cut.skipped), shown)
     covered = spans.common(archived, spans.union(*(summary.covers for summary in summaries)))
     left = []
+    hidden = spans.common(spans.minus(archived, covered), cut.hidden)
     for where, reason in (
         (covered, "covered by a summary"),
-        (spans.minus(archived, covered), "evicted to the archive"),
+        (hidden, "hidden"),
+        (spans.minus(archived, spans.union(covered, hidden)), "evicted to the archive"),
     ):
         if where:
             left.append(LeftOut(where[0][0], where[-1][1], spans.size(where), reason))

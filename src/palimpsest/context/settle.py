@@ -148,7 +148,7 @@ class Settler:
     def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
         """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
         layout = yield from self._layouts.view(then, self._present_cut(then), whole=whole)
-        if not (layout.fits or layout.budget is None or layout.budget.room < 0):
+        if not (layout.fits or layout.budget is None or (layout.budget.room < 0 and layout.fixed.exact)):
             self._meter.exact = True  # bounds left it open
             layout = yield from self._layouts.view(then, layout.cut, None if layout.more else layout.entries)
         return self._settled(layout)
@@ -247,6 +247,7 @@ class Settler:
             gone=tuple(sorted(cut.still_gone(start, head.pinned))),
             compaction=head.compaction,
             skipped=tuple((max(low, start), high) for low, high in inactive if high >= start),
+            hidden=state.hidden,
             summaries=(yield from self.reader.shown_summaries(state.current, None)),
         )
         return (yield from self._with_pins(head, cut))

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from palimpsest.context.conditions import Condition, ConditionFailed, parse
+from palimpsest.context.conditions import Condition, parse
 from palimpsest.context.cut import OVERSIZE, Oversize
 from palimpsest.context.groups import Group, Meter, by_interaction
 from palimpsest.context.window import message_values, without
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConditionFailed, ConfigError, nearest
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
@@ -23,21 +23,27 @@ GAPS = ("stop", "skip")
 class MaxTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the newest interactions whose tokens fit.
 
-    `memory_max_tokens` is the budget in tokens, system text and tools included: -1 and 0 include no
-    interaction, None sets no limit. `conditions` are expressions that entries must meet (all of them).
-    `gap`: "stop" at the first interaction that does not fit, or "skip" it. `oversize`: what becomes of a
-    newest interaction that alone does not fit. `count_pinned`: whether pinned entries take from this
-    budget. `cut`: "exact" walks anew at every call, "low_water" keeps the window until it is full and
-    then cuts deep. `strict`: an error in a condition raises instead of keeping the message.
+    Args:
+        memory_strategy_id: always "max_tokens".
+        memory_max_tokens: the budget in tokens, system text and tools included; -1 and 0: no interaction, None: no
+            limit. 10,000 by default.
+        conditions: expressions that entries must meet, all of them.
+        gap: "stop" (default) at the first interaction that does not fit, or "skip" it.
+        oversize: what becomes of a newest interaction that alone does not fit: "clamp" (default), "drop", "error" or
+            "keep_newest".
+        count_pinned: whether pinned entries take from this budget; True by default.
+        cut: "exact" (default) walks anew at every call; "low_water" keeps the window until it is full and then cuts
+            deep.
+        strict: whether an error in a condition raises instead of keeping the message; False by default.
     """
 
     memory_strategy_id: Literal["max_tokens"] = "max_tokens"
     memory_max_tokens: int | None = 10_000
     conditions: tuple[str, ...] = ()
-    gap: str = "stop"
+    gap: Literal["stop", "skip"] = "stop"
     oversize: Oversize = "clamp"
     count_pinned: bool = True
-    cut: str = "exact"
+    cut: Literal["exact", "low_water"] = "exact"
     strict: bool = False
 
 

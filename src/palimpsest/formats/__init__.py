@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,9 @@ from palimpsest.log.entry import Entry
 from palimpsest.runtime.registry import Registry
 
 Message = dict[str, Any]
+
+FormatName: TypeAlias = Literal["anthropic", "gemini", "openai", "openai-responses", "text"]
+"""The formats that come with Palimpsest. For one of your own, a type checker wants a cast."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -37,7 +40,7 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
 
 
 class Adapted(msgspec.Struct, frozen=True):
-    """An entry that a format cannot take as it is, and the nearest valid thing that it became."""
+    """An entry (its `seq`) that a format cannot take as it is, and `what` became of it: the nearest valid thing."""
 
     seq: int
     what: str

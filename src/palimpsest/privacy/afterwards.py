@@ -17,11 +17,11 @@ import msgspec
 from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.change import Record, outdated
 from palimpsest.log.entry import Entry, digest
-from palimpsest.log.head import Cut, Head, SessionKey, ShownSummary
+from palimpsest.log.head import About, Cut, Head, SessionKey, ShownSummary
 from palimpsest.log.summary import Summary
 from palimpsest.privacy.cleaning import Finding
 from palimpsest.privacy.pseudonyms import Pseudonyms
-from palimpsest.privacy.records import cleaned_cut, cleaned_record
+from palimpsest.privacy.records import cleaned_about, cleaned_cut, cleaned_record
 from palimpsest.privacy.redaction import Redactor, Verdict
 
 REASON = "redaction"
@@ -76,6 +76,7 @@ class Findings:
         self.entries: dict[int, tuple[Entry, Entry]] = {}
         self.records: dict[int, tuple[Record, Record]] = {}
         self.views: dict[str, tuple[Cut, Cut]] = {}
+        self.about: tuple[About, About] | None = None
         self.withheld: list[str] = []
         self.stubs = 0
         self.findings: Counter[tuple[str, str]] = Counter()
@@ -94,8 +95,8 @@ class Findings:
 
     @property
     def changes(self) -> int:
-        """How many entries, records and views become others."""
-        return len(self.entries) + len(self.records) + len(self.views)
+        """How many entries, records and views become others, and whether what is said of the session does."""
+        return len(self.entries) + len(self.records) + len(self.views) + (self.about is not None)
 
     @property
     def summaries(self) -> int:
@@ -143,7 +144,14 @@ class Findings:
             self.records[record.revision] = record, now
 
     def look_at_head(self, head: Head) -> None:
-        """Look at the conditions of the cuts that are in use."""
+        """Look at the conditions of the cuts that are in use, and at what is said of the session."""
+        if head.about is not None:
+            try:
+                said = cleaned_about(head.about, partial(self._clean, "about"))
+            except PrivacyRefused as fault:
+                self._refuse("about", fault)
+            else:
+                self.about = (head.about, said) if said != head.about else None
         for view, cut in head.views.items():
             try:
                 now = cleaned_cut(cut, partial(self._clean, f"view {view}"))
@@ -176,8 +184,6 @@ class Findings:
 class Redaction:
     """Puts what was found in place, as a `Rewrite`, in a session that is in the epoch in which it was looked at."""
 
-    keeps_texts = False
-
     def __init__(self, key: SessionKey, epoch: int, found: Findings) -> None:
         self._key, self._epoch, self._found = key, epoch, found
 
@@ -187,6 +193,8 @@ class Redaction:
             raise Conflict(f"session {self._key.session!r}", f"is in epoch {head.epoch}, not {self._epoch}")
         views = dict(head.views)
         views |= {view: now for view, (was, now) in self._found.views.items() if views.get(view) == was}
+        if self._found.about is not None and self._found.about[0] == head.about:
+            head = _replace(head, about=self._found.about[1])
         return self._moved(head, self._found.entries.keys(), views)
 
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:

@@ -6,7 +6,7 @@ kept in its head, and an error that is raised on the way quotes nothing private,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,9 +14,9 @@ import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
 from palimpsest.log.change import Change, Record
-from palimpsest.log.checks import check_descriptors
+from palimpsest.log.checks import TITLE, check_descriptors, checked_about
 from palimpsest.log.entry import Entry, Reasoning, Text
-from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.head import About, Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.log.withdrawal import forgotten, tombstone
 from palimpsest.privacy.errors import redact_error
@@ -61,6 +61,13 @@ class Gate:
         self.redactor = redactor
         self.outside: Callable[..., Awaitable[Any]] | None = None
         """Runs a function beside the event loop; None where there is no loop."""
+        self.opening: Callable[[], Awaitable[None]] | None = None
+        """Opens the store before the first verb; None where it is open."""
+
+    async def opened(self) -> None:
+        """See that the store is open."""
+        if self.opening is not None:
+            await self.opening()
 
     async def entries(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> list[Admitted]:
         """Return what may be stored of entries that are to be added together, in place.
@@ -145,7 +152,33 @@ class Gate:
             return head
         views = {self.text(view): cleaned_cut(cut, self._clean) for view, cut in head.views.items()}
         attempts = cleaned_attempts(head.attempts, self._clean)
-        return msgspec.structs.replace(head, views=views, attempts=attempts, epoch_reason=self.text(head.epoch_reason))
+        reason, about = self.text(head.epoch_reason), self.about(head.about)
+        return msgspec.structs.replace(head, views=views, attempts=attempts, epoch_reason=reason, about=about)
+
+    def about(self, about: About | None) -> About | None:
+        """Return what is said of a session without what is private, and without a user whose id is. Raises
+        PrivacyRefused.
+        """
+        if self.redactor is None or about is None:
+            return about
+        user = about.user if about.user is not None and self.text(about.user) == about.user else None
+        return About(user=user, title=about.title and self.text(about.title), metadata=self.value(about.metadata))
+
+    def said(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what somebody says of a session, user, title and metadata, those that are given, as it may be kept.
+
+        Raises ConfigError for what is not accepted, and for a user whose id has something private in it.
+        """
+        found = checked_about(given)
+        if self.redactor is None:
+            return found
+        if found.get("user") is not None:
+            self.refuse([found["user"]], "user", "; give users ids that say nothing of them")
+        if found.get("title") is not None:
+            found["title"] = self.text(found["title"])[:TITLE]
+        if "metadata" in found:
+            found["metadata"] = self.value(found["metadata"])
+        return found
 
     def summary(self, summary: Summary) -> Summary:
         """Return a summary without what is private. Raises PrivacyRefused."""
@@ -205,25 +238,35 @@ def gate_of(given: object) -> Gate:
     return Gate(Redactor.of(given))
 
 
+UNOPENED = ("close", "connect")
+"""What is done with a store that need not be open."""
+
+
 def guarded(cls: type[T]) -> type[T]:
-    """Let no error leave a public verb of this class that quotes what is private. `_gate` is what admits."""
+    """Let no error leave a public verb of this class that quotes what is private. `_gate` is what admits.
+
+    A verb that is awaited opens the store where that is not open yet.
+    """
     for name in dir(cls):
         verb = getattr(cls, name)
         code = getattr(verb, "__code__", None)
         if name.startswith("_") or code is None or isinstance(vars(cls).get(name), staticmethod | classmethod):
             continue
-        setattr(cls, name, (_discreet if code.co_flags & _COROUTINE else _discreet_at_once)(verb))
+        awaited = code.co_flags & _COROUTINE
+        setattr(cls, name, _discreet(verb, opens=name not in UNOPENED) if awaited else _discreet_at_once(verb))
     return cls
 
 
 _COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
 
 
-def _discreet(verb: Callable[..., Any]) -> Callable[..., Any]:
+def _discreet(verb: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
     @wraps(verb)
     async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
         gate = self._gate
         try:
+            if gate.opening is not None and opens:
+                await gate.opening()
             if gate.redactor is None:
                 return await verb(self, *args, **options)
             with _Hushed(gate):

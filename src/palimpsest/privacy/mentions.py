@@ -15,7 +15,7 @@ from typing import Any
 from palimpsest.formats import words_of
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
-from palimpsest.log.head import Cut
+from palimpsest.log.head import About, Cut
 from palimpsest.log.summary import REBUILD, Summary
 from palimpsest.privacy.records import IDENTIFIERS
 from palimpsest.privacy.surfaces import BASE64, is_data_address
@@ -177,6 +177,14 @@ def _words_in(detail: Any) -> Iterator[str]:
     elif isinstance(detail, list | tuple):
         for inner in detail:
             yield from _words_in(inner)
+
+
+def about_mentions(about: About | None, mentions: Mentions) -> tuple[str, ...]:
+    """What of that which is said of a session holds it: its title, its metadata. Ids of users are none of that."""
+    if about is None:
+        return ()
+    held = {"title": (about.title or "",), "metadata": tuple(texts_in(about.metadata))}
+    return tuple(name for name, texts in held.items() if any(map(mentions, texts)))
 
 
 def cut_mentions(cut: Cut, mentions: Mentions) -> bool:

@@ -39,15 +39,15 @@ class Use(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What may not be kept. Everything is off unless it is asked for.
 
-    `redact_patterns` are regular expressions, run in order; each whole match becomes `default_redaction_string`, or the
-    string that a pattern brings: `(pattern, string)` or `{"pattern": …, "redaction_string": …}`.
-
-    `non_persistable_message_types` withholds the messages whose role, kind, `metadata.type` or tag is one of them,
-    whatever the case.
-
-    `recognisers` is a name ("default" for all, "secrets", or one such as "email"), a list of names and callables, or a
-    mapping from names to False (off), True, a string of its own, "pseudonym" (`[EMAIL_1]`), a callable, or a pair of a
-    callable and one of those. In a mapping later names win over presets before them.
+    Args:
+        redact_patterns: regular expressions, run in order; each whole match becomes `default_redaction_string`, or the
+            string that a pattern brings: `(pattern, string)` or `{"pattern": …, "redaction_string": …}`.
+        non_persistable_message_types: what is withheld: messages whose role, kind, `metadata.type` or tag is one of
+            them, whatever the case.
+        default_redaction_string: what a match becomes, "[REDACTED]" by default.
+        recognisers: a name ("default" for all, "secrets", or one such as "email"), a list of names and callables, or a
+            mapping from names to False (off), True, a string of its own, "pseudonym" (`[EMAIL_1]`), a callable, or a
+            pair of a callable and one of those. In a mapping later names win over presets before them.
     """
 
     redact_patterns: Sequence[str | Pattern | tuple[str, str] | Mapping[str, str]] = ()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.log.change import Record
-from palimpsest.log.head import Attempts, Cut
+from palimpsest.log.head import About, Attempts, Cut
 from palimpsest.log.summary import Summary
 
 Clean = Callable[[str, str], str]
@@ -80,3 +80,16 @@ def _leaves(value: Any, clean: Clean) -> Any:
             for name, one in value.items()
         }
     return [_leaves(one, clean) for one in value] if isinstance(value, list | tuple) else value
+
+
+def cleaned_about(about: About, clean: Clean) -> About:
+    """What is said of a session with what `clean` makes of its texts; ids of users stay as they are."""
+
+    def leaves(value: Any) -> Any:
+        if isinstance(value, str):
+            return clean(value, "metadata")
+        if isinstance(value, dict):
+            return {clean(key, "metadata"): leaves(inner) for key, inner in value.items()}
+        return [leaves(inner) for inner in value] if isinstance(value, list) else value
+
+    return _replace(about, title=about.title and clean(about.title, "title"), metadata=leaves(about.metadata))

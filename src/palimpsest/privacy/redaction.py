@@ -47,8 +47,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Redactor:
     """Applies one policy. Any thread may use it at any time; pure but for the count of its failures.
 
-    `key` is for pseudonyms: 16 bytes at least, the same for as long as their numbers are to mean the same. `clock`
-    returns seconds. `linear` set to False leaves RE2 alone, as where it is not installed.
+    Args:
+        policy: a `Policy`, or a mapping with its fields; None: nothing is redacted.
+        key: what pseudonyms are made with: 16 bytes at least, the same for as long as their numbers are to mean the
+            same. None where
+            the policy asks for no pseudonyms.
+        clock: a function that returns seconds.
+        linear: whether patterns run in RE2 where it is installed; True by default.
     """
 
     def __init__(
@@ -69,7 +74,8 @@ class Redactor:
 
     @classmethod
     def of(cls, given: object) -> Redactor:
-        """Return what applies a policy, a mapping with its fields, or a preset by its name; a redactor is one already.
+        """Return what applies a policy, as it is `given`: an object, a mapping, a preset's name; or a redactor, as it
+        is.
 
         Raises ConfigError for anything else, and as `privacy.policy.load` does.
         """
@@ -84,15 +90,17 @@ class Redactor:
 
     @staticmethod
     def pseudonyms(numbers: dict[str, int]) -> Pseudonyms:
-        """Return the pseudonyms of a session, as its head has them."""
+        """Return the pseudonyms of a session, whose `numbers` its head has."""
         return Pseudonyms(numbers)
 
     def entry(self, entry: Entry, pseudonyms: Pseudonyms = _NO_PSEUDONYMS) -> Verdict:
-        """Return the verdict on one entry. Raises PrivacyRefused where it could not be checked."""
+        """Return the verdict on one `entry`; `pseudonyms` are its session's. Raises PrivacyRefused where it could not
+        be checked.
+        """
         return self.entries([entry], pseudonyms)[0]
 
     def entries(self, entries: Sequence[Entry], pseudonyms: Pseudonyms | None = _NO_PSEUDONYMS) -> tuple[Verdict, ...]:
-        """Return the verdicts on entries that are added together, in place; the last has all pseudonyms.
+        """Return the verdicts on `entries` that are added together, in place; the last has all pseudonyms.
 
         Without `pseudonyms` (None) nothing is numbered, as in `text`. What belongs to one message of a provider is
         decided together: signed reasoning goes with other signed reasoning in which something was found, and what
@@ -102,7 +110,7 @@ class Redactor:
         return self._guarded(lambda: self._verdicts(entries, pseudonyms))
 
     def text(self, text: str, pseudonyms: Pseudonyms | None = None) -> str:
-        """Return a text without what is private: a summary, a fact, a line of a log.
+        """Return a `text` without what is private: a summary, a fact, a line of a log.
 
         Values that have a number in `pseudonyms` get it and new ones one behind those; without `pseudonyms` all of a
         kind look alike (`[EMAIL]`). Raises PrivacyRefused.
@@ -110,7 +118,7 @@ class Redactor:
         return self._guarded(lambda: self._washer(pseudonyms).text(text))
 
     def checked(self, text: str, place: str, pseudonyms: Pseudonyms) -> tuple[str, tuple[Finding, ...], Pseudonyms]:
-        """Return a text as `text` does, what was found in it, at this `place`, and all pseudonyms."""
+        """Return `text` as the verb `text` does, what was found in it, at this `place`, and all `pseudonyms`."""
 
         def work() -> tuple[str, tuple[Finding, ...], Pseudonyms]:
             tally = Tally(self._numbering(pseudonyms))
@@ -126,11 +134,13 @@ class Redactor:
         return other
 
     def value(self, value: Any) -> Any:
-        """Return plain JSON without what is private, at any depth, as metadata are cleaned. Raises PrivacyRefused."""
+        """Return a `value` of plain JSON without what is private, at any depth, as metadata are cleaned. Raises
+        PrivacyRefused.
+        """
         return self._guarded(lambda: self._washer(None).value(value, masks=True))
 
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a log line or an event without what is private, at any depth.
+        """Return the `fields` of a log line or an event without what is private, at any depth.
 
         Whatever the policy says, the value of a key that names a secret ("api key", "token", "password" …) is masked.
         Raises PrivacyRefused.
@@ -139,11 +149,11 @@ class Redactor:
         return found
 
     def withholds(self, kind: str) -> bool:
-        """Whether entries of this kind may not be kept, whatever else they are."""
+        """Whether entries of this `kind` may not be kept, whatever else they are."""
         return kind.casefold() in self._rules.types
 
     def is_withheld(self, entry: Entry) -> bool:
-        """Whether the entry is of a type that may not be kept, by its role, kind, `metadata.type` or a tag."""
+        """Whether `entry` is of a type that may not be kept, by its role, kind, `metadata.type` or a tag."""
         types = self._rules.types
         if not types:
             return False

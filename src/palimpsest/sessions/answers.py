@@ -188,7 +188,8 @@ class _Answers:
     def _known(self, page: Page) -> tuple[list[Entry], Page | None]:
         """What of a page was read before, from its beginning on, and the rest of it, if there is one."""
         at = page.before - 1 if page.newest_first else page.after + 1
-        for low, high, entries, _ in self._stretches:
+        for stretch in self._stretches:
+            low, high, entries = stretch.low, stretch.high, stretch.entries
             if low < at < high:
                 first = bisect_left(entries, max(page.after, low) + 1, key=_seq)
                 found = entries[first : bisect_left(entries, min(page.before, high), key=_seq)]

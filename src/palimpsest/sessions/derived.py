@@ -28,14 +28,14 @@ class Derived(Protocol):
     name: str
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-        """Remove what was made from these entries of a session, ids by `seq`; return how much that was.
+        """Remove what was made from these `entries` of a `session` of `tenant`, ids by `seq`; return how much that was.
 
         Of entries that branches share, each branch is told of. Nothing may be there any more.
         """
         ...
 
     async def gone(self, tenant: str, session: str) -> int:
-        """Remove what was made from anything of a session; return how much that was."""
+        """Remove what was made from anything of a `session` of `tenant`; return how much that was."""
         ...
 
 

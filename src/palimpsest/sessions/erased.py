@@ -17,8 +17,9 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     contexts showed and that lost their words, `rebuilt` those of them that were made anew from what is left. `derived`
     counts, by name, what was removed of what is made from entries, `items` by namespace the items that went, `media`
     the images, sounds and documents among what was erased. `remains` says in plain sentences what could not be done at
-    once, and how it comes about, and which damaged entries a query could not look into. With `dry_run` it is what would
-    go, and nothing was changed.
+    once, and how it comes about, and which damaged entries a query could not look into. `unknown` says that nothing
+    here names the user who was to be forgotten, where that is so. With `dry_run` it is what would go, and nothing was
+    changed.
     """
 
     entries: int = 0
@@ -30,6 +31,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     items: dict[str, int] = {}
     media: int = 0
     remains: tuple[str, ...] = ()
+    unknown: str = ""
     dry_run: bool = False
 
     def __bool__(self) -> bool:
@@ -46,13 +48,14 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
             derived=_sum(self.derived, other.derived),
             items=_sum(self.items, other.items),
             media=self.media + other.media,
+            unknown=self.unknown or other.unknown,
             remains=tuple(dict.fromkeys((*self.remains, *other.remains))),
             dry_run=self.dry_run or other.dry_run,
         )
 
 
 class Vacuumed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of writing a store anew: how many bytes smaller it is, and in plain sentences what remains, and why."""
+    """What came of writing a store anew: bytes that were `freed`, and in plain sentences what `remains`, and why."""
 
     freed: int = 0
     remains: tuple[str, ...] = ()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from palimpsest.errors import ConfigError
-from palimpsest.formats import find_format
+from palimpsest.formats import FormatName, Message, find_format
+from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.checks import check_file
+from palimpsest.log.checks import check_file, check_whole
 from palimpsest.log.head import Head
 from palimpsest.sessions.accesses import access_order
 from palimpsest.sessions.contexts.builder import ContextBuilder
@@ -21,6 +24,7 @@ from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import Dump
 from palimpsest.stores.overlay import Overlay
+from palimpsest.transfer.relinking import head_of
 from palimpsest.transfer.writing import exported, listed, partial, written
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ class Exporting:
         entries = [entry async for entry in self._shown(self._past.entries(head))]
         return head, entries, [self._gate.record(record) async for record in self._past.records(head)]
 
-    async def export_to(self, file: str | os.PathLike[str] | Sink, format: str) -> int:
+    async def export_to(self, file: str | os.PathLike[str] | Sink, format: FormatName | Literal["palimpsest"]) -> int:
         """Write the session as JSON, and return the bytes written."""
         check_file(file, "file", "write")
         if format != "palimpsest":
@@ -102,13 +106,40 @@ class Exporting:
 
         await self._reader.settled(write)
 
-    async def _listed(self, spool: IO[bytes], format: str) -> None:
+    async def _listed(self, spool: IO[bytes], format: FormatName) -> None:
         """Write what a model would be sent."""
         plain = Options(self._scope.key, format=format, counter=self._scope.options.counter)
         builder = ContextBuilder(
             await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
         )
         spool.write(listed(await self._scope.store.together(builder.context, reads=True)))
+
+    async def messages(self, format: FormatName | None, after: int, before: int | None) -> list[Message]:
+        """The log as messages of a provider."""
+        check_whole(after, "after")
+        check_whole(before, "before", or_none=True)
+        scope = self._scope
+        plain = Options(scope.key, format=format or scope.options.format, counter=scope.options.counter)
+        head, entries, _ = await self._reader.settled(self._all)
+        groups = [entry.group for entry in entries if entry.seq > after and (before is None or entry.seq < before)]
+        if not groups:
+            return []
+        first, last = min(groups), max(groups)
+        some = [entry for entry in entries if first <= entry.seq and first <= entry.group <= last]
+        some = [entry for entry in entries if first <= entry.seq <= some[-1].seq]
+        copy = Overlay(scope.store, scope.clock)
+        part = head_of(some, first, head.rewound)
+        part = msgspec.structs.replace(
+            part,
+            revision=head.revision,
+            epoch=head.epoch,
+            rewound=spans.common(head.rewound, [(first, part.next_seq - 1)]),
+            erased=sum(entry.erased for entry in some),
+        )
+        await copy.load(scope.key, Dump(head=part, entries=tuple(some), records=()), replace=True)
+        request = ContextRequest(view="messages", dry_run=True)
+        builder = ContextBuilder(copy, plain, request, scope.clock())
+        return list((await copy.together(builder.context, reads=True)).messages)
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
         """The entries as they may leave this process."""

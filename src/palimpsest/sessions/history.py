@@ -141,6 +141,7 @@ class History:
             usage=head.usage,
             pseudonyms=head.pseudonyms,
             forked_from=head.forked_from,
+            about=head.about,
             pinned=await self._pinned(msgspec.structs.replace(then, pinned=shown), records),
         )
 
@@ -194,6 +195,7 @@ class History:
             attempts=_attempts(head.attempts, point.next_seq),
             pseudonyms=head.pseudonyms,
             forked_from=head.forked_from,
+            about=head.about,
             created=head.created,
         )
 

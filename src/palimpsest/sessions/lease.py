@@ -27,6 +27,9 @@ TURN_SECONDS = 30.0
 RENEWALS = 3
 """How often a lease is renewed in the time that it lasts."""
 
+NESTED = "one turn at a time: inside the block add() alone, or hand on the session that the block gave"
+"""What is said to who begins a turn in his own turn, for which he would wait for ever."""
+
 PAUSES = (0.005, 0.2)
 """Seconds between the first two tries to take a lease, and the most between two."""
 
@@ -144,7 +147,7 @@ class Renewals:
         """Raise ConfigError where who wants this lease would wait for himself."""
         with self._lock:
             if any(wanted.waits_for(lease) for lease in self._held):
-                raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session, of one caller")
+                raise ConfigError("turn", "a turn inside a turn", NESTED)
 
     def renew(self) -> None:
         """Renew all of them now, from any thread."""

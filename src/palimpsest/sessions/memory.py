@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from palimpsest.errors import ConfigError, SessionNotFound
+from palimpsest.errors import SessionNotFound
+from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
-from palimpsest.log.checks import check_whole, checked_clock, unfit
+from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
+from palimpsest.log.head import About, SessionKey
 from palimpsest.privacy.gate import Gate, gate_of, guarded
-from palimpsest.runtime.events import Handler
+from palimpsest.runtime.events import EventName, Handler
+from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
-from palimpsest.sessions.options import admitted_options, check_id
+from palimpsest.sessions.listing import Order, SessionPage, listed
+from palimpsest.sessions.options import GivenOptions, Options, check_id
+from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
-from palimpsest.stores.common import info
 from palimpsest.stores.opening import keys_of, open_store, unlocked
 
 if TYPE_CHECKING:
     import os
+    from datetime import datetime, timedelta
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
+    from palimpsest.formats import FormatName
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
     from palimpsest.sessions.derived import Derived
@@ -39,14 +45,17 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions
+    from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
 
 Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 """What may not be kept: a preset's name, a policy, as a mapping or an object, or what applies one."""
 
 DEFAULT_TENANT = "default"
-OnConflict = Literal["error", "replace", "merge"]
+OnConflict: TypeAlias = Literal["error", "replace", "merge"]
+"""What an import does where the session is there already."""
 
 
 @guarded
@@ -70,6 +79,7 @@ class AsyncMemory:
         self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes)
         self._where, self._store_options = where, {"clock": self._scope.clock, **options}
         self._keys = keys_of(encryption)
+        self._opener: AsyncMemory | None = None
 
     @classmethod
     def open(
@@ -81,25 +91,38 @@ class AsyncMemory:
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
-        **options: Any,
+        **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
-        """Name the store to open: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
-        `file:relative/folder`, `file:///absolute/folder`, or `memory://`.
+        """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
+        `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`.
 
-        `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
-        says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
-        a key for pseudonyms, too; without it all is kept as it is. What contexts were made of is remembered in about
-        `view_bytes` (default 64 MiB; 0: nothing is). Further options are the store's: on disk `synchronous` ("FULL",
-        "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
-        The store is opened by `async with`, which raises ConfigError for an address or option that is unknown,
-        StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
+        Nothing is opened yet. `async with` opens the store, and closes it; or the first verb that is awaited does, and
+        the next one where that fails. It raises ConfigError for an address or option that is unknown, StoreError where
+        the store cannot be opened, and WrongKey where it is encrypted with other keys.
+
+        Args:
+            where: the store's address, or a path.
+            tenant: who owns every session of this memory, and sees no other tenant's; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+            encryption: keys that what is stored is encrypted with: `Keys`, or a mapping of key ids to keys. None: it is
+                not.
+            privacy: what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`,
+                which has a key for pseudonyms, too. None: all is kept as it is.
+            view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
+            synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
+                all but the last commits.
+            busy_seconds: on disk, how long to wait for other writers; 30 by default.
+            readonly: on disk, whether nothing may be written; False by default.
+            large_bytes: on disk, from how many bytes a text, or an image's data, is kept once, however many entries
+                hold it.
         """
-        from palimpsest.runtime.threaded import Threaded  # asyncio, which a synchronous memory never loads
+        from palimpsest.runtime.threaded import OneAtATime, Threaded  # asyncio, which a synchronous memory never loads
 
         runner, admits = Threaded(), gate_of(privacy)
         admits.outside = runner.outside
-        return cls(where, runner, tenant, clock, encryption, admits, view_bytes, options)
+        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, {**options})
+        admits.opening = OneAtATime(memory._open)
+        return memory
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -109,66 +132,141 @@ class AsyncMemory:
         await self.close()
 
     async def connect(self) -> None:
-        """Open the store, which `async with` does by itself."""
-        if self._scope.opened is None:
-            store = await self.runner.run(partial(open_store, self._where, self.runner, **self._store_options))
-            try:
-                self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
-                self._keys = None  # the store has what it needs of them
-            except BaseException:
-                await store.close()
-                raise
+        """Open the store, which `async with` does by itself, and the first verb."""
+        if self._opener is not None:
+            await self._opener.connect()
+        elif self._scope.opened is None:
+            await (self._gate.opening or self._open)()
+
+    async def _open(self) -> None:
+        if self._scope.opened is not None:  # by whoever was first
+            return
+        store = await self.runner.run(partial(open_store, self._where, self.runner, **self._store_options))
+        try:
+            self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
+            self._keys = self._gate.opening = None  # the store has what it needs of the keys
+        except BaseException:
+            await store.close()
+            raise
+
+    def for_tenant(self, tenant: str) -> AsyncMemory:
+        """Return the memory of another tenant over the same store, with the same policy, keys and clock.
+
+        It has no connection and no thread of its own, so make one for each request. It need not be closed:
+        that leaves the store open, and when the memory that opened the store closes it is over. Observers, and what
+        joins with `derive`, are the tenant's, whichever of its memories they were given to. Raises ConfigError for
+        what is no id.
+
+        Args:
+            tenant: who owns every session of that memory, an id.
+        """
+        check_id(tenant, "tenant")
+        other = object.__new__(type(self))
+        other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
+        other._scope = self._scope.sharing(tenant)
+        return other
 
     @property
     def store(self) -> Store:
         """The store behind this memory."""
         return self._scope.store
 
-    @cached_property
+    @lazy
     def _everywhere(self) -> Part[type[Everywhere]]:
         return Part(self.runner, everywhere)
 
-    @cached_property
+    @lazy
     def _importing(self) -> Part[Importing]:
         return Part(self.runner, lambda: importing(self._scope, self.session))
 
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session of this id; nothing is read or written before its first verb.
 
-        Options: `model` (its window, tokenizer and prices are taken from the table), `max_tokens` for the
-        whole request, `max_messages` as the format counts them, `max_context_ratio` (the share of the model's window
-        that the log may take; answer, system text and tools come beside it), `reserve` for the answer,
-        `format` (default "openai"), `view` (default "main"), `counter` (a function from text to tokens),
-        `short_term` (strategies, see `MaxTokens`), or `conditions` and `oversize` for the default one, `mask`
-        (False: old tool results are never replaced by a note), `low_water` (share of the budget that a cut
-        goes down to), `cache_seconds` (how long the provider's cache holds what it was sent, since the last call;
-        None: what the format says; `math.inf`: no cut heeds it), `readonly`.
+        The options are kept by this object, not in the store. Raises ConfigError naming the option that is not
+        accepted.
 
-        Compaction: `long_term` (a strategy such as `Summarize(interaction_keep=3)`, its name, a mapping, or a list of
-        these), `summarizer` (a function from prompt to text, a model string such as "openai:gpt-4o-mini", a
-        `ModelSummarizer`; None: no model is asked), `auto_compact` ("inline", "background" or "off"), `long_term_run`
-        ("first" that fires, or "all"), `before_turn` (look at the triggers before each context, too). `persistence` is
-        "incremental", "flush" (with `archive=False`: what was compacted is destroyed at the turn's end) or "ephemeral"
-        (nothing is written). Raises ConfigError naming the option.
+        Args:
+            session_id: 1 to 256 characters, none of them a control character.
+            model: the model's name: its window, tokenizer and prices are taken from the table. None: not known.
+            max_tokens: the most tokens of a whole request, with the answer; None: the model's window.
+            max_messages: the most messages of a context, as the format counts them; None: no limit.
+            max_context_ratio: the share of the model's window that the log may take, over 0 and up to 1; answer, system
+                text and tools come beside it. None: no such share.
+            reserve: tokens kept for the answer; None: 0 with `max_tokens`, else the model's longest answer.
+            counter: what counts tokens: a function from text to a number, an object with `count` and `name`, or an
+                encoding's name; None: the model's.
+            format: the provider's format of messages, "openai" by default.
+            view: the name of the window that cuts are made for, "main" by default.
+            short_term: what contexts show: a `MaxTokens`, a mapping with its fields, or a list of these; None: one of
+                `conditions` and `oversize`.
+            conditions: expressions that entries must meet to be shown, for the default short-term strategy.
+            oversize: what becomes of what does not fit alone: "clamp" (default), "drop", "error" or "keep_newest".
+            mask: whether a cut may replace old tool results by a note; True by default.
+            low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
+            cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
+                format says; `math.inf`: no cut heeds it.
+            readonly: whether contexts store no cut; False by default.
+            long_term: strategies of compaction, such as `Summarize(interaction_keep=3)`: one or a list of objects,
+                names and mappings. None: none.
+            summarizer: what writes summaries: a function from prompt to text, a model string such as
+                "openai:gpt-4o-mini", a `ModelSummarizer`; None: no model is asked.
+            auto_compact: where a strategy that fires runs: "inline" (default), "background" or "off".
+            long_term_run: which strategies that fire run: the "first" (default) or "all".
+            before_turn: whether the triggers are looked at before each context, too; False by default.
+            persistence: when what is added is stored: "incremental" (default), "flush" (with `archive=False`: what was
+                compacted is destroyed at the turn's end) or "ephemeral" (nothing is written).
+            archive: whether what was compacted is kept; True by default, and False only for "flush".
+            user: whose session it is, an id. Where it is another's, or nobody's, every verb raises WrongUser. None: not
+                said, and not looked at.
+            title: what it is called, kept with a session that its first entry makes; `describe` changes it. None: none.
+            metadata: what else is said of it, JSON values, kept like the title. None: nothing.
         """
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
         given = admitted_options(self._scope.key(session_id), self._gate, options)
-        return AsyncSession(SessionScope(self._scope, given))
+        if given.about is None or given.about.user is None:
+            return AsyncSession(SessionScope(self._scope, given))
+        return OwnedSession(SessionScope(self._scope, given))
 
-    async def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
-        if not isinstance(after, str) or unfit(after) is not None:
-            raise ConfigError("after", after, "a session's id, or ''")
-        check_whole(limit, "limit")
-        return await self.store.sessions(self.tenant, after=after, limit=limit)
+    async def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        prefix: str = "",
+        order: Order = "id",
+        after: str = "",
+        limit: int | None = None,
+    ) -> SessionPage:
+        """Return this tenant's sessions: all that fit, or a page of them, whose `next` is `after` for the page behind
+        (None: there is none). One that is written to while the latest are listed may be left out.
+
+        Raises ConfigError for what is not accepted.
+
+        Args:
+            user: only sessions of this user; nothing is read of any other's. None: of all, and of nobody.
+            title: only sessions in whose titles this is, in any letter case; None: with any title, and without.
+            since: only sessions that were written to at this time, with a time zone, or later; None: whenever.
+            before: only sessions that were last written to before this time, with a time zone; None: whenever.
+            prefix: only sessions whose ids begin so.
+            order: "id" (by code points), or "latest": the one that was written to last comes first.
+            after: the `next` of the page before, in the same order; by id also any id. "": from the first.
+            limit: the most sessions of a page; None: all.
+        """
+        return await listed(self._scope, user, title, since, before, prefix, order, after, limit)
 
     async def info(self, session_id: str) -> SessionInfo:
-        """Return the session as a listing shows it. Raises SessionNotFound."""
+        """Return the session as a listing shows it. Raises SessionNotFound.
+
+        Args:
+            session_id: the session's id.
+        """
         check_id(session_id, "session")
         if (head := await self.store.head(self._scope.key(session_id))) is None:
             raise SessionNotFound(session_id)
-        return info(session_id, head)
+        return SessionInfo.of(session_id, head)
 
     async def import_session(
         self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"
@@ -179,6 +277,11 @@ class AsyncMemory:
         exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
         appends those of its entries that are not there, but for what was taken back, and results whose call was
         erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
+
+        Args:
+            data: what `export()` gave.
+            session_id: the id to store it under; None: its own.
+            on_conflict: what happens where the session exists: "error" (default), "replace" or "merge".
         """
         return await (await self._importing()).session(data, session_id=session_id, on_conflict=on_conflict)
 
@@ -186,8 +289,8 @@ class AsyncMemory:
         self,
         path: str | os.PathLike[str] | BinaryIO,
         *,
-        source: str = "auto",
-        format: str | None = None,
+        source: SourceName = "auto",
+        format: FormatName | None = None,
         session_id: str | None = None,
         key: str | None = None,
         strict: bool = False,
@@ -200,7 +303,8 @@ class AsyncMemory:
         `source` is what the file is: "messages" (JSON or JSON lines of provider messages, in the `format` named or
         found), "chatgpt" or "claude" (their data exports, also as archives), "palimpsest" (our own exports),
         "openai-agents" (its SQLite database), "langchain" or "pydantic-ai"; "auto" finds out. Everything goes into
-        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file.
+        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file. The
+        title of a conversation becomes that of a session which it makes.
 
         Importing a file again adds nothing, one that has grown adds what is new, and an import that was
         interrupted is completed by repeating it; under another `key` the same messages come once more. With
@@ -211,6 +315,17 @@ class AsyncMemory:
         What is malformed is reported with its place, and the rest is taken. Raises ImportFailed, and stores nothing,
         for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
         the file cannot be opened; ConfigError for an option that is not accepted.
+
+        Args:
+            path: the file's path, or a binary file that is open for reading.
+            source: what the file is; "auto" (default) finds out.
+            format: what messages of the source "messages" are; None: found by their shape.
+            session_id: the session that takes everything; None: one for each conversation.
+            key: what makes an import of the same messages another one; None: the same again adds nothing.
+            strict: whether the first fault refuses the whole file.
+            branches: whether branches that are not current become sessions, too.
+            progress: called with the bytes done and their total (None: unknown).
+            limits: the most that the file may hold; None: the limits' own defaults.
         """
         return await (await self._importing()).file(
             path,
@@ -225,7 +340,11 @@ class AsyncMemory:
         )
 
     async def delete_session(self, session_id: str) -> bool:
-        """Destroy the session with everything that belongs to it and return whether there was one."""
+        """Destroy the session with everything that belongs to it and return whether there was one.
+
+        Args:
+            session_id: the session's id.
+        """
         check_id(session_id, "session")
         async with self._scope.drop_derived(key := self._scope.key(session_id)):
             there = await self.store.delete(key)
@@ -247,15 +366,25 @@ class AsyncMemory:
         """Destroy for good all that belongs to one of these, in every session and branch, and say what that was.
 
         `session` goes with every copy of its entries in branches. `tenant`, which must be this memory's own, goes with
-        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) goes
-        what messages of that `name`, or with that `user_id` in their metadata, said, with the whole interactions that
-        they began; a session in which nothing else is left is deleted. Summaries are made anew from what is left,
-        without a model, or withdrawn.
+        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) go
+        the sessions that are theirs, as with `session`. In other sessions goes what messages of that `name`, or with
+        that `user_id` in their metadata, said, with the whole interactions that they began; one in which nothing else
+        is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries are
+        made anew from what is left, without a model, or withdrawn.
 
         Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
         `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
         unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
         cannot be removed: what is erased by then stays erased.
+
+        Args:
+            user: an id, as sessions have it, or messages in `name` or in `user_id` of their metadata.
+            session: a session's id.
+            tenant: this memory's own tenant.
+            matches: a text, or a `Query`.
+            reason: why, kept in the log in clear words.
+            dry_run: whether nothing is changed, and only told what would go.
+            progress: called with the sessions done and their total.
         """
         forget = (await self._everywhere()).forget
         return await forget(self._scope, user, session, tenant, matches, reason, progress, dry_run=dry_run)
@@ -267,6 +396,9 @@ class AsyncMemory:
         for: then no byte of what was erased before is left. Interrupted, the same again goes on with what is left.
         `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
         memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
+
+        Args:
+            progress: called with the bytes gone through and their total, both about.
         """
         return await (await self._everywhere()).vacuum(self._scope, progress)
 
@@ -280,6 +412,9 @@ class AsyncMemory:
         Returns a function after which it is told no longer in this memory; the store knows of it until `underive`.
         Raises ConfigError for what is not as `palimpsest.sessions.derived.Derived` says, ErasureFailed where it does
         not remove what it should, and StoreUnavailable in a memory that only reads.
+
+        Args:
+            derived: an object with a name, and a coroutine that removes what was made from entries.
         """
         joined = self._scope.derivations
         await joined.join(derived)
@@ -293,6 +428,9 @@ class AsyncMemory:
         """Have the store forget what joined under this name, with the notes for it: for what is there no more.
 
         Returns whether the store knew of it.
+
+        Args:
+            name: the name that joined with `derive`.
         """
         check_id(name, "derived")
         return await self._scope.derivations.end(name)
@@ -318,25 +456,51 @@ class AsyncMemory:
         on with what is left. What cannot be checked stays as it is, and is reported. Raises ConfigError without a
         policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
         ErasureFailed where what was made from entries cannot be removed.
+
+        Args:
+            privacy: a preset's name, a policy, a mapping or a `Redactor`; None: the memory's own.
+            session: a session's id; None: every session of the tenant.
+            apply: whether what is found is redacted where it is stored.
+            sample: the most findings to show.
+            progress: called with the sessions done and their total.
         """
         scan = (await self._everywhere()).scan
         return await scan(self._scope, privacy, session=session, apply=apply, sample=sample, progress=progress)
 
-    async def sweep(self) -> int:
+    async def sweep(
+        self,
+        *,
+        untouched_for: timedelta | float | str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int:
         """Erase what has expired of all that this tenant owns; return how many entries and items that were.
+
+        With `untouched_for` the sessions that nobody has written to for so long are deleted, too, and counted; one that
+        somebody writes to meanwhile stays, and so do branches of one that goes. `sessions(before=…)` lists them. Raises
+        ConfigError for what is not accepted, and in a memory that only reads.
 
         Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
         was erased elsewhere meanwhile, too.
-        """
-        return await (await self._everywhere()).sweep(self._scope)
 
-    def on(self, event: str, handler: Handler) -> Callable[[], None]:
+        Args:
+            untouched_for: a timedelta, seconds, or text such as "90d" (s, m, h, d, w); None: no session is deleted.
+            dry_run: whether nothing is changed, and only sessions and entries are counted that would go.
+            progress: called with the sessions done and their total, of those that are deleted.
+        """
+        return await (await self._everywhere()).sweep(self._scope, untouched_for, progress, dry_run=dry_run)
+
+    def on(self, event: EventName, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
         context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
         coroutine function; one that raises is logged and breaks nothing.
+
+        Args:
+            event: the event's name.
+            handler: a function, or coroutine function, of the session's id and the event's facts (a dict).
         """
         return self._scope.observers.on(event, handler)
 
@@ -344,6 +508,27 @@ class AsyncMemory:
         """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
 
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
-        acknowledged. Closing twice is fine.
+        acknowledged. Closing twice is fine. One that `for_tenant` gave leaves the store open.
         """
-        await self.runner.close(last=self._scope.close())
+        if self._opener is not None:
+            self._scope.end()
+        else:
+            await self.runner.close(last=self._scope.close())
+
+
+def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Options:
+    """Return a session's options, resolved. Raises ConfigError for one that is unknown, or would store what is private.
+
+    What is stored of them is what cuts, compactions and counts are known by later.
+    """
+    values.known("session option", given, GivenOptions.__struct_fields__)
+    made = Options(key, **given)
+    if said := {name: given.get(name) for name in ("user", "title", "metadata") if given.get(name) is not None}:
+        made.about = About(**gate.said(said))
+    if gate.redactor is not None:
+        tagged = " with every cut; tag entries, and ask for the tag"
+        gate.refuse(made.condition_texts, "conditions", tagged)
+        gate.refuse([strategy.name for strategy in made.long_term], "long_term.name")
+        gate.refuse([made.view] if "view" in given else (), "view")
+        gate.refuse([made.counter.name] if given.get("counter") else (), "counter.name")
+    return made

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
 from palimpsest.context.terms import Terms
-from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
-from palimpsest.formats import Format, find_format
+from palimpsest.errors import ConfigError, PalimpsestWarning, nearest
+from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
-from palimpsest.log.checks import ID_RULE, is_id, unfit
-from palimpsest.log.head import SessionKey
-from palimpsest.privacy.gate import Gate
-from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
+from palimpsest.log.checks import ID_RULE, is_id
+from palimpsest.log.head import About, SessionKey
+from palimpsest.sessions.counting import counter_of, model_of
+from palimpsest.tokens.counter import TokenCounter
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     from palimpsest.compaction import Strategy
+    from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.cut import Oversize
     from palimpsest.context.short_term import MaxTokens
     from palimpsest.summaries.models import SummarizeCallable, Summarizer, Unbound
-    from palimpsest.tokens.models import Model
 
     class SessionOptions(TypedDict, total=False):
         """The options of a session, for type checkers, as `GivenOptions` has them."""
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         max_context_ratio: float | None
         reserve: int | None
         counter: TokenCounter | Callable[[str], int] | str | None
-        format: str
+        format: FormatName
         view: str
         short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None
         conditions: Sequence[str]
@@ -45,20 +45,30 @@ if TYPE_CHECKING:
         low_water: float
         cache_seconds: float | None
         readonly: bool
-        long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None
+        long_term: (
+            Strategy | Mapping[str, Any] | StrategyName | Sequence[Strategy | Mapping[str, Any] | StrategyName] | None
+        )
         summarizer: Summarizer | Unbound | SummarizeCallable | str | None
         auto_compact: AutoCompact
-        long_term_run: Literal["first", "all"]
+        long_term_run: LongTermRun
         before_turn: bool
-        persistence: str
+        persistence: Persistence
         archive: bool
+        user: str | None
+        title: str | None
+        metadata: dict[str, Any] | None
 
 
-DEFAULT_ENCODING = "o200k_base"
 FOR_EVER = 10**10
 """Seconds that nobody waits: three centuries."""
-PERSISTENCE = ("incremental", "flush", "ephemeral")
+Persistence: TypeAlias = Literal["incremental", "flush", "ephemeral"]
+"""When what a session adds is stored: at once; at once, and what was compacted goes at the turn's end; never."""
+PERSISTENCE: tuple[Persistence, ...] = ("incremental", "flush", "ephemeral")
+LongTermRun: TypeAlias = Literal["first", "all"]
+"""Which of the strategies that fire run."""
+LONG_TERM_RUN: tuple[LongTermRun, ...] = ("first", "all")
 AutoCompact: TypeAlias = Literal["inline", "background", "off"]
+"""Where a strategy that fires runs: before the verb returns, beside it, or nowhere."""
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
 
 L = TypeVar("L", bound=str)
@@ -81,7 +91,7 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that are kept free for the answer."""
     counter: TokenCounter | Callable[[str], int] | str | None = None
     """A function from text to tokens, an object with `count` and `name`, or an encoding's name; None: the model's."""
-    format: str = "openai"
+    format: FormatName = "openai"
     view: str = "main"
     short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None
     """Strategies of what is shown (`MaxTokens`); None: one, of `conditions` and `oversize`."""
@@ -94,19 +104,27 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_seconds: float | None = None
     """How long the provider's cache holds what it was sent, since the last call; None: what its format says."""
     readonly: bool = False
-    long_term: Strategy | Mapping[str, Any] | str | Sequence[Strategy | Mapping[str, Any] | str] | None = None
+    long_term: (
+        Strategy | Mapping[str, Any] | StrategyName | Sequence[Strategy | Mapping[str, Any] | StrategyName] | None
+    ) = None
     """Strategies of compaction: an object, a name, a mapping, or a list of these."""
     summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None
     """A function from prompt to text, a model string, an object; None: no model is asked."""
     auto_compact: AutoCompact = "inline"
-    long_term_run: Literal["first", "all"] = "first"
+    long_term_run: LongTermRun = "first"
     """Whether the first strategy that fires runs, or all that do."""
     before_turn: bool = False
     """Whether the triggers are looked at before each context, too."""
-    persistence: str = "incremental"
+    persistence: Persistence = "incremental"
     """One of `PERSISTENCE`."""
     archive: bool = True
     """False, with `flush`: what was compacted is destroyed at the turn's end."""
+    user: str | None = None
+    """Whose session it is: that of another user is neither read nor changed."""
+    title: str | None = None
+    """What it is called, where it is made by this."""
+    metadata: dict[str, Any] | None = None
+    """What else is said of it, as JSON values, where it is made by this."""
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
@@ -134,8 +152,9 @@ class Options:
         given.check()
         self.key, self.view, self.format, self.readonly = key, given.view, given.format, given.readonly
         self.mask, self.low_water, self.cache_seconds = given.mask, given.low_water, given.cache_seconds
-        self.model_name, self.model = given.model, _model(given.model)
-        self.counter = _counter(given.counter, self.model)
+        self.model_name, self.model = given.model, model_of(given.model)
+        self._given_counter, self.counter = given.counter, counter_of(given.counter, self.model)
+        check_id(self.counter.name, "counter.name")  # counts are kept under it
         self.limits = BudgetLimits(
             max_tokens=given.max_tokens,
             max_messages=given.max_messages,
@@ -145,16 +164,19 @@ class Options:
         self.limits.check()
         self.strategies: tuple[MaxTokens, ...] = ()
         self.oversize = given.oversize
+        self.about: About | None = None
         self.exact = False
         self._terms: Terms | None = None
         self._strategies(given.short_term, given.conditions, given.oversize)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
         self.auto_compact = _selection("auto_compact", given.auto_compact, AUTO_COMPACT)
-        self.runs_all = _selection("long_term_run", given.long_term_run, ("first", "all")) == "all"
+        self.runs_all = _selection("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
         self.persistence = _selection("persistence", given.persistence, PERSISTENCE)
         self.long_term: tuple[Strategy, ...] = ()
         if given.long_term:
-            self._long_term(given.long_term)
+            self.long_term, told = _loaded(given.long_term, "long_term")
+            for text in told:
+                warnings.warn(text, PalimpsestWarning, stacklevel=4)
         if given.max_context_ratio is not None and (self.model is None or self.model.window is None):
             raise ConfigError(
                 "max_context_ratio", given.max_context_ratio, f"a model of known window, not {given.model!r}"
@@ -187,11 +209,6 @@ class Options:
             raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
         self.exact = cuts == {"exact"}
 
-    def _long_term(self, given: Any) -> None:
-        self.long_term, told = _loaded(given, "long_term")
-        for text in told:
-            warnings.warn(text, PalimpsestWarning, stacklevel=5)
-
     def chosen(self, strategy: Any) -> Strategy:
         """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
         if strategy is None and self.long_term:
@@ -207,6 +224,13 @@ class Options:
         other = object.__new__(type(self))  # as `copy` does, which costs a cold start a millisecond
         other.__dict__.update(self.__dict__)
         other.key, other._terms = SessionKey(self.key.tenant, session_id), None
+        return other
+
+    def of_model(self, name: str) -> Options:
+        """The same options for calls of another model."""
+        other = self.of(self.key.session)
+        other.model_name, other.model = name, model_of(name)
+        other.counter = counter_of(self._given_counter, other.model)
         return other
 
     @property
@@ -262,22 +286,6 @@ class Options:
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
-def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Options:
-    """Return a session's options, resolved. Raises ConfigError for one that is unknown, or would store what is private.
-
-    What is stored of them is what cuts, compactions and counts are known by later.
-    """
-    values.known("session option", given, GivenOptions.__struct_fields__)
-    made = Options(key, **given)
-    if gate.redactor is not None:
-        tagged = " with every cut; tag entries, and ask for the tag"
-        gate.refuse(made.condition_texts, "conditions", tagged)
-        gate.refuse([strategy.name for strategy in made.long_term], "long_term.name")
-        gate.refuse([made.view] if "view" in given else (), "view")
-        gate.refuse([made.counter.name] if given.get("counter") else (), "counter.name")
-    return made
-
-
 def _loaded(given: Any, where: str) -> tuple[tuple[Strategy, ...], Sequence[str]]:
     from palimpsest.compaction.loading import load  # four milliseconds, for who has strategies
 
@@ -297,32 +305,3 @@ def check_id(text: object, where: str) -> None:
     """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
     if not isinstance(text, str) or not is_id(text):
         raise ConfigError(where, text, ID_RULE)
-
-
-def _model(name: str | None) -> Model | None:
-    if name is None:
-        return None
-    if not isinstance(name, str) or unfit(name) is not None:
-        raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
-    from palimpsest.tokens.models import find_model, model_names  # a millisecond, for who names a model
-
-    model = find_model(name)
-    if model is None:
-        near = nearest(name, model_names())
-        hint = f"; did you mean {near!r}?" if near else "."
-        text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
-        warnings.warn(text, PalimpsestWarning, stacklevel=6)
-    return model
-
-
-def _counter(counter: TokenCounter | Callable[[str], int] | str | None, model: Model | None) -> TokenCounter:
-    if counter is None:
-        return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
-    if isinstance(counter, str):
-        return encoding(counter)
-    if hasattr(counter, "count") and hasattr(counter, "name"):
-        check_id(counter.name, "counter.name")  # counts are kept under it
-        return cast("TokenCounter", counter)
-    if callable(counter):
-        return FunctionCounter(counter)
-    raise ConfigError("counter", counter, "a function from text to a number of tokens, an encoding's name, or None")

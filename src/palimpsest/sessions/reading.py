@@ -9,13 +9,14 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.context.groups import Meter
-from palimpsest.errors import Conflict, EntryNotFound
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans
 from palimpsest.log.checks import check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, Usage
+from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.history import History
@@ -41,7 +42,7 @@ def moved(before: Head, now: Head) -> bool:
 
 
 class Interaction(msgspec.Struct, frozen=True):
-    """A human message and everything until the next one. `index` is -1 for the preamble.
+    """A human message and everything until the next one: `entries`, oldest first. `index` is -1 for the preamble.
 
     `open` is the newest of the log, while it has no final answer, or an unanswered call.
     """
@@ -54,11 +55,13 @@ class Interaction(msgspec.Struct, frozen=True):
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
 
-    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased
-    and rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
-    `total_tokens` are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of
-    the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
-    and what a context counts beside what its call brings.
+    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased and rewound
+    ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost. `total_tokens`
+    are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of the active set
+    as a context shows it, summaries with their fences: what triggers compare, what a compaction tells, and what a
+    context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`, `interactions` and
+    `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest, `created_at` and `updated_at`
+    when the first and the last entry was written; `usage` is what was reported last.
     """
 
     total_entries: int
@@ -126,37 +129,68 @@ class LogReader:
         return found
 
     async def entries(
-        self, after: int, limit: int | None, *, rewound: bool = False, at: int | None = None
+        self,
+        after: int,
+        limit: int | None,
+        *,
+        before: int | None = None,
+        last: int | None = None,
+        rewound: bool = False,
+        at: int | None = None,
     ) -> list[Entry]:
-        """The log's entries after a `seq`, oldest first, at most `limit`; those taken back only with `rewound`.
+        """The log's entries after a `seq` and `before` another, oldest first: at most the first `limit`, or the `last`.
 
-        With `at` it is the log as it was at that revision.
+        Those taken back come only with `rewound`. With `at` it is the log as it was at that revision.
         """
-        check_whole(after, "after")
-        check_whole(limit, "limit", or_none=True)
+        for name, value in (("after", after), ("limit", limit), ("before", before), ("last", last)):
+            check_whole(value, name, or_none=name != "after")
+        if limit is not None and last is not None:
+            raise ConfigError("last", last, "either `limit`, which counts from the front, or `last`")
 
         async def read(head: Head) -> list[Entry]:
             if at is not None:
                 head = await History(self._store, self._options.key).view(head, self._options.view, at)
-            where = spans.visible(() if rewound else head.rewound, max(after, head.first_seq - 1), head.next_seq)
+            end = head.next_seq if before is None else min(before, head.next_seq)
+            where = spans.visible(() if rewound else head.rewound, max(after, head.first_seq - 1), end)
+            if last is not None:
+                return await self._newest(where, last)
             found: list[Entry] = []
-            for first, last in where:
-                before = first - 1  # by pages: what is stored of all of them need not be there beside them
-                while before < last and (limit is None or len(found) < limit):
+            for first, final in where:
+                behind = first - 1  # by pages: what is stored of all of them need not be there beside them
+                while behind < final and (limit is None or len(found) < limit):
                     left = BATCH if limit is None else min(limit - len(found), BATCH)
-                    page = await self._store.read(
-                        self._options.key, after=before, before=last + 1, limit=left, counter=self._options.counter.name
-                    )
+                    page = await self._page(behind, final + 1, left)
                     found += page
                     if len(page) < left:
                         break
-                    before = page[-1].seq
+                    behind = page[-1].seq
             return found
 
         head = await self.head()
-        if head.next_seq - after <= BATCH or (limit is not None and limit <= BATCH):  # a page: as of one moment
+        most = min([head.next_seq - after, *(one for one in (limit, last) if one is not None)])
+        if most <= BATCH:  # a page: as of one moment
             return await read(head)
         return await self._store.together(lambda: self.settled(read), reads=True)
+
+    async def _page(self, after: int, before: int, limit: int, *, newest_first: bool = False) -> list[Entry]:
+        key, counter = self._options.key, self._options.counter.name
+        return await self._store.read(
+            key, after=after, before=before, limit=limit, newest_first=newest_first, counter=counter
+        )
+
+    async def _newest(self, where: Sequence[Span], most: int) -> list[Entry]:
+        """The newest entries that lie in these spans, at most so many, oldest first."""
+        found: list[Entry] = []
+        for first, final in reversed(where):
+            ahead = final + 1
+            while ahead > first and len(found) < most:
+                left = min(most - len(found), BATCH)
+                page = await self._page(first - 1, ahead, left, newest_first=True)
+                found += page
+                if len(page) < left:
+                    break
+                ahead = page[-1].seq
+        return found[::-1]
 
     def walk(self, head: Head) -> AsyncIterator[Entry]:
         """Yield the log's entries before this head, oldest first, some at a time, but for those taken back."""

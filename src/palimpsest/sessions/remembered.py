@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ EACH = 1024
 """Bytes that an entry takes beside its text, with how it is shown and sent."""
 
 
-class Stretch(NamedTuple):
+class Stretch(msgspec.Struct, frozen=True):
     """Entries that were read: all between two places, both exclusive, in order; and about how many bytes they take."""
 
     low: int

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, PalimpsestError
+from palimpsest.errors import Closed, ConfigError, PalimpsestError, WrongUser
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
@@ -28,38 +28,83 @@ if TYPE_CHECKING:
     from palimpsest.summaries.models import Summarizer
 
 
+class Opened:
+    """The store of a memory, and of those of other tenants that share it: None until it is open.
+
+    Beside it who is told what happens to a tenant's sessions, and what is made from these, of each tenant.
+    """
+
+    def __init__(self) -> None:
+        self.store: Store | None = None
+        self.observers: dict[str, Observers] = {}
+        self.derivations: dict[str, Derivations] = {}
+
+    def __del__(self) -> None:
+        if self.store is not None and self.store.left_open:  # and nobody is left who could close it
+            told = f"the memory over {self.store.url} was not closed"
+            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
+
+
 class MemoryScope:
     """What the parts of one memory share. Made once, by the memory; nothing of it changes but that its store opens."""
 
     def __init__(
-        self, tenant: str, runner: Runner, clock: Callable[[], int], gate: Gate, view_bytes: int = VIEW_BYTES
+        self,
+        tenant: str,
+        runner: Runner,
+        clock: Callable[[], int],
+        gate: Gate,
+        view_bytes: int = VIEW_BYTES,
+        shared: Opened | None = None,
     ) -> None:
         self.tenant, self.runner, self.clock, self.gate = tenant, runner, clock, gate
-        self.observers = Observers(runner.redact)
+        self._shared, self._ended = shared or Opened(), False
+        self.observers = self._shared.observers.setdefault(tenant, Observers(runner.redact))
         self.renewals = Renewals(runner, TURN_SECONDS)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
         """What is withheld of open interactions: several objects of one session see it."""
-        self.opened: Store | None = None
-        """The store, from when it is open."""
         check_whole(view_bytes, "view_bytes")
         self.views = Views(view_bytes)
-        self._derivations: Derivations | None = None
+
+    def sharing(self, tenant: str) -> MemoryScope:
+        """The scope of another tenant's memory, which shares the store of this one and whatever runs beside it."""
+        scope = MemoryScope(tenant, self.runner, self.clock, self.gate, shared=self._shared)
+        scope.renewals, scope.withheld, scope.views = self.renewals, self.withheld, self.views
+        return scope
+
+    @property
+    def opened(self) -> Store | None:
+        """The store, from when it is open."""
+        return self._shared.store
+
+    @opened.setter
+    def opened(self, store: Store) -> None:
+        self._shared.store = store
 
     @property
     def store(self) -> Store:
-        """The store. Raises ConfigError before it is open."""
+        """The store. Raises ConfigError before it is open, Closed after the memory was closed."""
+        if self._ended:
+            raise Closed(f"the memory of tenant {self.tenant!r}")
         if self.opened is None:
-            raise ConfigError("memory", "not open yet", "`async with AsyncMemory.open(...) as memory:`")
+            allowed = "`async with AsyncMemory.open(...)`, or a verb that is awaited, before what is not awaited"
+            raise ConfigError("memory", "not open yet", allowed)
         return self.opened
 
     @property
     def derivations(self) -> Derivations:
         """What is made from this tenant's entries."""
-        if self._derivations is None:
+        known = self._shared.derivations
+        if self.tenant not in known:
             from palimpsest.sessions.derived import Derivations  # a millisecond, only for who erases or derives
 
-            self._derivations = Derivations(self.runner, self.store, self.tenant, self.views.clear)
-        return self._derivations
+            made = Derivations(self.runner, self.store, self.tenant, self.views.clear)
+            return known.setdefault(self.tenant, made)  # another thread may have been first
+        return known[self.tenant]
+
+    def end(self) -> None:
+        """Let nobody use this memory any more, whose store is another's."""
+        self._ended = True
 
     def close(self) -> Last | None:
         """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
@@ -96,38 +141,44 @@ class MemoryScope:
         """Tell observers what happened to a session."""
         await self.observers.emit(event, session, facts, self.runner.wait)
 
-    def __del__(self) -> None:
-        if self.opened is not None and self.opened.left_open:  # and no session of the memory is left, either
-            told = f"the memory over {self.opened.url} was not closed"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
-
 
 class Sent(msgspec.Struct, frozen=True):
     """The figures of a context, of one that is not to be kept."""
 
     counted: int
     revision: int
+    margin: float
 
     @classmethod
     def of(cls, context: Context) -> Sent:
         """The figures of this context."""
-        return cls(context.counted, context.revision)
+        return cls(context.counted, context.revision, context.margin)
 
 
 class SessionScope:
     """What the parts of one open session share.
 
-    Two things of it change: `store`, where an EPHEMERAL session begins anew after each turn, and what the last context
-    came to: `sent`, and `room`, which its budget left for the log, in counted tokens. Contexts write those.
+    Of it change `about`, as what it takes the session for, `store`, where an EPHEMERAL session begins anew after each
+    turn, and what the last context came to: `sent`, and `room`, which its budget left for the log, in counted tokens.
+    Contexts write those.
     """
 
     def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
         self.memory, self.options, self.key = memory, options, options.key
         self.runner, self.clock, self.gate = memory.runner, memory.clock, memory.gate
         self.observers, self.withheld = memory.observers, memory.withheld
-        self.store = store or self._own_store()
+        if store is not None or memory.opened is not None:
+            self.store = store or self._own_store()
+        self.about = options.about
         self.sent: Context | Sent | None = None
         self.room: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """The store, of a session that was made before the memory was open."""
+        if name != "store":
+            raise AttributeError(name)
+        self.store = self._own_store()
+        return self.store
 
     @property
     def is_ephemeral(self) -> bool:
@@ -158,6 +209,17 @@ class SessionScope:
         """Raise ConfigError in a session that was opened to read."""
         if self.options.readonly:
             raise ConfigError("readonly", True, "False, for a session that writes")
+
+    def check_user(self, head: Head | None) -> None:
+        """Raise WrongUser for a session that is not the user's as whose it was opened."""
+        said = head is not None and (head.about is not None or head.next_seq > 1)
+        if head is not None and said and self.about is not None and self.about.user not in (None, head.user):
+            raise WrongUser(self.key.session, str(self.about.user), head.user)
+
+    def check_user_seen(self) -> None:
+        """The same for the session as this process saw it last."""
+        seen = self.store.seen(self.key)
+        self.check_user(seen.head if seen is not None else None)
 
     async def head(self) -> Head:
         """The session's head; an empty one for a session that does not exist."""

@@ -8,29 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from palimpsest.formats import Message
+from msgspec import UNSET, UnsetType
+
+from palimpsest.formats import FormatName, Message
 from palimpsest.log.change import BY_REQUEST, Record
 from palimpsest.log.entry import Entry, Status
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
+from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
 from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.describing import Describing
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.timeline import Timeline
 from palimpsest.sessions.turns import TurnEnd, Turns
+from palimpsest.stores import SessionInfo
 
 if TYPE_CHECKING:
     import os
 
     from palimpsest.compaction import Strategy
+    from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
@@ -76,19 +81,29 @@ class AsyncSession:
         """What the session was opened with."""
         return self._scope.options
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether a `turn()` of this object is open."""
+        return self._turns.is_open
+
+    @property
+    def in_atomic_turn(self) -> bool:
+        """Whether it is an atomic one: then no context holds what was added in it before it ends."""
+        return self._turns.is_atomic
+
     # --- parts, each made when it is first asked; what adding and contexts do without is loaded then, too
 
     @property
     def _log(self) -> LogReader:
         return LogReader(self._scope.store, self._scope.options)
 
-    @cached_property
+    @lazy
     def _contexts(self) -> Contexts:
         from palimpsest.sessions.contexts.verbs import Contexts  # five milliseconds
 
         return Contexts(self._scope, self._auto)
 
-    @cached_property
+    @lazy
     def _compacting(self) -> Part[Compacting]:
         def make() -> Compacting:
             from palimpsest.sessions.compacting.verbs import Compacting  # forty milliseconds
@@ -97,13 +112,13 @@ class AsyncSession:
 
         return Part(self._scope.runner, make)
 
-    @cached_property
+    @lazy
     def _replacing(self) -> Replacing:
         from palimpsest.sessions.replacing import Replacing  # seven milliseconds
 
         return Replacing(self._scope, self._adding, self._appender)
 
-    @cached_property
+    @lazy
     def _erasing(self) -> Part[Erasing]:
         def make() -> Erasing:
             from palimpsest.sessions.erasing.verbs import Erasing  # forty milliseconds
@@ -112,11 +127,15 @@ class AsyncSession:
 
         return Part(self._scope.runner, make)
 
-    @cached_property
+    @property
+    def _describing(self) -> Describing:
+        return Describing(self._scope)
+
+    @lazy
     def _timeline(self) -> Timeline:
         return Timeline(self._scope)
 
-    @cached_property
+    @lazy
     def _exporting(self) -> Part[Exporting]:
         def make() -> Exporting:
             from palimpsest.sessions.exporting import Exporting  # seven milliseconds
@@ -139,8 +158,15 @@ class AsyncSession:
     ) -> Entry:
         """Append what the human said, which starts an interaction, and return its entry.
 
-        `content` is text or a list of parts. `importance` is 0 to 1; a pinned entry is in every context; an
-        entry that has expired is in none. Raises InvalidEntry, and stores nothing, for what is malformed.
+        Raises InvalidEntry, and stores nothing, for what is malformed.
+
+        Args:
+            content: text, or a list of parts such as `Text` and `Image`.
+            name: who says it, of several users; at most 256 characters.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: not said.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; `sweep` erases it then. None: never.
         """
         return await self._adding.say("user", content, name, metadata, importance, pinned, expires_at)
 
@@ -154,7 +180,18 @@ class AsyncSession:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the model said and return its entry. Options as in `add_user_message`."""
+        """Append what the model said and return its entry.
+
+        Raises InvalidEntry, and stores nothing, for what is malformed.
+
+        Args:
+            content: text, or a list of parts such as `Text` and `Reasoning`.
+            name: which model or agent says it; None: not said.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: not said.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
+        """
         return await self._adding.say("assistant", content, name, metadata, importance, pinned, expires_at)
 
     async def add_system_message(
@@ -168,6 +205,12 @@ class AsyncSession:
         """Append a system message to the log: every context keeps it, as if it were pinned.
 
         A system prompt that every call brings along belongs into `context(system=…)`, not here.
+
+        Args:
+            content: text, or a list of parts.
+            name: who it is from; None: not said.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
         """
         return await self._adding.say("system", content, name, metadata, None, False, expires_at)
 
@@ -176,8 +219,14 @@ class AsyncSession:
     ) -> Entry:
         """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
 
-        `arguments` is any JSON value, or JSON text as the provider gave it. Without `call_id` one is made.
-        Calls added before the first of them is answered are parallel calls of one group.
+        Calls added before the first of them is answered are parallel calls of one group. Raises InvalidEntry, and
+        stores nothing, for what is malformed.
+
+        Args:
+            name: the tool's name.
+            arguments: any JSON value, or JSON text as the provider gave it.
+            call_id: the provider's id of the call; None: one is made.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
         """
         return await self._adding.tool_call(name, arguments, call_id, metadata)
 
@@ -192,9 +241,16 @@ class AsyncSession:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool
-        `name`. A result that answers no call is kept, and shown as plain data. `output` is text, or any JSON
-        value, which is kept as JSON text. `status` is success, error, unknown, pending or denied.
+        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool `name`. A
+        result that answers no call is kept, and shown as plain data. Raises InvalidEntry, and stores nothing, for what
+        is malformed.
+
+        Args:
+            name: the tool's name; None where `call_id` says which call it answers.
+            output: text, or any JSON value, which is kept as JSON text.
+            call_id: the id of the call that it answers; None: found by `name`.
+            status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
         """
         return await self._adding.tool_result(name, output, call_id, status, metadata)
 
@@ -209,8 +265,16 @@ class AsyncSession:
     ) -> Entry:
         """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
 
-        The same text under the same name again adds nothing and returns the entry that is there. A new text
-        supersedes the older one in every context; both stay in the log.
+        The same text under the same name again adds nothing and returns the entry that is there. A new text supersedes
+        the older one in every context; both stay in the log. Raises InvalidEntry, and stores nothing, for what is
+        malformed.
+
+        Args:
+            text: the data.
+            name: what it is, such as a path: by it a newer version is known.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
         """
         return await self._adding.context(text, name, metadata, pinned, expires_at)
 
@@ -218,10 +282,11 @@ class AsyncSession:
         self,
         messages: object,
         *,
-        format: str | None = None,
+        format: FormatName | None = None,
         key: str | None = None,
         statuses: Mapping[str, Status] | None = None,
         metadata: dict[str, Any] | None = None,
+        unless_last: bool = False,
     ) -> tuple[Entry, ...]:
         """Append what a vendor gives, or was given, as one atomic batch and return the entries.
 
@@ -237,8 +302,18 @@ class AsyncSession:
         adds what is new at its end (so a list of messages that grows can be added whole after every step),
         and other content at any place raises Conflict. `statuses` gives results a status by call id;
         `metadata` is kept with every entry of the batch.
+
+        Args:
+            messages: what a vendor gives, or was given: one, or a list in any mixture.
+            format: what mappings are, but whole responses; None: each by its shape, and what may be anybody's as the
+                session's.
+            key: what makes the batch idempotent, such as the id of a request; None: every call adds.
+            statuses: how tools' calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
+            metadata: JSON values of your own, kept with every entry of the batch; never sent to a model.
+            unless_last: whether nothing is added where the log ends with these very messages: their entries are
+                returned then, so a request that failed can be made again.
         """
-        return await self._adding.messages(messages, format, key, statuses, metadata)
+        return await self._adding.messages(messages, format, key, statuses, metadata, unless_last)
 
     def stream(
         self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
@@ -253,6 +328,11 @@ class AsyncSession:
         cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
 
         Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+
+        Args:
+            cut_off: what becomes of an answer that was cut off: "keep" (default) its text, or "drop" all of it.
+            key: what makes it idempotent, as in `add`; None: every call adds.
+            metadata: JSON values of your own, kept with every entry of the answer.
         """
         return self._streaming.stream(cut_off, key, metadata)
 
@@ -263,6 +343,10 @@ class AsyncSession:
         has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
         there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
         stores nothing, for an entry with a field that is not allowed.
+
+        Args:
+            entries: the entries, oldest first.
+            key: what makes the batch idempotent; None: each entry's own id does, where it has one.
         """
         return await self._adding.entries(entries, key)
 
@@ -271,6 +355,11 @@ class AsyncSession:
 
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
+
+        Args:
+            call_id: the id of the open call.
+            status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
+            output: what the result says instead; empty by default.
         """
         return await self._adding.resolve(call_id, status, output)
 
@@ -278,7 +367,7 @@ class AsyncSession:
         self,
         messages: object,
         *,
-        format: str | None = None,
+        format: FormatName | None = None,
         key: str | None = None,
         statuses: Mapping[str, Status] | None = None,
         metadata: dict[str, Any] | None = None,
@@ -295,27 +384,102 @@ class AsyncSession:
         since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
         happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
         Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+
+        Args:
+            messages: the whole new list, as in `add`; an empty one leaves nothing active.
+            format: what mappings are, as in `add`; None: the session's.
+            key: what makes it happen once; None: every call replaces.
+            statuses: how tools' calls ended, by call id, as in `add`.
+            metadata: JSON values of your own, kept with every entry that is new.
+            seen: the context, or the revision, that the list was made of; None: what is there now.
         """
         return await self._replacing.replace(messages, format, key, statuses, metadata, seen)
+
+    # --- what is said of it
+
+    async def info(self) -> SessionInfo:
+        """Return the session as a listing shows it: user, title, metadata, times, how much there is.
+
+        Raises SessionNotFound for one that nothing was written to.
+        """
+        return await self._describing.info()
+
+    async def describe(
+        self,
+        *,
+        user: str | UnsetType | None = UNSET,
+        title: str | UnsetType | None = UNSET,
+        metadata: dict[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        """Say whose the session is, what it is called, or what else there is to say of it; return what is said then.
+
+        What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
+        place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
+        applied to title and metadata. Raises ConfigError for what is not accepted.
+
+        Args:
+            user: whose it is from now on, an id; None: nobody's.
+            title: what it is called, at most 1,000 characters; None: nothing.
+            metadata: what else is said of it, JSON values; None: nothing.
+        """
+        return await self._describing.describe(user, title, metadata)
 
     # --- reading
 
     async def entries(
-        self, *, after: int = 0, limit: int | None = None, at: int | None = None, rewound: bool = False
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        before: int | None = None,
+        last: int | None = None,
+        at: int | None = None,
+        rewound: bool = False,
     ) -> list[Entry]:
-        """Return the log's entries with a `seq` over `after`, oldest first: all, or at most `limit`.
+        """Return the log's entries with a `seq` over `after`, and under `before`, oldest first: all, the first `limit`,
+        or the `last`.
 
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
         only with `rewound`. With `at` it is the log as it was at that revision. A call with `after` and `limit` reads
-        what it returns, so a long log can be read page by page: the next one after the last `seq`. Raises Conflict
-        where others change a long log faster than it can be read whole.
+        what it returns, so a long log can be read page by page: the next one after the last `seq`. With `last` it is
+        read from its end: the page ahead is `before` the first `seq`. Raises Conflict where others change a long log
+        faster than it can be read whole, ConfigError for what is not accepted.
+
+        Args:
+            after: a `seq`; entries up to it are left out. 0: from the first.
+            limit: the most entries to return, the first ones; None: all.
+            before: a `seq`; entries from it on are left out. None: to the newest.
+            last: the most entries to return, the newest ones, oldest first; None: all.
+            at: a revision, as the log was then; None: as it is now.
+            rewound: whether entries that a rewind has taken back are there, too.
         """
-        return await self._log.entries(after, limit, rewound=rewound, at=at)
+        return await self._log.entries(after, limit, before=before, last=last, rewound=rewound, at=at)
+
+    async def messages(
+        self, *, format: FormatName | None = None, after: int = 0, before: int | None = None
+    ) -> list[Message]:
+        """Return the log as messages of a provider, without any budget: all of it, or what has a `seq` over `after` and
+        under `before`, with the whole groups at both ends.
+
+        Entries that were summarised, evicted or hidden are there, and summaries are not. Left out is what was erased,
+        rewound or has expired, and calls that are still open. The list is valid for the provider of `format` (default:
+        the session's), which may take system text beside it. Nothing is stored. Raises ConfigError for what is not
+        accepted, Conflict where others change the session faster than it can be read.
+
+        Args:
+            format: the provider's format of messages; None: the session's.
+            after: a `seq`; groups up to it are left out. 0: from the first.
+            before: a `seq`; groups from it on are left out. None: to the newest.
+        """
+        return await (await self._exporting()).messages(format, after, before)
 
     async def entry(self, id: str | int) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
+
+        Args:
+            id: the entry's id (text), or its `seq` (a number).
         """
         return await self._log.entry(id)
 
@@ -344,28 +508,37 @@ class AsyncSession:
         self,
         *,
         system: str | None = None,
-        tools: Sequence[Message] = (),
-        format: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        format: FormatName | None = None,
         reserve: int | None = None,
         max_tokens: int | None = None,
         max_messages: int | None = None,
         view: str | None = None,
+        model: str | None = None,
         at: int | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
 
-        `system` and `tools` (schemas as the provider takes them) are counted and sent, not stored. `reserve`
-        are tokens kept for the answer. `max_tokens` or `max_messages` other than the session's give a
-        context of another budget, which stores no cut; callers with budgets of their own use a `view` each.
-        `at` rebuilds what the same call was given at a revision (`ctx.revision`); what was erased since is left out.
-        `dry_run` stores nothing.
+        A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
+        `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
+        where nothing tells any more what was given.
 
-        Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown where
-        nothing tells any more what was given.
+        Args:
+            system: the system prompt: counted and sent, not stored.
+            tools: schemas of tools, as the provider takes them: counted and sent, not stored.
+            format: the provider's format for this context; None: the session's.
+            reserve: tokens kept for the answer; None: the session's.
+            max_tokens: the most tokens of the request, with the answer; None: the session's.
+            max_messages: the most messages, as the format counts them; None: the session's.
+            view: the name of the window whose cuts hold; None: the session's.
+            model: the one that this call is for, where it is another than the session's, or the session has none.
+            at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
+                None: now.
+            dry_run: whether nothing is stored, not even a cut.
         """
         return await self._contexts.next(
-            system, tools, format, reserve, max_tokens, max_messages, view, at, dry_run=dry_run
+            system, tools, format, reserve, max_tokens, max_messages, view, model, at, dry_run=dry_run
         )
 
     async def record_usage(
@@ -389,16 +562,56 @@ class AsyncSession:
         reported to counted tokens scales the budget from the next cut on, within bounds: a report beyond them is named
         in the warnings of contexts. Raises ConfigError, and notes nothing, for what tells no usage and for figures that
         cannot be: more from a cache than all of the input, or no input for a context of 1,000 counted tokens and more.
+
+        Args:
+            usage: a response of a vendor, its usage, or the dump of either; None: figures are given instead.
+            input_tokens: all tokens of the input, with those that a cache served or stored.
+            output_tokens: tokens of the answer.
+            cached_tokens: those of the input that a cache served.
+            context: what was sent; None: the session's last context.
         """
         return await self._adding.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
 
     async def pin(self, *ids: str | int) -> None:
-        """Keep these entries in every context. They stay in place until a cut passes them."""
+        """Keep these entries in every context. They stay in place until a cut passes them.
+
+        Args:
+            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+        """
         await self._replacing.pin(ids, unpin=False)
 
     async def unpin(self, *ids: str | int) -> None:
-        """Let go of pins, from the next cut on."""
+        """Let go of pins, from the next cut on.
+
+        Args:
+            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+        """
         await self._replacing.pin(ids, unpin=True)
+
+    async def hide(self, *ids: str | int) -> int:
+        """Leave these entries out of every context from the next call on; return how many entries that were.
+
+        Groups go whole: with a call goes its result, however late it came. Nothing is destroyed, and nothing stands for
+        them: `entries` and exports hold them, and `show` brings them back. It begins an epoch, so the provider's cache
+        holds no more than what came before the first of them.
+
+        Raises EntryNotFound, and ConfigError for what is pinned (`unpin` it first), covered by a summary (`restore`
+        that first), erased, rewound, or still waits for a result.
+
+        Args:
+            ids: ids of entries, or their `seq`.
+        """
+        return await (await self._compacting()).hiding.hide(ids)
+
+    async def show(self, *ids: str | int) -> int:
+        """Bring back entries that were hidden, whole groups, and return how many entries that were.
+
+        Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
+
+        Args:
+            ids: ids of entries, or their `seq`.
+        """
+        return await (await self._compacting()).hiding.show(ids)
 
     # --- turns
 
@@ -410,6 +623,10 @@ class AsyncSession:
         LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
         for nobody.
+
+        Args:
+            atomic: whether adds are committed together when the block ends.
+            wait: seconds to wait for the other run; 0 or False: not at all; None (default): as long as it lives.
         """
         return self._turns.turn(self, atomic, wait)
 
@@ -426,7 +643,7 @@ class AsyncSession:
 
     async def compact(
         self,
-        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        strategy: Strategy | Mapping[str, Any] | StrategyName | None = None,
         *,
         dry_run: bool = False,
         threshold: float | None = None,
@@ -434,13 +651,18 @@ class AsyncSession:
     ) -> CompactionResult:
         """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
 
-        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
-        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
-        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
-        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
-        `entry` reach it; only the neuralyzer destroys.
+        What is covered or evicted stays in the log: `expand`, `restore` and `entry` reach it; only the neuralyzer
+        destroys. Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a
+        summarizer does.
 
-        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        Args:
+            strategy: an object, a mapping or a name such as "lru"; None: the session's first, else the ladder:
+                superseded contexts, then old tool results, then a summary, then eviction.
+            dry_run: whether the plan is only shown.
+            threshold: a share of the session's limits, over 0 and up to 1, under which nothing is done; None: no such
+                share.
+            force: whether it runs whatever the triggers say. False: only if the strategy's triggers, or `threshold`,
+                say so.
         """
         return await (await self._compacting()).compact(strategy, dry_run=dry_run, threshold=threshold, force=force)
 
@@ -448,6 +670,9 @@ class AsyncSession:
         """Return the current summaries, oldest first; with `history` every version that was ever made, too.
 
         One whose text went with an erasure is in the history, `withdrawn` and without words.
+
+        Args:
+            history: whether every version that was ever made is there, too.
         """
         return await (await self._compacting()).summaries(history=history)
 
@@ -455,6 +680,9 @@ class AsyncSession:
         """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
 
         What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+
+        Args:
+            summary: a summary or its id; None: the newest.
         """
         return await (await self._compacting()).expand(summary)
 
@@ -463,6 +691,9 @@ class AsyncSession:
 
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
         over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+
+        Args:
+            summary: a current summary or its id; None: the newest.
         """
         return await (await self._compacting()).restore(summary)
 
@@ -489,6 +720,10 @@ class AsyncSession:
 
         Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
         removed, ConfigError for what is not accepted: then nothing is erased.
+
+        Args:
+            what: an entry's id (text) or `seq` (a number), several of these, or a `Query`.
+            reason: why, kept in the log in clear words.
         """
         return await (await self._erasing()).erase(what, reason)
 
@@ -515,6 +750,10 @@ class AsyncSession:
 
         Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
         reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+
+        Args:
+            after: a revision: records up to it are left out. 0: from the first.
+            before: a revision: records from it on are left out. None: to the last.
         """
         return await self._timeline.history(after, before)
 
@@ -525,6 +764,10 @@ class AsyncSession:
         there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
         while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
         SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+
+        Args:
+            session_id: the new session's id; None: one is made.
+            at: a revision (a number), or the entry behind which it branches off (an id, or an `Entry`); None: now.
         """
         return type(self)(await self._timeline.fork(session_id, at))
 
@@ -534,6 +777,9 @@ class AsyncSession:
         What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
         stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+
+        Args:
+            to: a revision (a number), or the entry behind which all is taken back (an id, or an `Entry`).
         """
         return await self._timeline.rewind(to)
 
@@ -545,7 +791,9 @@ class AsyncSession:
         """
         return await (await self._exporting()).export()
 
-    async def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+    async def export_to(
+        self, file: str | os.PathLike[str] | Sink, *, format: FormatName | Literal["palimpsest"] = "palimpsest"
+    ) -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
 
         The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
@@ -553,5 +801,9 @@ class AsyncSession:
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
         OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
+
+        Args:
+            file: a path, which is written whole or not at all, or a binary file that is open for writing.
+            format: "palimpsest" (default), which an import takes back, or a format of messages.
         """
         return await (await self._exporting()).export_to(file, format)

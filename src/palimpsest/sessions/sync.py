@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from palimpsest.formats import Message
+from msgspec import UNSET, UnsetType
+
+from palimpsest.formats import FormatName, Message
 from palimpsest.log.change import BY_REQUEST, Record
 from palimpsest.log.entry import Entry, Status, now_us
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import gate_of
-from palimpsest.runtime.events import Handler
+from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
+from palimpsest.sessions.listing import Order, SessionPage
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import VIEW_BYTES
@@ -27,10 +30,12 @@ from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
     import os
+    from datetime import timedelta
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
     from palimpsest.compaction import Strategy
+    from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
@@ -44,7 +49,9 @@ if TYPE_CHECKING:
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.verifying import Verification
+    from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
     from palimpsest.transfer.writing import Sink
 
@@ -72,6 +79,16 @@ class Session:
         """What the session was opened with."""
         return self._core.options
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether a `turn()` of this object is open."""
+        return self._core.in_turn
+
+    @property
+    def in_atomic_turn(self) -> bool:
+        """Whether it is an atomic one: then no context holds what was added in it before it ends."""
+        return self._core.in_atomic_turn
+
     def add_user_message(
         self,
         content: Content,
@@ -84,8 +101,15 @@ class Session:
     ) -> Entry:
         """Append what the human said, which starts an interaction, and return its entry.
 
-        `content` is text or a list of parts. `importance` is 0 to 1; a pinned entry is in every context; an
-        entry that has expired is in none. Raises InvalidEntry, and stores nothing, for what is malformed.
+        Raises InvalidEntry, and stores nothing, for what is malformed.
+
+        Args:
+            content: text, or a list of parts such as `Text` and `Image`.
+            name: who says it, of several users; at most 256 characters.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: not said.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; `sweep` erases it then. None: never.
         """
         return drive(
             self._core.add_user_message(
@@ -103,7 +127,18 @@ class Session:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the model said and return its entry. Options as in `add_user_message`."""
+        """Append what the model said and return its entry.
+
+        Raises InvalidEntry, and stores nothing, for what is malformed.
+
+        Args:
+            content: text, or a list of parts such as `Text` and `Reasoning`.
+            name: which model or agent says it; None: not said.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: not said.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
+        """
         return drive(
             self._core.add_assistant_message(
                 content, name=name, metadata=metadata, importance=importance, pinned=pinned, expires_at=expires_at
@@ -121,6 +156,12 @@ class Session:
         """Append a system message to the log: every context keeps it, as if it were pinned.
 
         A system prompt that every call brings along belongs into `context(system=…)`, not here.
+
+        Args:
+            content: text, or a list of parts.
+            name: who it is from; None: not said.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
         """
         return drive(self._core.add_system_message(content, name=name, metadata=metadata, expires_at=expires_at))
 
@@ -129,8 +170,14 @@ class Session:
     ) -> Entry:
         """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
 
-        `arguments` is any JSON value, or JSON text as the provider gave it. Without `call_id` one is made.
-        Calls added before the first of them is answered are parallel calls of one group.
+        Calls added before the first of them is answered are parallel calls of one group. Raises InvalidEntry, and
+        stores nothing, for what is malformed.
+
+        Args:
+            name: the tool's name.
+            arguments: any JSON value, or JSON text as the provider gave it.
+            call_id: the provider's id of the call; None: one is made.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
         """
         return drive(self._core.add_tool_call(name, arguments, call_id=call_id, metadata=metadata))
 
@@ -145,9 +192,16 @@ class Session:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool
-        `name`. A result that answers no call is kept, and shown as plain data. `output` is text, or any JSON
-        value, which is kept as JSON text. `status` is success, error, unknown, pending or denied.
+        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool `name`. A
+        result that answers no call is kept, and shown as plain data. Raises InvalidEntry, and stores nothing, for what
+        is malformed.
+
+        Args:
+            name: the tool's name; None where `call_id` says which call it answers.
+            output: text, or any JSON value, which is kept as JSON text.
+            call_id: the id of the call that it answers; None: found by `name`.
+            status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
         """
         return drive(self._core.add_tool_result(name, output, call_id=call_id, status=status, metadata=metadata))
 
@@ -162,8 +216,16 @@ class Session:
     ) -> Entry:
         """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
 
-        The same text under the same name again adds nothing and returns the entry that is there. A new text
-        supersedes the older one in every context; both stay in the log.
+        The same text under the same name again adds nothing and returns the entry that is there. A new text supersedes
+        the older one in every context; both stay in the log. Raises InvalidEntry, and stores nothing, for what is
+        malformed.
+
+        Args:
+            text: the data.
+            name: what it is, such as a path: by it a newer version is known.
+            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            pinned: whether every context shows it, whatever a cut passes.
+            expires_at: a datetime with a time zone from which no context shows it; None: never.
         """
         return drive(self._core.add_context(text, name=name, metadata=metadata, pinned=pinned, expires_at=expires_at))
 
@@ -171,10 +233,11 @@ class Session:
         self,
         messages: object,
         *,
-        format: str | None = None,
+        format: FormatName | None = None,
         key: str | None = None,
         statuses: Mapping[str, Status] | None = None,
         metadata: dict[str, Any] | None = None,
+        unless_last: bool = False,
     ) -> tuple[Entry, ...]:
         """Append what a vendor gives, or was given, as one atomic batch and return the entries.
 
@@ -190,8 +253,22 @@ class Session:
         adds what is new at its end (so a list of messages that grows can be added whole after every step),
         and other content at any place raises Conflict. `statuses` gives results a status by call id;
         `metadata` is kept with every entry of the batch.
+
+        Args:
+            messages: what a vendor gives, or was given: one, or a list in any mixture.
+            format: what mappings are, but whole responses; None: each by its shape, and what may be anybody's as the
+                session's.
+            key: what makes the batch idempotent, such as the id of a request; None: every call adds.
+            statuses: how tools' calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
+            metadata: JSON values of your own, kept with every entry of the batch; never sent to a model.
+            unless_last: whether nothing is added where the log ends with these very messages: their entries are
+                returned then, so a request that failed can be made again.
         """
-        return drive(self._core.add(messages, format=format, key=key, statuses=statuses, metadata=metadata))
+        return drive(
+            self._core.add(
+                messages, format=format, key=key, statuses=statuses, metadata=metadata, unless_last=unless_last
+            )
+        )
 
     def stream(
         self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
@@ -206,6 +283,11 @@ class Session:
         cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
 
         Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+
+        Args:
+            cut_off: what becomes of an answer that was cut off: "keep" (default) its text, or "drop" all of it.
+            key: what makes it idempotent, as in `add`; None: every call adds.
+            metadata: JSON values of your own, kept with every entry of the answer.
         """
         return within(self._core.stream(cut_off=cut_off, key=key, metadata=metadata))
 
@@ -216,6 +298,10 @@ class Session:
         has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
         there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
         stores nothing, for an entry with a field that is not allowed.
+
+        Args:
+            entries: the entries, oldest first.
+            key: what makes the batch idempotent; None: each entry's own id does, where it has one.
         """
         return drive(self._core.add_entries(entries, key=key))
 
@@ -224,6 +310,11 @@ class Session:
 
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
+
+        Args:
+            call_id: the id of the open call.
+            status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
+            output: what the result says instead; empty by default.
         """
         return drive(self._core.resolve(call_id, status=status, output=output))
 
@@ -231,7 +322,7 @@ class Session:
         self,
         messages: object,
         *,
-        format: str | None = None,
+        format: FormatName | None = None,
         key: str | None = None,
         statuses: Mapping[str, Status] | None = None,
         metadata: dict[str, Any] | None = None,
@@ -248,27 +339,98 @@ class Session:
         since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
         happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
         Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+
+        Args:
+            messages: the whole new list, as in `add`; an empty one leaves nothing active.
+            format: what mappings are, as in `add`; None: the session's.
+            key: what makes it happen once; None: every call replaces.
+            statuses: how tools' calls ended, by call id, as in `add`.
+            metadata: JSON values of your own, kept with every entry that is new.
+            seen: the context, or the revision, that the list was made of; None: what is there now.
         """
         return drive(
             self._core.replace(messages, format=format, key=key, statuses=statuses, metadata=metadata, seen=seen)
         )
 
+    def info(self) -> SessionInfo:
+        """Return the session as a listing shows it: user, title, metadata, times, how much there is.
+
+        Raises SessionNotFound for one that nothing was written to.
+        """
+        return drive(self._core.info())
+
+    def describe(
+        self,
+        *,
+        user: str | UnsetType | None = UNSET,
+        title: str | UnsetType | None = UNSET,
+        metadata: dict[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        """Say whose the session is, what it is called, or what else there is to say of it; return what is said then.
+
+        What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
+        place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
+        applied to title and metadata. Raises ConfigError for what is not accepted.
+
+        Args:
+            user: whose it is from now on, an id; None: nobody's.
+            title: what it is called, at most 1,000 characters; None: nothing.
+            metadata: what else is said of it, JSON values; None: nothing.
+        """
+        return drive(self._core.describe(user=user, title=title, metadata=metadata))
+
     def entries(
-        self, *, after: int = 0, limit: int | None = None, at: int | None = None, rewound: bool = False
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        before: int | None = None,
+        last: int | None = None,
+        at: int | None = None,
+        rewound: bool = False,
     ) -> list[Entry]:
-        """Return the log's entries with a `seq` over `after`, oldest first: all, or at most `limit`.
+        """Return the log's entries with a `seq` over `after`, and under `before`, oldest first: all, the first `limit`,
+        or the `last`.
 
         Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
         only with `rewound`. With `at` it is the log as it was at that revision. A call with `after` and `limit` reads
-        what it returns, so a long log can be read page by page: the next one after the last `seq`. Raises Conflict
-        where others change a long log faster than it can be read whole.
+        what it returns, so a long log can be read page by page: the next one after the last `seq`. With `last` it is
+        read from its end: the page ahead is `before` the first `seq`. Raises Conflict where others change a long log
+        faster than it can be read whole, ConfigError for what is not accepted.
+
+        Args:
+            after: a `seq`; entries up to it are left out. 0: from the first.
+            limit: the most entries to return, the first ones; None: all.
+            before: a `seq`; entries from it on are left out. None: to the newest.
+            last: the most entries to return, the newest ones, oldest first; None: all.
+            at: a revision, as the log was then; None: as it is now.
+            rewound: whether entries that a rewind has taken back are there, too.
         """
-        return drive(self._core.entries(after=after, limit=limit, at=at, rewound=rewound))
+        return drive(self._core.entries(after=after, limit=limit, before=before, last=last, at=at, rewound=rewound))
+
+    def messages(self, *, format: FormatName | None = None, after: int = 0, before: int | None = None) -> list[Message]:
+        """Return the log as messages of a provider, without any budget: all of it, or what has a `seq` over `after` and
+        under `before`, with the whole groups at both ends.
+
+        Entries that were summarised, evicted or hidden are there, and summaries are not. Left out is what was erased,
+        rewound or has expired, and calls that are still open. The list is valid for the provider of `format` (default:
+        the session's), which may take system text beside it. Nothing is stored. Raises ConfigError for what is not
+        accepted, Conflict where others change the session faster than it can be read.
+
+        Args:
+            format: the provider's format of messages; None: the session's.
+            after: a `seq`; groups up to it are left out. 0: from the first.
+            before: a `seq`; groups from it on are left out. None: to the newest.
+        """
+        return drive(self._core.messages(format=format, after=after, before=before))
 
     def entry(self, id: str | int) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
+
+        Args:
+            id: the entry's id (text), or its `seq` (a number).
         """
         return drive(self._core.entry(id))
 
@@ -295,25 +457,34 @@ class Session:
         self,
         *,
         system: str | None = None,
-        tools: Sequence[Message] = (),
-        format: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        format: FormatName | None = None,
         reserve: int | None = None,
         max_tokens: int | None = None,
         max_messages: int | None = None,
         view: str | None = None,
+        model: str | None = None,
         at: int | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
 
-        `system` and `tools` (schemas as the provider takes them) are counted and sent, not stored. `reserve`
-        are tokens kept for the answer. `max_tokens` or `max_messages` other than the session's give a
-        context of another budget, which stores no cut; callers with budgets of their own use a `view` each.
-        `at` rebuilds what the same call was given at a revision (`ctx.revision`); what was erased since is left out.
-        `dry_run` stores nothing.
+        A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
+        `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
+        where nothing tells any more what was given.
 
-        Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown where
-        nothing tells any more what was given.
+        Args:
+            system: the system prompt: counted and sent, not stored.
+            tools: schemas of tools, as the provider takes them: counted and sent, not stored.
+            format: the provider's format for this context; None: the session's.
+            reserve: tokens kept for the answer; None: the session's.
+            max_tokens: the most tokens of the request, with the answer; None: the session's.
+            max_messages: the most messages, as the format counts them; None: the session's.
+            view: the name of the window whose cuts hold; None: the session's.
+            model: the one that this call is for, where it is another than the session's, or the session has none.
+            at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
+                None: now.
+            dry_run: whether nothing is stored, not even a cut.
         """
         return drive(
             self._core.context(
@@ -324,6 +495,7 @@ class Session:
                 max_tokens=max_tokens,
                 max_messages=max_messages,
                 view=view,
+                model=model,
                 at=at,
                 dry_run=dry_run,
             )
@@ -350,6 +522,13 @@ class Session:
         reported to counted tokens scales the budget from the next cut on, within bounds: a report beyond them is named
         in the warnings of contexts. Raises ConfigError, and notes nothing, for what tells no usage and for figures that
         cannot be: more from a cache than all of the input, or no input for a context of 1,000 counted tokens and more.
+
+        Args:
+            usage: a response of a vendor, its usage, or the dump of either; None: figures are given instead.
+            input_tokens: all tokens of the input, with those that a cache served or stored.
+            output_tokens: tokens of the answer.
+            cached_tokens: those of the input that a cache served.
+            context: what was sent; None: the session's last context.
         """
         return drive(
             self._core.record_usage(
@@ -362,12 +541,45 @@ class Session:
         )
 
     def pin(self, *ids: str | int) -> None:
-        """Keep these entries in every context. They stay in place until a cut passes them."""
+        """Keep these entries in every context. They stay in place until a cut passes them.
+
+        Args:
+            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+        """
         drive(self._core.pin(*ids))
 
     def unpin(self, *ids: str | int) -> None:
-        """Let go of pins, from the next cut on."""
+        """Let go of pins, from the next cut on.
+
+        Args:
+            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+        """
         drive(self._core.unpin(*ids))
+
+    def hide(self, *ids: str | int) -> int:
+        """Leave these entries out of every context from the next call on; return how many entries that were.
+
+        Groups go whole: with a call goes its result, however late it came. Nothing is destroyed, and nothing stands for
+        them: `entries` and exports hold them, and `show` brings them back. It begins an epoch, so the provider's cache
+        holds no more than what came before the first of them.
+
+        Raises EntryNotFound, and ConfigError for what is pinned (`unpin` it first), covered by a summary (`restore`
+        that first), erased, rewound, or still waits for a result.
+
+        Args:
+            ids: ids of entries, or their `seq`.
+        """
+        return drive(self._core.hide(*ids))
+
+    def show(self, *ids: str | int) -> int:
+        """Bring back entries that were hidden, whole groups, and return how many entries that were.
+
+        Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
+
+        Args:
+            ids: ids of entries, or their `seq`.
+        """
+        return drive(self._core.show(*ids))
 
     def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractContextManager[Session]:
         """One run of the model as a block: `with session.turn():`.
@@ -377,6 +589,10 @@ class Session:
         LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
         for nobody.
+
+        Args:
+            atomic: whether adds are committed together when the block ends.
+            wait: seconds to wait for the other run; 0 or False: not at all; None (default): as long as it lives.
         """
         return within(self._core.turn(atomic=atomic, wait=wait), self)
 
@@ -391,7 +607,7 @@ class Session:
 
     def compact(
         self,
-        strategy: Strategy | Mapping[str, Any] | str | None = None,
+        strategy: Strategy | Mapping[str, Any] | StrategyName | None = None,
         *,
         dry_run: bool = False,
         threshold: float | None = None,
@@ -399,13 +615,18 @@ class Session:
     ) -> CompactionResult:
         """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
 
-        `strategy` is an object, a mapping or a name such as "lru". Default is the session's first, else the ladder:
-        superseded contexts, then old tool results, then a summary, then eviction. `dry_run` shows the plan and changes
-        nothing. Without `force`, or with `threshold` (a share of the session's limits), it runs only if the strategy's
-        triggers, or that threshold, say so. What is covered or evicted stays in the log: `expand`, `restore` and
-        `entry` reach it; only the neuralyzer destroys.
+        What is covered or evicted stays in the log: `expand`, `restore` and `entry` reach it; only the neuralyzer
+        destroys. Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a
+        summarizer does.
 
-        Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a summarizer does.
+        Args:
+            strategy: an object, a mapping or a name such as "lru"; None: the session's first, else the ladder:
+                superseded contexts, then old tool results, then a summary, then eviction.
+            dry_run: whether the plan is only shown.
+            threshold: a share of the session's limits, over 0 and up to 1, under which nothing is done; None: no such
+                share.
+            force: whether it runs whatever the triggers say. False: only if the strategy's triggers, or `threshold`,
+                say so.
         """
         return drive(self._core.compact(strategy, dry_run=dry_run, threshold=threshold, force=force))
 
@@ -413,6 +634,9 @@ class Session:
         """Return the current summaries, oldest first; with `history` every version that was ever made, too.
 
         One whose text went with an erasure is in the history, `withdrawn` and without words.
+
+        Args:
+            history: whether every version that was ever made is there, too.
         """
         return drive(self._core.summaries(history=history))
 
@@ -420,6 +644,9 @@ class Session:
         """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
 
         What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+
+        Args:
+            summary: a summary or its id; None: the newest.
         """
         return drive(self._core.expand(summary))
 
@@ -428,6 +655,9 @@ class Session:
 
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
         over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+
+        Args:
+            summary: a current summary or its id; None: the newest.
         """
         return drive(self._core.restore(summary))
 
@@ -452,6 +682,10 @@ class Session:
 
         Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
         removed, ConfigError for what is not accepted: then nothing is erased.
+
+        Args:
+            what: an entry's id (text) or `seq` (a number), several of these, or a `Query`.
+            reason: why, kept in the log in clear words.
         """
         return drive(self._core.erase(what, reason=reason))
 
@@ -476,6 +710,10 @@ class Session:
 
         Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
         reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+
+        Args:
+            after: a revision: records up to it are left out. 0: from the first.
+            before: a revision: records from it on are left out. None: to the last.
         """
         return drive(self._core.history(after=after, before=before))
 
@@ -486,6 +724,10 @@ class Session:
         there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
         while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
         SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+
+        Args:
+            session_id: the new session's id; None: one is made.
+            at: a revision (a number), or the entry behind which it branches off (an id, or an `Entry`); None: now.
         """
         return Session(drive(self._core.fork(session_id, at=at)))
 
@@ -495,6 +737,9 @@ class Session:
         What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
         `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
         stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+
+        Args:
+            to: a revision (a number), or the entry behind which all is taken back (an id, or an `Entry`).
         """
         return drive(self._core.rewind(to))
 
@@ -506,7 +751,9 @@ class Session:
         """
         return drive(self._core.export())
 
-    def export_to(self, file: str | os.PathLike[str] | Sink, *, format: str = "palimpsest") -> int:
+    def export_to(
+        self, file: str | os.PathLike[str] | Sink, *, format: FormatName | Literal["palimpsest"] = "palimpsest"
+    ) -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
 
         The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
@@ -514,6 +761,10 @@ class Session:
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
         OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
+
+        Args:
+            file: a path, which is written whole or not at all, or a binary file that is open for writing.
+            format: "palimpsest" (default), which an import takes back, or a format of messages.
         """
         return drive(self._core.export_to(file, format=format))
 
@@ -549,27 +800,50 @@ class Memory:
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
-        **options: Any,
+        **options: Unpack[StoreOptions],
     ) -> Memory:
-        """Open a store: `sqlite:///relative.db`, `sqlite:////absolute.db`, or a path (of an SQLite file),
-        `file:relative/folder`, `file:///absolute/folder`, or `memory://`.
+        """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
+        `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`.
 
-        `tenant` owns every session of this memory and sees no other tenant's. `clock` returns microseconds
-        since 1970. With `encryption` (`Keys`, a mapping of key ids to keys) what is stored is encrypted. `privacy`
-        says what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`, which has
-        a key for pseudonyms, too; without it all is kept as it is. What contexts were made of is remembered in about
-        `view_bytes` (default 64 MiB; 0: nothing is). Further options are the store's: on disk `synchronous` ("FULL",
-        "NORMAL"), `busy_seconds`, `readonly`, `large_bytes`.
-        Raises ConfigError for an address or option that is unknown,
-        StoreError where the store cannot be opened, and WrongKey where it is encrypted with other keys.
+        Raises ConfigError for an address or option that is unknown, StoreError where
+        the store cannot be opened, and WrongKey where it is encrypted with other keys.
+
+        Args:
+            where: the store's address, or a path.
+            tenant: who owns every session of this memory, and sees no other tenant's; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+            encryption: keys that what is stored is encrypted with: `Keys`, or a mapping of key ids to keys. None: it is
+                not.
+            privacy: what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`,
+                which has a key for pseudonyms, too. None: all is kept as it is.
+            view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
+            synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
+                all but the last commits.
+            busy_seconds: on disk, how long to wait for other writers; 30 by default.
+            readonly: on disk, whether nothing may be written; False by default.
+            large_bytes: on disk, from how many bytes a text, or an image's data, is kept once, however many entries
+                hold it.
         """
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, options)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, {**options})
         drive(core.connect())
         return cls(core)
 
     def connect(self) -> None:
         """Open the store, which `open` does by itself."""
         drive(self._core.connect())
+
+    def for_tenant(self, tenant: str) -> Memory:
+        """Return the memory of another tenant over the same store, with the same policy, keys and clock.
+
+        It has no connection and no thread of its own, so make one for each request. It need not be closed:
+        that leaves the store open, and when the memory that opened the store closes it is over. Observers, and what
+        joins with `derive`, are the tenant's, whichever of its memories they were given to. Raises ConfigError for
+        what is no id.
+
+        Args:
+            tenant: who owns every session of that memory, an id.
+        """
+        return Memory(self._core.for_tenant(tenant))
 
     @property
     def store(self) -> Store:
@@ -579,30 +853,86 @@ class Memory:
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> Session:
         """Return the session of this id; nothing is read or written before its first verb.
 
-        Options: `model` (its window, tokenizer and prices are taken from the table), `max_tokens` for the
-        whole request, `max_messages` as the format counts them, `max_context_ratio` (the share of the model's window
-        that the log may take; answer, system text and tools come beside it), `reserve` for the answer,
-        `format` (default "openai"), `view` (default "main"), `counter` (a function from text to tokens),
-        `short_term` (strategies, see `MaxTokens`), or `conditions` and `oversize` for the default one, `mask`
-        (False: old tool results are never replaced by a note), `low_water` (share of the budget that a cut
-        goes down to), `cache_seconds` (how long the provider's cache holds what it was sent, since the last call;
-        None: what the format says; `math.inf`: no cut heeds it), `readonly`.
+        The options are kept by this object, not in the store. Raises ConfigError naming the option that is not
+        accepted.
 
-        Compaction: `long_term` (a strategy such as `Summarize(interaction_keep=3)`, its name, a mapping, or a list of
-        these), `summarizer` (a function from prompt to text, a model string such as "openai:gpt-4o-mini", a
-        `ModelSummarizer`; None: no model is asked), `auto_compact` ("inline", "background" or "off"), `long_term_run`
-        ("first" that fires, or "all"), `before_turn` (look at the triggers before each context, too). `persistence` is
-        "incremental", "flush" (with `archive=False`: what was compacted is destroyed at the turn's end) or "ephemeral"
-        (nothing is written). Raises ConfigError naming the option.
+        Args:
+            session_id: 1 to 256 characters, none of them a control character.
+            model: the model's name: its window, tokenizer and prices are taken from the table. None: not known.
+            max_tokens: the most tokens of a whole request, with the answer; None: the model's window.
+            max_messages: the most messages of a context, as the format counts them; None: no limit.
+            max_context_ratio: the share of the model's window that the log may take, over 0 and up to 1; answer, system
+                text and tools come beside it. None: no such share.
+            reserve: tokens kept for the answer; None: 0 with `max_tokens`, else the model's longest answer.
+            counter: what counts tokens: a function from text to a number, an object with `count` and `name`, or an
+                encoding's name; None: the model's.
+            format: the provider's format of messages, "openai" by default.
+            view: the name of the window that cuts are made for, "main" by default.
+            short_term: what contexts show: a `MaxTokens`, a mapping with its fields, or a list of these; None: one of
+                `conditions` and `oversize`.
+            conditions: expressions that entries must meet to be shown, for the default short-term strategy.
+            oversize: what becomes of what does not fit alone: "clamp" (default), "drop", "error" or "keep_newest".
+            mask: whether a cut may replace old tool results by a note; True by default.
+            low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
+            cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
+                format says; `math.inf`: no cut heeds it.
+            readonly: whether contexts store no cut; False by default.
+            long_term: strategies of compaction, such as `Summarize(interaction_keep=3)`: one or a list of objects,
+                names and mappings. None: none.
+            summarizer: what writes summaries: a function from prompt to text, a model string such as
+                "openai:gpt-4o-mini", a `ModelSummarizer`; None: no model is asked.
+            auto_compact: where a strategy that fires runs: "inline" (default), "background" or "off".
+            long_term_run: which strategies that fire run: the "first" (default) or "all".
+            before_turn: whether the triggers are looked at before each context, too; False by default.
+            persistence: when what is added is stored: "incremental" (default), "flush" (with `archive=False`: what was
+                compacted is destroyed at the turn's end) or "ephemeral" (nothing is written).
+            archive: whether what was compacted is kept; True by default, and False only for "flush".
+            user: whose session it is, an id. Where it is another's, or nobody's, every verb raises WrongUser. None: not
+                said, and not looked at.
+            title: what it is called, kept with a session that its first entry makes; `describe` changes it. None: none.
+            metadata: what else is said of it, JSON values, kept like the title. None: nothing.
         """
         return Session(self._core.session(session_id, **options))
 
-    def sessions(self, *, after: str = "", limit: int = 1000) -> list[SessionInfo]:
-        """Return this tenant's sessions in the order of their ids: at most `limit` of those after `after`."""
-        return drive(self._core.sessions(after=after, limit=limit))
+    def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        prefix: str = "",
+        order: Order = "id",
+        after: str = "",
+        limit: int | None = None,
+    ) -> SessionPage:
+        """Return this tenant's sessions: all that fit, or a page of them, whose `next` is `after` for the page behind
+        (None: there is none). One that is written to while the latest are listed may be left out.
+
+        Raises ConfigError for what is not accepted.
+
+        Args:
+            user: only sessions of this user; nothing is read of any other's. None: of all, and of nobody.
+            title: only sessions in whose titles this is, in any letter case; None: with any title, and without.
+            since: only sessions that were written to at this time, with a time zone, or later; None: whenever.
+            before: only sessions that were last written to before this time, with a time zone; None: whenever.
+            prefix: only sessions whose ids begin so.
+            order: "id" (by code points), or "latest": the one that was written to last comes first.
+            after: the `next` of the page before, in the same order; by id also any id. "": from the first.
+            limit: the most sessions of a page; None: all.
+        """
+        return drive(
+            self._core.sessions(
+                user=user, title=title, since=since, before=before, prefix=prefix, order=order, after=after, limit=limit
+            )
+        )
 
     def info(self, session_id: str) -> SessionInfo:
-        """Return the session as a listing shows it. Raises SessionNotFound."""
+        """Return the session as a listing shows it. Raises SessionNotFound.
+
+        Args:
+            session_id: the session's id.
+        """
         return drive(self._core.info(session_id))
 
     def import_session(
@@ -614,6 +944,11 @@ class Memory:
         exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
         appends those of its entries that are not there, but for what was taken back, and results whose call was
         erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
+
+        Args:
+            data: what `export()` gave.
+            session_id: the id to store it under; None: its own.
+            on_conflict: what happens where the session exists: "error" (default), "replace" or "merge".
         """
         return drive(self._core.import_session(data, session_id=session_id, on_conflict=on_conflict))
 
@@ -621,8 +956,8 @@ class Memory:
         self,
         path: str | os.PathLike[str] | BinaryIO,
         *,
-        source: str = "auto",
-        format: str | None = None,
+        source: SourceName = "auto",
+        format: FormatName | None = None,
         session_id: str | None = None,
         key: str | None = None,
         strict: bool = False,
@@ -635,7 +970,8 @@ class Memory:
         `source` is what the file is: "messages" (JSON or JSON lines of provider messages, in the `format` named or
         found), "chatgpt" or "claude" (their data exports, also as archives), "palimpsest" (our own exports),
         "openai-agents" (its SQLite database), "langchain" or "pydantic-ai"; "auto" finds out. Everything goes into
-        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file.
+        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file. The
+        title of a conversation becomes that of a session which it makes.
 
         Importing a file again adds nothing, one that has grown adds what is new, and an import that was
         interrupted is completed by repeating it; under another `key` the same messages come once more. With
@@ -646,6 +982,17 @@ class Memory:
         What is malformed is reported with its place, and the rest is taken. Raises ImportFailed, and stores nothing,
         for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
         the file cannot be opened; ConfigError for an option that is not accepted.
+
+        Args:
+            path: the file's path, or a binary file that is open for reading.
+            source: what the file is; "auto" (default) finds out.
+            format: what messages of the source "messages" are; None: found by their shape.
+            session_id: the session that takes everything; None: one for each conversation.
+            key: what makes an import of the same messages another one; None: the same again adds nothing.
+            strict: whether the first fault refuses the whole file.
+            branches: whether branches that are not current become sessions, too.
+            progress: called with the bytes done and their total (None: unknown).
+            limits: the most that the file may hold; None: the limits' own defaults.
         """
         return drive(
             self._core.import_file(
@@ -662,7 +1009,11 @@ class Memory:
         )
 
     def delete_session(self, session_id: str) -> bool:
-        """Destroy the session with everything that belongs to it and return whether there was one."""
+        """Destroy the session with everything that belongs to it and return whether there was one.
+
+        Args:
+            session_id: the session's id.
+        """
         return drive(self._core.delete_session(session_id))
 
     def forget(
@@ -679,15 +1030,25 @@ class Memory:
         """Destroy for good all that belongs to one of these, in every session and branch, and say what that was.
 
         `session` goes with every copy of its entries in branches. `tenant`, which must be this memory's own, goes with
-        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) goes
-        what messages of that `name`, or with that `user_id` in their metadata, said, with the whole interactions that
-        they began; a session in which nothing else is left is deleted. Summaries are made anew from what is left,
-        without a model, or withdrawn.
+        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) go
+        the sessions that are theirs, as with `session`. In other sessions goes what messages of that `name`, or with
+        that `user_id` in their metadata, said, with the whole interactions that they began; one in which nothing else
+        is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries are
+        made anew from what is left, without a model, or withdrawn.
 
         Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
         `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
         unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
         cannot be removed: what is erased by then stays erased.
+
+        Args:
+            user: an id, as sessions have it, or messages in `name` or in `user_id` of their metadata.
+            session: a session's id.
+            tenant: this memory's own tenant.
+            matches: a text, or a `Query`.
+            reason: why, kept in the log in clear words.
+            dry_run: whether nothing is changed, and only told what would go.
+            progress: called with the sessions done and their total.
         """
         return drive(
             self._core.forget(
@@ -708,6 +1069,9 @@ class Memory:
         for: then no byte of what was erased before is left. Interrupted, the same again goes on with what is left.
         `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
         memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
+
+        Args:
+            progress: called with the bytes gone through and their total, both about.
         """
         return drive(self._core.vacuum(progress=progress))
 
@@ -721,6 +1085,9 @@ class Memory:
         Returns a function after which it is told no longer in this memory; the store knows of it until `underive`.
         Raises ConfigError for what is not as `palimpsest.sessions.derived.Derived` says, ErasureFailed where it does
         not remove what it should, and StoreUnavailable in a memory that only reads.
+
+        Args:
+            derived: an object with a name, and a coroutine that removes what was made from entries.
         """
         return drive(self._core.derive(derived))
 
@@ -732,6 +1099,9 @@ class Memory:
         """Have the store forget what joined under this name, with the notes for it: for what is there no more.
 
         Returns whether the store knew of it.
+
+        Args:
+            name: the name that joined with `derive`.
         """
         return drive(self._core.underive(name))
 
@@ -756,24 +1126,50 @@ class Memory:
         on with what is left. What cannot be checked stays as it is, and is reported. Raises ConfigError without a
         policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
         ErasureFailed where what was made from entries cannot be removed.
+
+        Args:
+            privacy: a preset's name, a policy, a mapping or a `Redactor`; None: the memory's own.
+            session: a session's id; None: every session of the tenant.
+            apply: whether what is found is redacted where it is stored.
+            sample: the most findings to show.
+            progress: called with the sessions done and their total.
         """
         return drive(self._core.scan(privacy, session=session, apply=apply, sample=sample, progress=progress))
 
-    def sweep(self) -> int:
+    def sweep(
+        self,
+        *,
+        untouched_for: timedelta | float | str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int:
         """Erase what has expired of all that this tenant owns; return how many entries and items that were.
+
+        With `untouched_for` the sessions that nobody has written to for so long are deleted, too, and counted; one that
+        somebody writes to meanwhile stays, and so do branches of one that goes. `sessions(before=…)` lists them. Raises
+        ConfigError for what is not accepted, and in a memory that only reads.
 
         Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
         was erased elsewhere meanwhile, too.
-        """
-        return drive(self._core.sweep())
 
-    def on(self, event: str, handler: Handler) -> Callable[[], None]:
+        Args:
+            untouched_for: a timedelta, seconds, or text such as "90d" (s, m, h, d, w); None: no session is deleted.
+            dry_run: whether nothing is changed, and only sessions and entries are counted that would go.
+            progress: called with the sessions done and their total, of those that are deleted.
+        """
+        return drive(self._core.sweep(untouched_for=untouched_for, dry_run=dry_run, progress=progress))
+
+    def on(self, event: EventName, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
         context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
         coroutine function; one that raises is logged and breaks nothing.
+
+        Args:
+            event: the event's name.
+            handler: a function, or coroutine function, of the session's id and the event's facts (a dict).
         """
         return self._core.on(event, handler)
 
@@ -781,6 +1177,6 @@ class Memory:
         """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
 
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
-        acknowledged. Closing twice is fine.
+        acknowledged. Closing twice is fine. One that `for_tenant` gave leaves the store open.
         """
         drive(self._core.close())

@@ -13,6 +13,7 @@ from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
 from palimpsest.sessions.adding.appender import Appender, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
+from palimpsest.sessions.lease import NESTED
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """What `end_turn` found: how many entries were added since the turn began, ids of calls still open, and what
-    triggers have led to."""
+    """What `end_turn` found: how many entries were `added` since the turn began, `open_calls` by id, and what
+    triggers have led to (`compactions`)."""
 
     added: int
     open_calls: tuple[str, ...]
@@ -45,18 +46,32 @@ class Turns:
     def __init__(self, scope: SessionScope, appender: Appender, auto: LazyAutoCompaction) -> None:
         self._scope, self._turn, self._appender, self._auto = scope, appender.turn, appender, auto
 
+    @property
+    def is_open(self) -> bool:
+        """Whether one is open."""
+        return self._turn.is_open
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether one is open that gathers what is added."""
+        return self._turn.buffer is not None
+
     def turn(self, session: E, atomic: bool, wait: float | None) -> AbstractAsyncContextManager[E]:
         """A block that is a turn of the session, which is given."""
         values.switch("atomic", atomic)
+        if wait is False:
+            wait = 0
         if wait is not None and not (values.is_number(wait) and wait >= 0):
-            raise ConfigError("wait", wait, "a number of seconds, 0 or more, or None: as long as the other run lives")
+            allowed = "a number of seconds, 0 or more, False for 0, or None: as long as the other run lives"
+            raise ConfigError("wait", wait, allowed)
         return self._block(session, atomic, wait)
 
     @asynccontextmanager
     async def _block(self, session: E, atomic: bool, wait: float | None) -> AsyncIterator[E]:
         turn = self._turn
         if turn.is_open:
-            raise ConfigError("turn", "a turn inside a turn", "one turn at a time on one session object")
+            raise ConfigError("turn", "a turn inside a turn", NESTED)
+        await self._scope.gate.opened()
         try:
             turn.added, turn.is_open = 0, True
             if atomic:

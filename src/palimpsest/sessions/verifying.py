@@ -25,7 +25,8 @@ from palimpsest.stores.paging import batches_of
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """What became of every entry of a session, each counted once, and what does not hold together.
 
-    `total` is their sum: all entries of the log, tombstones included. `summaries` are the current ones, `versions`
+    An entry is `active`, `covered`, `evicted`, `erased`, `rewound` or `expired`. `total` is their sum: all entries of
+    the log, tombstones included. `summaries` are the current ones, `versions`
     all that were ever made. `problems` is empty for a session that is whole.
     """
 
@@ -68,7 +69,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     state = await snapshots.state(head)
     records = await store.records(options.key, before=head.revision + 1)
     problems = [*_of_records(records, head, state), *_of_state(state, head)]
-    evicted = spans.union(state.evicted, await snapshots.evicted(head, state))
+    evicted = spans.union(state.evicted, state.hidden, await snapshots.evicted(head, state))
     counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
@@ -190,7 +191,7 @@ def _split(groups: dict[int, set[bool]], still: int | None, problems: list[str])
 def _of_state(state: Compaction, head: Head) -> list[str]:
     """What is wrong with the ranges that are covered or evicted."""
     problems = []
-    both = spans.common(state.covered, state.evicted)
+    both = spans.common(state.covered, spans.union(state.evicted, state.hidden))
     if both:
         problems.append(f"entries {spans.told(both)} are covered and evicted at once")
     beyond = spans.minus(state.inactive, [(1, head.next_seq - 1)])

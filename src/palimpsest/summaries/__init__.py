@@ -68,7 +68,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summarizer answered: text, or the object that its provider made of it, and what that cost."""
+    """What a summarizer answered: `text`, or the object that its provider made of it (`data`), and what was `spent`."""
 
     text: str = ""
     data: Any = None

@@ -248,18 +248,20 @@ def _read(found: Gleaned, entry: Entry, words: set[str], mentioned: _Places, uns
     if entry.kind == "message" and entry.role in ("user", "assistant"):
         words.update(text.split())
         _read_sentences(found, entry, text, terms)
-    is_json, by_user = text.lstrip()[:1] in ("{", "["), entry.is_human
+    if text.lstrip()[:1] in ("{", "["):
+        terms = [term for term in terms if not text.startswith('":', term.start + len(term.text))]
+    seq = entry.seq
     for term in terms:
-        if is_json and text.startswith('":', term.start + len(term.text)):
-            continue
         known = mentioned if term.sure else unsure
-        places = known.of.setdefault(term.text, [])
-        if entry.seq and (not places or places[-1] != entry.seq):
-            places.append(entry.seq)
+        places = known.of.get(term.text)
+        if places is None:
+            known.of[term.text] = [seq] if seq else []
+        elif seq and (not places or places[-1] != seq):
+            places.append(seq)
             if len(places) > SOURCES:
                 del places[2]
-        if by_user and term.sure:
-            known.named.add(term.text)
+    if entry.is_human:
+        mentioned.named.update([term.text for term in terms if term.sure])
 
 
 def _read_context(found: Gleaned, entry: Entry) -> None:

@@ -30,6 +30,9 @@ _PHRASE = re.compile(
     r"|(?<![\w.])\d{1,2}(?::\d\d){0,2} ?[AaPp](?:m\b|M\b|\.[mM]\.)"
     rf"|(?<![\w.,])[$€£¥]?\d{{1,12}}(?:[.,]\d{{1,9}})? ?(?:{_UNIT})(?!\w)"
 )
+FOLLOWING = rf" (?:(?:of )?{_MONTH}|[AaPp][Mm.]|(?:{_UNIT})(?!\w))|,\d"
+"""What stands behind plain digits that begin such a phrase; where another thing does, they begin none."""
+
 SEPARATORS = r"\s\"`<>(){}\[\],;|=“”„«»!?…—"
 TOKEN = (
     r"[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s<>\"`“”]++"
@@ -128,7 +131,7 @@ def phrase(text: str, start: int) -> str | None:
 
 def quoted(text: str) -> Iterator[tuple[int, str]]:
     """Yield what stands in quotes, and where; in JSON that would be everything."""
-    if text.lstrip()[:1] in ("{", "["):
+    if not ('"' in text or "“" in text) or text.lstrip()[:1] in ("{", "["):
         return
     for match in _IN_QUOTES.finditer(text):
         group = 1 if match.group(1) is not None else 2

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from string import ascii_lowercase, digits
 from typing import NamedTuple
+
+import msgspec
 
 from palimpsest.summaries.identifiers import (
     COMMON,
     ENDS,
+    FOLLOWING,
     LONGEST,
     POSSESSIVE,
     SEPARATORS,
@@ -29,6 +33,9 @@ _USUAL = frozenset(word.capitalize() for word in COMMON)
 _OPENINGS = _USUAL - {"New"}
 
 _JOINS = frozenset(word[0] for word in _JOINING)
+_ALONE = frozenset(ascii_lowercase + digits) - _JOINS
+"""What the word behind a blank begins with, where it goes on with no name."""
+
 _JOINED = 50
 """Characters: more than small words between two others take."""
 
@@ -47,7 +54,7 @@ _NO_NAME = re.compile(r"(?:ing|ly|ed|['\u2019](?:ve|re|ll|d|m|t))$")
 _FEW = 8
 """Doubtful names that are looked for in the text one by one; for more its words are listed."""
 
-_MONTHS = frozenset("JFMASOND")
+_MONTHS = frozenset(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"])
 """What the name of a month begins with."""
 
 _DIGITS = (  # with those that no pattern takes for one, and `str.isdigit` does
@@ -56,7 +63,7 @@ _DIGITS = (  # with those that no pattern takes for one, and `str.isdigit` does
     r"\U0001f100-\U0001f10a"
 )
 _END = rf"(?=[{SEPARATORS}'\u2019]|\Z)"
-_WORD, _NUMBER = 1, 2
+_WORD, _NUMBER, _AMOUNT = 1, 2, 3
 _NEXT = re.compile(
     r"(?:[a-z]++[.:]?[ \n\t,;!?\"()]++(?:: )?+"  # a word, and what stands between it and the next
     rf"|[{SEPARATORS}]++"
@@ -64,13 +71,13 @@ _NEXT = re.compile(
     rf"|(?:[^\w{SEPARATORS}@#/\\'\u2019.:{_DIGITS}]|[.:](?![\w:]))++{_END}"  # signs
     r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
     r")*+"
-    rf"(?:([A-Z][a-z]*+)(?=[.:]?(?:[{SEPARATORS}]|\Z))|([0-9]++)(?!,[0-9]{{3}})(?=[{SEPARATORS}]|\Z)|({TOKEN})|\Z)"
+    rf"(?:([A-Z][a-z]*+)(?=[.:]?(?:[{SEPARATORS}]|\Z))"
+    rf"|([0-9]++)(?!,[0-9]{{3}})(?=[{SEPARATORS}]|\Z)(?:(?={FOLLOWING})())?|({TOKEN})|\Z)"
 )
 _TOKEN = re.compile(TOKEN)
-_THOUSANDS = re.compile(r"\d,\d\d\d")
 
 
-class Term(NamedTuple):
+class Term(msgspec.Struct, frozen=True, gc=False):
     """Something that a text mentions: its words, where it begins, whether it is an identifier.
 
     One that is not `sure` is a name only because it is capitalised, which the first word of a sentence is anyway.
@@ -103,7 +110,7 @@ def identifiers(text: str) -> tuple[str, ...]:
     That is: addresses, paths, file names, ids, versions, code names, handles, dates, times, amounts with their unit,
     numbers of two digits and more, and what stands in quotes, up to 60 characters. None is longer than 256 characters.
     """
-    found, _ = _walk(text, {})
+    found, _, _ = _walk(text, {})
     return _once(_merged(found))
 
 
@@ -117,9 +124,9 @@ def terms(text: str) -> tuple[str, ...]:
 
 def mentions(text: str, known: Known | None = None) -> list[Term]:
     """Return every place where a text mentions a term, in order; `known` serves many texts of one kind."""
-    found, names = _walk(text, {} if known is None else known)
+    found, names, apart = _walk(text, {} if known is None else known)
     if names:
-        found += _without_words(text, names)
+        found += _without_words(text, names, apart)
     return _merged(found)
 
 
@@ -146,32 +153,44 @@ def _merged(found: list[_Place]) -> list[Term]:
     return kept
 
 
-def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place]]:
-    """Return the identifiers of a text, which may lie in each other, and its names."""
+def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
+    """Return the identifiers of a text, which may lie in each other, its names, and whether tokens all stand apart."""
     found: list[_Place] = []
     names: list[_Place] = []
     run: _Run = []
+    apart = True
     opened, closed, before, ended = (0, 0), 0, 0, 0  # the run's gap and its end, the last token looked at and its end
     for match in _NEXT.finditer(text):
         kind = match.lastindex
         if kind is None:
             break
-        token = word = match[kind]
-        if kind == _WORD and not run and token in _OPENINGS:  # no name begins with it
-            before, ended = match.span(kind)
-            continue
-        first, last = match.span(kind)
-        start = first
-        if kind == _NUMBER:
-            word = ""
-            _add_number(found, text, before, first, token)
-        elif kind != _WORD:
+        if kind == _WORD:
+            word = match[_WORD]
+            start = first = match.start(_WORD)
+            last = match.end()
+            if not run and (word in _OPENINGS or text[last : last + 1] != " " or text[last + 1 : last + 2] in _ALONE):
+                if word not in _USUAL:
+                    _add_name(names, text, word, first, (ended, first))
+                before, ended = first, last
+                continue
+        elif kind <= _AMOUNT:
+            word, number = "", match[_NUMBER]
+            first, last = match.span(_NUMBER)
+            start = first
+            if 1 < last - first <= LONGEST:
+                found.append((first, first - last, False, number, True))
+            if kind == _AMOUNT or text[before : before + 3] in _MONTHS:
+                _add_phrases(found, text, before, first, number)
+        else:
+            token = match[kind]
+            first, last = match.span(kind)
             looked = known.get(token) or _looked_at(token, known)
             for place, words in looked.inside:
                 found.append((first + place, -len(words), False, words, True))
             if looked.is_numbered:
                 _add_phrases(found, text, before, first, token)
             word, start = looked.word, first + looked.place
+            apart = apart and not ("," in token or "://" in token)
         before = first
         if run and (not word or text[closed:first] != " " or len(run) == _WORDS):
             _join(names, text, run, opened, closed, first if word else closed)
@@ -181,11 +200,9 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place]]:
             if last - first != len(word):
                 _name(names, text, run, opened)
         ended = last
-    if run:
-        _name(names, text, run, opened)
-    if '"' in text or "“" in text:
-        found += [(start, -len(inner), False, inner, True) for start, inner in quoted(text)]
-    return found, names
+    _name(names, text, run, opened)
+    found += [(start, -len(inner), False, inner, True) for start, inner in quoted(text)]
+    return found, names, apart
 
 
 # --- identifiers
@@ -202,20 +219,11 @@ def _looked_at(token: str, known: Known) -> _Token:
     return looked
 
 
-def _add_number(found: list[_Place], text: str, before: int, first: int, token: str) -> None:
-    """Add a number, and the phrase that it belongs to: few characters between it and the next let expect one."""
-    if 1 < len(token) <= LONGEST:
-        found.append((first, -len(token), False, token, True))
-    after = text[first + len(token) : first + len(token) + 2]
-    if after[:1] == " " or after[1:].isdigit() or text[before] in _MONTHS:
-        _add_phrases(found, text, before, first, token)
-
-
 def _add_phrases(found: list[_Place], text: str, before: int, first: int, token: str) -> None:
     """Add the date, time or amount that a token with a number in it belongs to; a month may stand before it."""
     if len(token) > LONGEST:
         return
-    if text[before] in _MONTHS and before < first and (words := phrase(text, before)):
+    if text[before : before + 3] in _MONTHS and before < first and (words := phrase(text, before)):
         found.append((before, -len(words), False, words, True))
     at = first if token[0].isdigit() else first + len(token) - len(token.lstrip("':*\u2019&~-"))
     if words := phrase(text, at):
@@ -253,9 +261,6 @@ def _join(names: list[_Place], text: str, run: _Run, opened: tuple[int, int], cl
 def _name(names: list[_Place], text: str, run: _Run, opened: tuple[int, int]) -> None:
     """End the run, and add the name that it is, if it is one."""
     first, last = 0, len(run)
-    if last == 1 and run[0][0] in _USUAL:
-        run.clear()
-        return
     while first < last and _is_small(run[first][0]):
         if run[first][0] == "New" and first + 1 < last and run[first + 1][0][0].isupper():
             break
@@ -266,11 +271,16 @@ def _name(names: list[_Place], text: str, run: _Run, opened: tuple[int, int]) ->
         name, start = run[first]
         if last - first > 1:
             name = " ".join([word for word, _ in run[first:last]])
-        if 1 < len(name) <= LONGEST:
-            begins = last == 1 and _begins(text, *opened)
-            if not (begins and _NO_NAME.search(name)):
-                names.append((start, -len(name), True, name, not begins))
+        _add_name(names, text, name, start, opened if last == 1 else None)
     run.clear()
+
+
+def _add_name(names: list[_Place], text: str, name: str, start: int, opened: tuple[int, int] | None) -> None:
+    """Add a name; one of one word, for which the gap before it is given, is a doubtful one where a sentence begins."""
+    if 1 < len(name) <= LONGEST:
+        begins = opened is not None and _begins(text, *opened)
+        if not (begins and _NO_NAME.search(name)):
+            names.append((start, -len(name), True, name, not begins))
 
 
 def _is_small(word: str) -> bool:
@@ -290,16 +300,14 @@ def _begins(text: str, ended: int, first: int) -> bool:
     return not ended
 
 
-def _without_words(text: str, names: Sequence[_Place]) -> Iterable[_Place]:
+def _without_words(text: str, names: Sequence[_Place], apart: bool) -> Iterable[_Place]:
     """Return the names without doubtful ones that stand in the text in lower case, too."""
     doubtful = {name.lower() for *_, name, sure in names if not sure}
-    if not doubtful:
-        return names
-    if len(doubtful) > _FEW or "://" in text or _THOUSANDS.search(text):  # tokens that others may stand next to
+    if len(doubtful) > _FEW or not apart:
         doubtful &= {token.rstrip(ENDS) for token in _TOKEN.findall(text) if token[0].islower()}
     else:
-        doubtful = {word for word in doubtful if _stands(text, word)}
-    return (found for found in names if found[4] or found[3].lower() not in doubtful)
+        doubtful = {word for word in doubtful if word in text and _stands(text, word)}
+    return [found for found in names if found[4] or found[3].lower() not in doubtful] if doubtful else names
 
 
 def _stands(text: str, word: str) -> bool:

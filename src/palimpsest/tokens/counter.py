@@ -13,13 +13,13 @@ neither whitespace nor digits (more than `UNBROKEN_LIMIT`).
 from __future__ import annotations
 
 import re
-from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.runtime.once import ProcessLock
 
 STRETCH_LIMIT = 10_000
 """Characters. tiktoken panics at about 1,000,000 of whitespace; at a hundredth of that it is fast and safe."""
@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
     def encode_ordinary(self, text: str, /) -> list[int]: ...
 
 
-class Count(NamedTuple):
+class Count(msgspec.Struct, frozen=True):
     """A number of tokens, and whether it is the tokenizer's own answer for the text as a whole."""
 
     tokens: int
@@ -84,7 +84,7 @@ class Encoding:
             raise ConfigError("encoding", name, ", ".join(ENCODINGS), nearest=nearest(name, ENCODINGS))
         self.name = name
         self._load = load or (lambda: _load(name))
-        self._lock = allocate_lock()
+        self._loading = ProcessLock()
         self._tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Encoding:
         return [token for piece in pieces for token in _encode_or_halve(tokenizer, piece)[0]], False
 
     def _prepare(self) -> Tokenizer:
-        with self._lock:
+        with self._loading.own():
             if self._tokenizer is None:
                 self._tokenizer = self._load()
             return self._tokenizer

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.errors import ImportFailed, InvalidEntry, shorten
+from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, shorten
 from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.checks import MOST, check, check_json, check_names, unfit
+from palimpsest.log.checks import MOST, check, check_json, check_names, checked_about, unfit
 from palimpsest.log.entry import LAST_MOMENT, Entry, microseconds_of
-from palimpsest.log.head import Attempts, Cut, Head, Usage
+from palimpsest.log.head import About, Attempts, Cut, Head, Usage
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
@@ -89,7 +89,7 @@ def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> lis
 
 
 _AS_GIVEN = (
-    *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from"),
+    *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from", "about"),
     *("views", "compaction", "attempts", "pseudonyms"),
 )
 """What an export says of a head that its entries and records do not."""
@@ -120,10 +120,22 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
         first_seq=first,
         rewound=rewound,
         forked_from=_converted(outline.get("forked_from"), tuple[str, int] | None, f"{place}.forked_from"),
+        about=_about(outline.get("about"), f"{place}.about"),
         compaction=compaction,
         attempts=_converted(outline.get("attempts"), Attempts | None, f"{place}.attempts"),
         pseudonyms=pseudonyms,
     )
+
+
+def _about(raw: object, where: str) -> About | None:
+    """What an export says of its session. Raises ImportFailed for what may not be said."""
+    given = _converted(raw, dict[str, Any] | None, where)
+    if given is None:
+        return None
+    try:
+        return _converted(checked_about(given), About, where)  # type: ignore[no-any-return]
+    except ConfigError as fault:
+        raise ImportFailed(where, str(fault)) from None
 
 
 def _converted(raw: object, kind: Any, where: str) -> Any:
@@ -199,7 +211,7 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     if not isinstance(outline, Mapping):
         raise ImportFailed(f"{where}.head", "is missing")
     _check_outline(outline, f"{where}.head")
-    _check_plain(outline, f"{where}.head", names=True)
+    _check_plain({name: one for name, one in outline.items() if name != "about"}, f"{where}.head", names=True)
     _check_plain(data.get("usage"), f"{where}.usage")
     return data, session, outline
 
@@ -251,7 +263,7 @@ def _check_compactions(
 def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
     if not 1 <= cut.start <= last + 1:
         raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
-    for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped)):
+    for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped), ("hidden", cut.hidden)):
         if (astray := spans.astray(hidden, cut.start, last)) is not None:
             reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
             raise ImportFailed(f"{where}.{name}", reason)

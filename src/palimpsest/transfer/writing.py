@@ -150,6 +150,7 @@ def _frame(key: SessionKey, head: Head, now: int, accesses: Sequence[Access]) ->
             "pinned": list(head.pinned),
             "rewound": [list(span) for span in head.rewound],
             "forked_from": list(head.forked_from) if head.forked_from else None,
+            **({"about": _plain(head.about)} if head.about is not None else {}),
             "views": _plain(head.views),
             "compaction": head.compaction,
             "attempts": _plain(head.attempts),

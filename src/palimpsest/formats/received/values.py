@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 
-class Reported(NamedTuple):
+class Reported(msgspec.Struct, frozen=True):
     """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id, or empty."""
 
     input_tokens: int
@@ -14,7 +16,7 @@ class Reported(NamedTuple):
     response: str = ""
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct, frozen=True):
     """Messages in a row of one format, and for each which of those that were given it came from."""
 
     format: str
@@ -22,7 +24,7 @@ class Run(NamedTuple):
     places: list[int]
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True):
     """What was given, in its order, and what the responses in it cost."""
 
     runs: list[Run]

@@ -76,7 +76,7 @@ class Appender:
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
         if self._gate.redactor is None and self.turn.buffer is None:
-            done = await scope.store.append(scope.key, entries, check_ids=given_ids)
+            done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
             if self._options.long_term or scope.observers.handled:
                 await self.follow_up(done)
             else:  # as a rule there is nothing to be done: a coroutine less
@@ -91,7 +91,8 @@ class Appender:
 
     async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store one batch of which nothing is withheld."""
-        done = await self._scope.store.append(self._scope.key, entries, check_ids=given_ids)
+        scope = self._scope
+        done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
         await self.follow_up(done)
         return done.entries
 
@@ -116,7 +117,8 @@ class Appender:
         stored, revision, following = tuple[Entry, ...](), 0, held
         try:
             if kept:
-                done = await self._scope.store.append(self._scope.key, kept, check_ids=given_ids)
+                scope = self._scope
+                done = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
                 stored, revision = done.entries, done.head.revision
             if not kept or done.added:  # else all of it was there before
                 await self._scope.store.together(lambda: following.follow(slots, stored, revision))

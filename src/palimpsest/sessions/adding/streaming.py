@@ -44,7 +44,8 @@ class Answer:
         return self._stream.is_complete
 
     def feed(self, event: object) -> str:
-        """Take the next event of the client's stream, and return what the model says in it ("" where it says nothing).
+        """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
+        nothing).
 
         Raises InvalidEntry for what is no event of the stream that was begun.
         """

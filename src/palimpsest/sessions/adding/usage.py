@@ -72,7 +72,7 @@ class UsageRecorder:
             output_tokens=report.output_tokens,
             cached_tokens=report.cached_tokens,
             counted=counted,
-            margin=self._scope.options.default_factor(),
+            margin=sent.margin if sent is not None else self._scope.options.default_factor(),
             epoch=head.epoch,
             revision=sent.revision if sent is not None else head.revision,
             stale=sent is not None and sent.revision < head.compaction,

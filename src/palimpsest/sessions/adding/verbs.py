@@ -19,11 +19,13 @@ from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, ne
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
+from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
 
 T = TypeVar("T")
 
 Content = str | Sequence[Part]
+"""What somebody says: text, or parts such as `Text` and `Image`."""
 
 _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
@@ -140,18 +142,32 @@ class Adding:
         key: str | None,
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
+        unless_last: bool = False,
     ) -> tuple[Entry, ...]:
         """Append what a vendor gives, and note what it cost."""
         if self._scope.runner.suspends:
             entries, usages = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
             entries, usages = self._decoded(messages, format, statuses, metadata)
+        if unless_last and (there := await self._last(entries)):
+            return there
         turn = self._appender.turn
         before = turn.added
         added = await self._appender.append(entries, "messages", checked_key(key), checked=True)
         if usages and (key is None or turn.added > before or turn.buffer is not None):  # else it was there already
             await self.usage.of_answers(usages)
         return added
+
+    async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """The newest entries of the log, where they say what these would say."""
+        head = await self._scope.head()
+        reader = LogReader(self._scope.store, self._options)
+        there = await reader.entries(max(head.next_seq - 1 - len(entries), 0), len(entries)) if entries else []
+        if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
+            return ()
+        slots = await self._appender.admitted(entries)
+        same = [_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)]
+        return tuple(there) if all(same) else ()
 
     async def _json_text(self, value: Any, where: str) -> str:
         """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""
@@ -216,6 +232,13 @@ class Adding:
             )
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
+
+
+def _says(old: Entry, new: Entry | None) -> bool:
+    """Whether an entry of the log, which is told more than was given of a result, says what a new one would say."""
+    if new is None or old.content != new.content:
+        return False
+    return new.name in (None, old.name) and new.call_id in (None, old.call_id)
 
 
 def _is_text(batch: object) -> bool:

@@ -219,6 +219,7 @@ class Compactor:
             current=tuple(current),
             covered=spans.union(state.covered, plan.cover),
             evicted=spans.minus(spans.union(state.evicted, archived, plan.evict), plan.cover),
+            hidden=state.hidden,
             mask=max(state.mask, plan.mask),
         )
 

@@ -15,12 +15,13 @@ from palimpsest.sessions.compacting.snapshot import Loaded
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction did, or would do (`dry_run`).
+    """What a compaction of this `strategy` (its name) did, or would do (`dry_run`).
 
-    `reason` says why it did nothing (None: it did), `why` tells a reader more. `decision` is the trigger that fired,
-    None where it was asked for by hand. `covered`, `evicted` and `erased` count entries; tokens and messages are those
-    of the active set, as a context shows it: summaries with their fences. `steps` are the rungs with what each saved,
-    `spent` what the summarizer cost.
+    `summary` is the one that it made. `reason` says why it did nothing (None: it did), `why` tells a reader more.
+    `decision` is the trigger that fired, None where it was asked for by hand. `covered`, `evicted` and `erased` count
+    entries; results below the `seq` `masked_before` are notes. `tokens_before`, `tokens_after`, `messages_before` and
+    `messages_after` are those of the active set, as a context shows it: summaries with their fences. `steps` are the
+    rungs with what each saved, `spent` what the summarizer cost.
     """
 
     strategy: str

@@ -14,6 +14,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.compacting.compactor import Compactor
+from palimpsest.sessions.compacting.hiding import Hiding
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
@@ -31,6 +32,11 @@ class Compacting:
 
     def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
+
+    @property
+    def hiding(self) -> Hiding:
+        """What leaves entries out by hand."""
+        return Hiding(self._scope)
 
     @property
     def _snapshots(self) -> SnapshotReader:
@@ -92,6 +98,7 @@ class Compacting:
                 current=tuple(revision for revision in state.current if revision != made.revision),
                 covered=spans.minus(state.covered, made.covers),
                 evicted=state.evicted,
+                hidden=state.hidden,
                 mask=state.mask,
             )
             before = head.attempts or Attempts()

@@ -8,7 +8,6 @@ Nothing but a view's configured budget commits a cut.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +30,7 @@ TOGETHER = 32
 those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again."""
 
 
-class Overflow(NamedTuple):
+class Overflow(msgspec.Struct, frozen=True):
     """So many tokens are over the `level`: all the room, or what is to be shown while the cache is cold."""
 
     tokens: int

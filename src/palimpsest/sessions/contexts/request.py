@@ -28,6 +28,7 @@ class ContextRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     max_messages: int | None = None
     view: str | None = None
+    model: str | None = None
     at: int | None = None
     dry_run: bool = False
     warm: bool = False

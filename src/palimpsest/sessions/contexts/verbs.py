@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -13,13 +13,13 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import PromptSize
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
-from palimpsest.sessions.contexts.earlier import EarlierContext
 from palimpsest.sessions.contexts.request import ContextRequest
-from palimpsest.sessions.options import AutoCompact
+from palimpsest.sessions.options import AutoCompact, Options
 from palimpsest.sessions.scope import Sent, SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
+    from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.stores import Store
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
@@ -32,16 +32,18 @@ class Contexts:
 
     def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
+        self._others: dict[str, Options] = {}
 
     async def next(
         self,
         system: str | None,
-        tools: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
         format: str | None,
         reserve: int | None,
         max_tokens: int | None,
         max_messages: int | None,
         view: str | None,
+        model: str | None,
         at: int | None,
         *,
         dry_run: bool,
@@ -53,11 +55,14 @@ class Contexts:
             raise ConfigError("tools", tools, "a list of tools' schemas")
         if isinstance(view, str):
             self._scope.gate.refuse([view], "view")
+        schemas = cast("tuple[Message, ...]", tuple(tools or ()))  # which are only read
         call = ContextRequest(
-            system or None, tuple(tools or ()), format, reserve, max_tokens, max_messages, view, at, dry_run
+            system or None, schemas, format, reserve, max_tokens, max_messages, view, model, at, dry_run
         )
         if at is not None:
-            earlier = EarlierContext(self._scope.store, self._options, call, self._scope.clock())
+            from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, for who looks back
+
+            earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
@@ -70,6 +75,15 @@ class Contexts:
         if mode != "shown":
             await self._note_prompt(context)
         return context
+
+    def _options_for(self, model: str | None) -> Options:
+        """The session's options, for a call of this model; None: of the session's own."""
+        if model is None or model == self._options.model_name:
+            return self._options
+        made = self._others.get(model) if isinstance(model, str) else None
+        if made is None:
+            made = self._others[model] = self._options.of_model(model)
+        return made
 
     def _mode(self, call: ContextRequest) -> Mode:
         """How this call takes part in the session's compaction."""
@@ -110,8 +124,9 @@ class Contexts:
         self, call: ContextRequest, store: Store, *, yields: bool = False
     ) -> tuple[ContextBuilder, Context]:
         """Return a context and what has built it."""
+        options = self._options_for(call.model)
         views = self._scope.memory.views if store is self._scope.memory.store else None
-        builder = ContextBuilder(store, self._options, call, self._scope.clock(), yields=yields, views=views)
+        builder = ContextBuilder(store, options, call, self._scope.clock(), yields=yields, views=views)
         context = await builder.context()
         if self._is_own(call) and call.max_tokens is call.max_messages is None and context.budget is not None:
             self._scope.room = context.budget.room

@@ -25,7 +25,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.privacy.gate import Gate
-from palimpsest.privacy.mentions import Mentions
+from palimpsest.privacy.mentions import Mentions, about_mentions
 from palimpsest.sessions.compacting.auto import AutoCompaction
 from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
@@ -73,8 +73,9 @@ class Eraser:
             find = partial(selection.find, self._store, self._options, look.head, look.seen)
             found = await self._store.together(find, reads=True)
             silence = await self._telling(look, selection.mentions)
-            if found or silence:
-                more, gone = await self._committed(look, found, silence, reason, detail)
+            said = self._said(look, selection.mentions)
+            if found or silence or said:
+                more, gone = await self._committed(look, found, silence, said, reason, detail)
                 done, lost = done + more, _merged(lost, gone)
         return _with(done, _merged(lost, await self._hush_branches(selection.mentions, reason)))
 
@@ -99,11 +100,16 @@ class Eraser:
         tell = partial(records_mentioning, self._store, options, look.head, mentions, look.seen)
         return await self._store.together(tell, reads=True)
 
+    def _said(self, look: _Look, mentions: Mentions | None) -> tuple[str, ...]:
+        """What of that which is said of the session tells of it."""
+        return about_mentions(look.head.about, mentions) if mentions is not None else ()
+
     async def _committed(
         self,
         look: _Look,
         found: Sequence[Entry],
         silence: tuple[int, ...],
+        said: tuple[str, ...],
         reason: str,
         detail: Mapping[str, Any] | None = None,
     ) -> tuple[Erased, Lost]:
@@ -117,6 +123,7 @@ class Eraser:
             seqs=seqs,
             ids=tuple(entry.id for entry in found),
             silence=silence,
+            said=said,
             detail=dict(detail or {}),
         )
         async with self._scope.drop_derived(seqs) as unmade:
@@ -165,8 +172,9 @@ class Eraser:
     async def _hushed(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
         lost = Lost()
         async for look in self._looks(self._scope.key._replace(session=branch), again=True):
-            if silence := await self._telling(look, mentions):
-                lost = _merged(lost, (await self._committed(look, (), silence, reason))[1])
+            silence, said = await self._telling(look, mentions), self._said(look, mentions)
+            if silence or said:
+                lost = _merged(lost, (await self._committed(look, (), silence, said, reason))[1])
         return lost
 
     # --- summaries

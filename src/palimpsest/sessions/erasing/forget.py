@@ -76,7 +76,9 @@ async def forget(
     if session is not None:
         done = await forgetting.session(session)
     elif query is not None:
-        done = await forgetting.matching(query, whole=user is not None)
+        done = await forgetting.matching(query, user)
+        if user is not None and not done:
+            done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
     else:
         done = await forgetting.everything()
     if dry_run:
@@ -284,14 +286,20 @@ class Forgetting:
             done += self._busy()
         return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
 
-    async def matching(self, query: Query, *, whole: bool) -> Erased:
-        """Forget what meets a query; with `whole` sessions in which nothing else is left are deleted."""
+    async def matching(self, query: Query, user: str | None) -> Erased:
+        """Forget what meets a query; of a `user`'s, their sessions, too, and those in which nothing else is left."""
         done, choices, seen = Erased(), dict[str, SelectedByQuery](), dict[str, Head]()
         for number in range(1 if self._dry_run else PASSES):
-            todo = [info.session for info in await self._listed() if _is_new(info, seen.get(info.session))]
+            there = await self._listed()
+            todo = [info.session for info in there if _is_new(info, seen.get(info.session))]
+            owned = {info.session for info in there if info.user is not None and info.user == user}
             more = Erased()
             async for family, passed in self._families(todo):
-                more += await (await self._eraser(family)).forgotten(family, query, choices, seen, whole=whole)
+                eraser, rest = await self._eraser(family), [name for name in family if name not in owned]
+                for name in owned.intersection(family):
+                    more += await eraser.removed(name, everywhere=True)
+                if rest:
+                    more += await eraser.forgotten(rest, query, choices, seen, whole=user is not None)
                 self._progress(passed, len(todo))
             done += more
             if number and not more:

@@ -11,16 +11,20 @@ from palimpsest.errors import ConfigError
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries are meant: those that meet everything that is given.
-
-    `text` is found wherever an entry can hold it (content, name, call id, arguments, metadata, what its provider said),
-    in any letter case and Unicode normal form, as it stands; `where` is a condition, as short-term strategies take
-    them, that is true of the entry, its interaction or its session. `user` is an id: what a message of that `name`, or
-    with that `user_id` in its metadata, said, and the whole interaction that it began. `after` and `before` are
-    datetimes with a time zone: written at the one or later, and before the other. What was rewound is reached, too.
+    """Which entries are meant: those that meet everything that is given. What was rewound is reached, too.
 
     Raises ConfigError where nothing is given, or what is given is not accepted. No text of a query is ever stored,
     logged or quoted.
+
+    Args:
+        text: found wherever an entry can hold it (content, name, call id, arguments, metadata, what its provider said),
+            in any letter case and Unicode normal form, as it stands.
+        where: a condition, as short-term strategies take them, that is true of the entry, its interaction or its
+            session.
+        user: an id: what a message of that `name`, or with that `user_id` in its metadata, said, and the whole
+            interaction that it began.
+        before: a datetime with a time zone: written before it.
+        after: a datetime with a time zone: written then or later.
     """
 
     text: str | None = None

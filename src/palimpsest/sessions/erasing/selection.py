@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Protocol
 
-from palimpsest.context.conditions import Condition, ConditionFailed, parse
+from palimpsest.context.conditions import Condition, parse
 from palimpsest.context.groups import Group, Meter, by_group, by_interaction, fill
 from palimpsest.context.short_term import interaction_values
 from palimpsest.context.window import message_values
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConditionFailed, ConfigError
 from palimpsest.formats import find_format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry

@@ -1,22 +1,50 @@
-"""Erasing what has expired, in every session of a memory, and what its store has to do for good."""
+"""Erasing what has expired, deleting sessions that nobody uses any more, and what a store has to do for good."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 
-from palimpsest.errors import ConfigError, StoreCorrupt
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.log import values
 from palimpsest.log.checks import check_progress
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.stores import SessionInfo
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MOST_SECONDS = 10**11
+"""Three thousand years."""
+
+Progress = Callable[[int, int], object]
+"""Called with the number of sessions that are done, and of all."""
 
 
-async def sweep(scope: MemoryScope) -> int:
+async def sweep(
+    scope: MemoryScope,
+    untouched_for: timedelta | float | str | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> int:
     """As `AsyncMemory.sweep` says."""
+    check_progress(progress)
+    values.switch("dry_run", dry_run)
+    deleted = await untouched(scope, untouched_for, progress, dry_run=dry_run)
+    if dry_run:
+        due = await scope.store.due(scope.tenant, scope.clock())
+        return deleted + sum(len(seqs) for _, seqs in due)
+    return deleted + await _expired(scope)
+
+
+async def _expired(scope: MemoryScope) -> int:
+    """Erase what has expired; how much that was."""
     now = scope.clock()
-    due = await scope.store.due(now, tenant=scope.tenant)
+    due = await scope.store.due(scope.tenant, now)
     await scope.derivations.catch_up()
     standing = []
     async with AsyncExitStack() as unmaking:
@@ -26,11 +54,59 @@ async def sweep(scope: MemoryScope) -> int:
             eraser = Eraser(SessionScope(scope, Options(key)))
             with suppress(StoreCorrupt):  # which the sweep itself tells
                 standing.append((eraser, await eraser.standing([key.session])))
-        swept = await scope.store.sweep(now, tenant=scope.tenant)
+        swept = await scope.store.sweep(scope.tenant, now)
     for eraser, before in standing:
         await eraser.rebuild(await eraser.lost(before), None)
     await scope.store.scrub(whole=False)
     return swept
+
+
+async def untouched(
+    scope: MemoryScope, length: timedelta | float | str | None, progress: Progress | None, *, dry_run: bool
+) -> int:
+    """Delete the sessions that nobody has written to for so long; how many those are."""
+    if length is None:
+        return 0
+    until, store = scope.clock() - _microseconds(length), scope.store
+    found = await _used_before(scope, until)
+    deleted = 0
+    for number, one in enumerate(found, 1):
+        key = scope.key(one.session)
+        head = await store.head(key) if not dry_run else None
+        if dry_run:
+            deleted += 1
+        elif head is not None and (head.revision, head.created) == (one.revision, one.created):
+            async with scope.drop_derived(key):
+                with suppress(Conflict):  # somebody has written to it just now
+                    deleted += await store.delete(key, expect=one.revision)
+            scope.let_go(key)
+        if progress is not None:
+            progress(number, len(found))
+    return deleted
+
+
+async def _used_before(scope: MemoryScope, until: int) -> list[SessionInfo]:
+    """The sessions of the tenant that were written to last before a time, read by pages, those of longest ago first."""
+    found: dict[str, SessionInfo] = {}
+    mark, after = 0, ""
+    while page := await scope.store.used(scope.tenant, mark=mark, after=after):
+        found |= {one.session: one for _, one in page if one.updated < until}
+        if all(one.updated >= until for _, one in page):  # all that come now are newer
+            break
+        mark, after = page[-1][0], page[-1][1].session
+    return list(found.values())
+
+
+def _microseconds(length: object) -> int:
+    """A length of time. Raises ConfigError for what is none."""
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
+    elif isinstance(length, str) and (told := re.fullmatch(r"(\d{1,6})\s*([smhdw])", length.strip())):
+        length = int(told[1]) * _SECONDS[told[2]]
+    if not values.is_number(length) or not 0 < length < MOST_SECONDS:
+        allowed = "a timedelta, seconds, or text such as '90d', '12h', '30m', '2w', over 0"
+        raise ConfigError("untouched_for", length, allowed)
+    return int(length * 1_000_000)
 
 
 async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | None) -> Vacuumed:

@@ -21,6 +21,7 @@ from palimpsest.errors import (
     InvalidEntry,
     PrivacyRefused,
 )
+from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
 from palimpsest.sessions.importing.exports import import_session
@@ -40,7 +41,7 @@ class Importer:
     def __init__(
         self,
         scope: MemoryScope,
-        open_session: Callable[[str], AsyncSession],
+        open_session: Callable[..., AsyncSession],
         stem: str,
         session: str | None,
         key: str | None,
@@ -106,8 +107,8 @@ class Importer:
             raise ConfigError("session_id", None, "the id of a session: nothing in the file or its name gives one")
         number = talk.number if talk is not None else ""
         try:
-            return self._open(name or (f"{self._stem}-{number}" if number else self._stem))
-        except ConfigError as fault:
+            return self._open(name or (f"{self._stem}-{number}" if number else self._stem), title=_fitting(self._title))
+        except (ConfigError, PrivacyRefused) as fault:
             self.account.refuse(piece, fault)
             self._shut = talk
             return None
@@ -257,6 +258,11 @@ class Importer:
     async def _head(self, session: str) -> Head:
         check_id(session, "session")
         return await self._scope.store.head(self._scope.key(session)) or Head()
+
+
+def _fitting(title: str | None) -> str | None:
+    """A title as a session may have it."""
+    return None if title is None else title.encode("utf-8", "replace").decode()[:TITLE] or None
 
 
 class _Line:

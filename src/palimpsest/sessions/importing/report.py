@@ -15,7 +15,7 @@ WITHHELD = "messages that the privacy policy withholds"
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What came into one session: entries that are new, entries that were there already, the conversation's title."""
+    """What came into one session: how many entries were `added` and `already_there`, and the conversation's `title`."""
 
     added: int
     already_there: int
@@ -23,7 +23,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What could not be taken: where in the file (a line number, or a path), and why."""
+    """What could not be taken: its `place` in the file (a line number, or a path), and the `reason`."""
 
     place: str
     reason: str
@@ -32,9 +32,9 @@ class Refused(msgspec.Struct, frozen=True):
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an import.
 
-    `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form
-    of its own). `sessions` are those that the file speaks of, by id. `left_out` counts what was not taken on
-    purpose, by reason.
+    `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form of
+    its own). `sessions` are those that the file speaks of, by id. `refused` could not be taken. `left_out` counts what
+    was not taken on purpose, by reason.
     """
 
     source: str

@@ -33,7 +33,7 @@ Progress = Callable[[int, int | None], object]
 class Importing:
     """Takes exports and files into one memory. `open_session` gives the session of an id."""
 
-    def __init__(self, scope: MemoryScope, open_session: Callable[[str], AsyncSession]) -> None:
+    def __init__(self, scope: MemoryScope, open_session: Callable[..., AsyncSession]) -> None:
         self._scope, self._open_session = scope, open_session
 
     async def session(self, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str) -> str:

@@ -20,12 +20,17 @@ class CallableSummarizer:
     """A function from the prompt's text to the summary, or a coroutine function.
 
     It may also return a mapping or a list (what a provider made of a structured answer) or a Reply, which says what it
-    cost. An ordinary function runs in a thread of its own and may block. After `timeout` seconds it is given up; a
-    thread cannot be stopped, though, so it may go on for nothing. Nothing is tried again unless `retries` says so, and
-    then only after ConnectionError and TimeoutError: what else a function raises, it will raise again. `window` is how
-    many tokens it reads at once, `max_output` how many it answers with at most (None: unknown), `name` how errors call
-    it. Its answers are `checked` against what they are about, unless that is off: then any text that is short
-    enough is taken. Raises ConfigError naming the option.
+    cost. An ordinary function runs in a thread of its own and may block; a thread cannot be stopped, so one that was
+    given up may go on for nothing. Raises ConfigError naming the option.
+
+    Args:
+        function: the function, of one text.
+        name: how errors call it; None: as the function is called.
+        window: how many tokens it reads at once; None: unknown.
+        max_output: how many tokens it answers with at most; None: unknown.
+        checked: whether answers are checked against what they are about; False: any text that is short enough is taken.
+        timeout: seconds after which it is given up.
+        retries: how often it is asked again, after ConnectionError and TimeoutError alone; 0 by default.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class CallableSummarizer:
         self.name = name or _name(function)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundCallable:
-        """Return the summarizer as one memory asks it."""
+        """Return the summarizer as one memory asks it: on its `runner`, by its `clock` (microseconds)."""
         return BoundCallable(self, runner, clock)
 
 

@@ -134,7 +134,11 @@ class ChatModel:
         seconds: float,
         redact: Redact | None,
     ) -> providers.ProviderAnswer:
-        """Ask what `build` made, under an event loop. `redact` cleans what a failure quotes."""
+        """Ask the `model` that `build` made, under an event loop; `seconds` may pass between two pieces of an answer.
+
+        The answer to `messages` has at most `max_tokens`; `on_text` is called with each piece. `redact` cleans what a
+        failure quotes.
+        """
         return await model.ask(
             messages,
             provider=self.provider,
@@ -154,7 +158,7 @@ class ChatModel:
         return min(bounds, default=None)
 
     def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.ProviderAnswer) -> Spent:
-        """Return what the answer cost: tokens as reported, or counted where nothing is reported, and dollars."""
+        """Return what an `answer` to `messages` cost: tokens as reported, else as counted, and dollars."""
         taken, given = answer.input_tokens, answer.output_tokens
         if not answer.reported:
             taken, given = self._count(str(m.get("content") or "") for m in messages), self._count([answer.text])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -73,6 +73,11 @@ class Source(Protocol):
         """Yield what is in the file, holding no more than one conversation at a time."""
         ...
 
+
+SourceName: TypeAlias = Literal[
+    "auto", "chatgpt", "claude", "langchain", "messages", "openai-agents", "palimpsest", "pydantic-ai"
+]
+"""What a file of conversations is; "auto" finds out. For a source of your own, a type checker wants a cast."""
 
 NAMES = {
     "chatgpt": "palimpsest.transfer.sources.chatgpt:ChatGPT",

@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     refused: int = 10_000
 
     def told(self, name: str, what: str) -> str:
-        """What to say where a limit is passed: which one, and how to raise it. `what` is counted."""
+        """What to say where the limit `name` is passed, and how to raise it. `what` is counted."""
         most = getattr(self, name)
         return f"more than {most:,} {what} (the limit {name!r}; {RAISE.format(name=name)})"
 

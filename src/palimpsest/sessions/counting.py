@@ -1,0 +1,46 @@
+"""The model that a session names, and what counts its tokens."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
+from palimpsest.log.checks import unfit
+from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
+
+DEFAULT_ENCODING = "o200k_base"
+
+
+def model_of(name: str | None) -> Model | None:
+    """The model of this name, in the table; None, with a warning, where it is not. Raises ConfigError for no name."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or unfit(name) is not None:
+        raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
+    from palimpsest.tokens.models import find_model, model_names  # a millisecond, for who names a model
+
+    model = find_model(name)
+    if model is None:
+        near = nearest(name, model_names())
+        hint = f"; did you mean {near!r}?" if near else "."
+        text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
+        warnings.warn(text, PalimpsestWarning, stacklevel=6)
+    return model
+
+
+def counter_of(counter: TokenCounter | Callable[[str], int] | str | None, model: Model | None) -> TokenCounter:
+    """What is asked for, or the model's own. Raises ConfigError for what is no counter."""
+    if counter is None:
+        return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
+    if isinstance(counter, str):
+        return encoding(counter)
+    if hasattr(counter, "count") and hasattr(counter, "name"):
+        return cast("TokenCounter", counter)
+    if callable(counter):
+        return FunctionCounter(counter)
+    raise ConfigError("counter", counter, "a function from text to a number of tokens, an encoding's name, or None")
