@@ -1,0 +1,142 @@
+"""What a call of a vendor's client asks for, as the log needs it: the seam of the vendors' modules, and their tools."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from palimpsest.errors import ConfigError, InvalidEntry, shorten
+
+Kind: TypeAlias = Literal["create", "whole", "stream", "helper"]
+"""How a method answers: as `stream=` says, at once, in pieces, or by a helper around a stream."""
+
+
+class Asked(NamedTuple):
+    """What is new, and what the call brings itself: system text, tools, the model's name, and the most tokens that the
+    answer may have. `marks`: whether the request may carry marks for the provider's cache."""
+
+    messages: Sequence[Any]
+    system: str | None
+    tools: Sequence[Mapping[str, Any]]
+    model: str | None
+    answer: int | None
+    marks: bool = True
+
+
+class Dialect(Protocol):
+    """One way in which a client asks a model."""
+
+    format: str
+
+    def read(self, given: Mapping[str, Any]) -> Asked:
+        """What a call's arguments ask for. Raises ConfigError for one that goes around the log, InvalidEntry for a
+        message that is none of the caller's."""
+        ...
+
+    def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+        """The arguments to call the client with: those given, and what `Context.request` gives in their place."""
+        ...
+
+    def hides(self, given: Mapping[str, Any], event: object) -> bool:
+        """Whether an event of the stream came of an option that the caller has not given."""
+        ...
+
+
+def part_of(thing: object, *names: str) -> Any:
+    """What a mapping or an object holds under the first of these names that it has; None where it has none."""
+    for name in names:
+        value = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def listed(value: object, where: str) -> list[Any]:
+    """A list of messages. Raises ConfigError for what is none."""
+    if value is None:
+        return []
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise ConfigError(where, value, "a list of the messages that are new")
+    return list(value)
+
+
+SAYS_NEW = (
+    "give what is new alone. The log has what was said before, and the model's answers are added to it as they come; "
+    "session.add(…) takes what it does not know of yet"
+)
+
+
+def only_new(messages: Sequence[Any], roles: Collection[str], where: str, first: int = 0) -> None:
+    """Raise InvalidEntry, naming its place, for a message that nobody of these roles says."""
+    for i, message in enumerate(messages, first):
+        role = part_of(message, "role")
+        if role not in roles:
+            whose = "has no role" if role is None else f"is of the role {shorten(role)}"
+            raise InvalidEntry(f"{where}[{i}]", f"{whose}: {SAYS_NEW}")
+
+
+def without_system(messages: Sequence[Any], where: str) -> tuple[list[str], Sequence[Any]]:
+    """The system texts that a list of messages begins with, and the rest of it."""
+    texts = list[str]()
+    for i, message in enumerate(messages):
+        if part_of(message, "role") not in ("system", "developer"):
+            break
+        texts += texts_of(part_of(message, "content"), f"{where}[{i}].content")
+    else:
+        return texts, ()
+    return texts, messages[i:]
+
+
+def texts_of(value: object, where: str) -> list[str]:
+    """System text as a client takes it: text, blocks or parts of text, or what holds these. Raises ConfigError."""
+    if value is None or isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, Sequence):
+        return [text for i, one in enumerate(value) for text in texts_of(one, f"{where}[{i}]")]
+    parts = part_of(value, "parts")
+    text = part_of(value, "text")
+    if parts is not None:
+        return texts_of(parts, f"{where}.parts")
+    if isinstance(text, str):
+        return [text]
+    raise ConfigError(where, value, "text: nothing else can be said by the system")
+
+
+def system_of(texts: Sequence[str]) -> str | None:
+    """System texts as one."""
+    return "\n\n".join(texts) or None
+
+
+def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
+    """Tools as mappings, to be counted. Raises ConfigError for functions and the like, which a client might run."""
+    found = list[Mapping[str, Any]]()
+    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()):
+        plain = tool if isinstance(tool, Mapping) else _dumped(tool)
+        if plain is None:
+            raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
+        found.append(plain)
+    return found
+
+
+def _dumped(tool: object) -> Mapping[str, Any] | None:
+    dump = getattr(tool, "model_dump", None)
+    if dump is None or isinstance(tool, type):
+        return None
+    plain: Mapping[str, Any] = dump(mode="json", exclude_none=True)
+    return plain
+
+
+def refuse(given: object, *refused: str, where: str = "") -> None:
+    """Raise ConfigError for an option that has the provider remember, too, or answer elsewhere."""
+    for name in refused:
+        value = part_of(given, name)
+        if value not in (None, False):
+            raise ConfigError(f"{where}{name}", value, "nothing: the log is what the model is given, and all of it")
+
+
+def one_answer(given: object, *names: str, where: str = "") -> None:
+    """Raise ConfigError where several answers are asked for."""
+    for name in names:
+        value = part_of(given, name)
+        if value not in (None, 1):
+            raise ConfigError(f"{where}{name}", value, "1, since a conversation goes on with one answer")

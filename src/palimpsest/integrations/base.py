@@ -1,0 +1,268 @@
+"""A client that remembers: an object in front of a vendor's, which asks models through the log of a session.
+
+Written once for both kinds of clients: with a synchronous one nothing suspends, and the coroutines are driven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import update_wrapper
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from palimpsest import AsyncSession, Session
+from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
+from palimpsest.integrations.asking import Asked, Dialect, Kind
+from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
+from palimpsest.runtime.runner import drive
+from palimpsest.tokens.models import find_model
+from palimpsest.types import CutOff
+
+C = TypeVar("C")
+AnySession: TypeAlias = Session | AsyncSession
+
+
+class Vendor(NamedTuple):
+    """What a vendor's client can do. Paths are from the client: `chat.completions.create`.
+
+    `ways` lead to a model through the log. `refused` would go around it; each with what to use. `again` are methods
+    that give another client. `probe` is the method beside every way that is a coroutine function with asynchronous
+    clients.
+    """
+
+    name: str
+    probe: str
+    ways: Mapping[str, tuple[Dialect, Kind]]
+    refused: Mapping[str, str]
+    again: frozenset[str] = frozenset()
+
+
+def remembered(client: C, session: AnySession, vendor: Vendor, cut_off: CutOff) -> C:
+    """Return the client with memory. Raises ConfigError for what is none of this vendor's, or does not fit."""
+    if cut_off not in ("keep", "drop"):
+        raise ConfigError("cut_off", cut_off, "keep or drop")
+    if not isinstance(session, Session | AsyncSession):
+        raise ConfigError("session", _named(session), "a session: memory.session(…)")
+    if type(client) is Remembered:
+        client = object.__getattribute__(client, "_own_target")
+    holder: object = client
+    for name in next(iter(vendor.ways)).split(".")[:-1]:
+        holder = getattr(holder, name, None)
+    probe = getattr(holder, vendor.probe, None)
+    if probe is None:
+        raise ConfigError("client", _named(client), f"a client of the package {vendor.name}")
+    if not hasattr(client, "aio"):  # Google's is both
+        _check_fits(probe, session)
+    return cast("C", Remembered(client, _Memory(session, vendor, cut_off), ""))
+
+
+class _Memory(NamedTuple):
+    """What the objects in front of one client share."""
+
+    session: AnySession
+    vendor: Vendor
+    cut_off: CutOff
+
+
+class Remembered:
+    """An object in front of a vendor's client, or of a part of it. What has nothing to do with asking a model is the
+    client's own."""
+
+    __slots__ = ("_own_memory", "_own_path", "_own_target")
+
+    def __init__(self, target: object, memory: _Memory, path: str) -> None:
+        for name, value in (("_own_target", target), ("_own_memory", memory), ("_own_path", path)):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"<remembered {self._own_target!r}>"
+
+    @property  # type: ignore[misc]  # so that it passes for what it stands before
+    def __class__(self) -> type:
+        return type(self._own_target)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._own_target)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._own_target, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_own_"):  # of one that is half made, by whoever copies
+            raise AttributeError(name)
+        memory, path = self._own_memory, self._own_path + name
+        vendor = memory.vendor
+        if path in vendor.refused:
+            raise _around(path, vendor.refused[path])
+        value = getattr(self._own_target, name)
+        if path in vendor.ways:
+            dialect, kind = vendor.ways[path]
+            probe = getattr(self._own_target, vendor.probe)
+            return _method(value, memory, dialect, kind, asynchronous=_check_fits(probe, memory.session))
+        if name in ("with_raw_response", "with_streaming_response") and self._leads(""):
+            raise _around(path, "the client as it is")
+        if not self._own_path and name in vendor.again:
+            return update_wrapper(lambda *args, **given: Remembered(value(*args, **given), memory, ""), value)
+        return Remembered(value, memory, f"{path}.") if self._leads(f"{name}.") else value
+
+    def _leads(self, name: str) -> bool:
+        """Whether something that is a way to a model, or would be one, is found there."""
+        path, vendor = self._own_path + name, self._own_memory.vendor
+        return any(way.startswith(path) for way in (*vendor.ways, *vendor.refused))
+
+    def __enter__(self) -> Any:
+        self._own_target.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> Any:
+        return self._own_target.__exit__(*error)
+
+    async def __aenter__(self) -> Any:
+        await self._own_target.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._own_target.__aexit__(*error)
+
+
+def _named(value: object) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _around(path: str, instead: str) -> ConfigError:
+    return ConfigError(f"client.{path}", "what goes around the log", f"{instead}; the client itself has it still")
+
+
+def _check_fits(probe: Callable[..., Any], session: AnySession) -> bool:
+    """Whether a client is asynchronous. Raises ConfigError where the session is not, or the client alone."""
+    asynchronous = inspect.iscoroutinefunction(inspect.unwrap(probe))
+    if asynchronous != isinstance(session, AsyncSession):
+        fits = "an AsyncSession, of an AsyncMemory" if asynchronous else "a Session, of a Memory"
+        raise ConfigError("session", type(session).__name__, f"{fits}, beside this client")
+    return asynchronous
+
+
+def _method(
+    send: Callable[..., Any], memory: _Memory, dialect: Dialect, kind: Kind, *, asynchronous: bool
+) -> Callable[..., Any]:
+    """What stands before a method that asks a model."""
+
+    def ask(**given: Any) -> Any:
+        given = {name: value for name, value in given.items() if type(value).__name__ not in ("Omit", "NotGiven")}
+        call = _Call(memory, dialect, send, given, kind, asynchronous=asynchronous)
+        if kind == "helper":
+            return AsyncHelper(call.opened) if asynchronous else Helper(call.opened)
+        coroutine = call.opened() if call.streams else call.answered()
+        return coroutine if asynchronous else drive(coroutine)
+
+    return update_wrapper(ask, send)
+
+
+class _Line:
+    """Who asks through one session object: one after the other. `open` is the answer that is being streamed."""
+
+    def __init__(self, *, asynchronous: bool) -> None:
+        self.lock = asyncio.Lock() if asynchronous else threading.Lock()
+        self.open: OpenAnswer | None = None
+
+
+_lines: WeakKeyDictionary[AnySession, _Line] = WeakKeyDictionary()
+
+
+class _Call:
+    """One call of a method that asks a model."""
+
+    def __init__(
+        self,
+        memory: _Memory,
+        dialect: Dialect,
+        send: Callable[..., Any],
+        given: Mapping[str, Any],
+        kind: Kind,
+        *,
+        asynchronous: bool,
+    ) -> None:
+        self._session, self._cut_off = cast("Any", memory.session), memory.cut_off
+        self._dialect, self._send, self._given, self._kind = dialect, send, given, kind
+        self._asynchronous = asynchronous
+        self.streams = kind in ("stream", "helper") or (kind == "create" and bool(given.get("stream")))
+        self._line = _lines.setdefault(memory.session, _Line(asynchronous=asynchronous))
+
+    async def answered(self) -> Any:
+        """Ask, and keep the answer."""
+        async with AsyncExitStack() as stack:
+            response = await ready(self._send(**await self._begun(stack)))
+            try:
+                await ready(self._session.add(response))
+            except InvalidEntry as fault:  # the caller is to have what was paid for
+                await self._unkept(response, fault)
+            return response
+
+    async def opened(self) -> Any:
+        """Ask, and return the answer as it comes. The turn lasts until that is over."""
+        async with AsyncExitStack() as stack:
+            built = await self._begun(stack)
+            stream = await ready(self._send(**built))
+            if self._kind == "helper":
+                stream = await entered(stack, stream)
+            answer = await entered(stack, self._session.stream(cut_off=self._cut_off))
+            line = self._line
+            line.open = OpenAnswer(stack.pop_all(), answer, self._hides, lambda: setattr(line, "open", None))
+        return (AsyncEvents if self._asynchronous else Events)(stream, line.open)
+
+    def _hides(self, event: object) -> bool:
+        return self._kind != "helper" and self._dialect.hides(self._given, event)
+
+    async def _begun(self, stack: AsyncExitStack) -> dict[str, Any]:
+        """Begin a turn, add what is new, and return the arguments to send. The turn ends with the stack."""
+        asked, session = self._dialect.read(self._given), self._session
+        earlier = self._line.open
+        if earlier is not None and earlier.is_own:
+            await earlier.end()  # whoever asks on has done with the answer before
+        await entered(stack, self._line.lock)
+        if session.in_atomic_turn:
+            told = "turn(), since what an atomic turn gathers is in no request before its end"
+            raise ConfigError("atomic", True, told)
+        if not session.in_turn:
+            await entered(stack, session.turn())
+        if asked.messages:
+            await ready(session.add(list(asked.messages), format=self._dialect.format, unless_last=True))
+        known = find_model(asked.model) if isinstance(asked.model, str) else None
+        context = await ready(
+            session.context(
+                system=asked.system,
+                tools=asked.tools,
+                format=self._dialect.format,
+                reserve=_reserve(session, asked, known.window if known is not None else None),
+                model=asked.model if known is not None else None,
+            )
+        )
+        request = context.request(cache_breakpoints=asked.marks)
+        return self._dialect.build(self._given, request, streams=self.streams)
+
+    async def _unkept(self, response: object, fault: InvalidEntry) -> None:
+        """Say that an answer is not kept, and note what it cost."""
+        try:
+            await ready(self._session.record_usage(response))
+        except ConfigError as untold:
+            fault.add_note(str(untold))
+        warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+
+
+def _reserve(session: AnySession, asked: Asked, window: int | None) -> int | None:
+    """What is kept for the answer of the window, of which half is the most; None: what the session says.
+
+    A budget of the session's own is of the request: there the answer takes room where the window ends sooner.
+    """
+    limits = session.options.limits
+    if asked.answer is None or limits.reserve is not None:
+        return None
+    if limits.max_tokens is None:
+        return asked.answer if window is None else min(asked.answer, window // 2)
+    return None if window is None else max(min(limits.max_tokens, window) + min(asked.answer, window // 2) - window, 0)

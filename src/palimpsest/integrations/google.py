@@ -1,0 +1,116 @@
+"""`remember(genai.Client(), session)`: contents of the `google-genai` client, with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from palimpsest import AsyncSession, Session
+from palimpsest.integrations.asking import Asked, one_answer, only_new, part_of, system_of, texts_of, tools_of
+from palimpsest.integrations.base import Vendor, remembered
+from palimpsest.types import CutOff
+
+C = TypeVar("C")
+
+
+class _Contents:
+    """Contents."""
+
+    format = "gemini"
+
+    def read(self, given: Mapping[str, Any]) -> Asked:
+        """What is asked for."""
+        config = given.get("config")
+        one_answer(config, "candidate_count", "candidateCount", where="config.")
+        contents = _contents(given.get("contents"))
+        only_new(contents, ("user", "function", "tool"), "contents")
+        system = part_of(config, "system_instruction", "systemInstruction")
+        tools = tools_of(part_of(config, "tools"), "config.tools")
+        answer = part_of(config, "max_output_tokens", "maxOutputTokens")
+        texts = texts_of(system, "config.system_instruction")
+        return Asked(contents, system_of(texts), tools, given.get("model"), answer)
+
+    def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+        """The arguments. The caller's tools stay as they are."""
+        built = {**given, "contents": request["contents"]}
+        system = request.get("config", {}).get("system_instruction")
+        if system is not None:
+            config = given.get("config") or {}
+            own = {"system_instruction": system}
+            built["config"] = (
+                {**{key: value for key, value in config.items() if key != "systemInstruction"}, **own}
+                if isinstance(config, Mapping)
+                else config.model_copy(update=own)
+            )
+        return built
+
+    def hides(self, given: Mapping[str, Any], event: object) -> bool:
+        """Nothing."""
+        return False
+
+
+def _contents(value: object) -> list[Any]:
+    """Contents as the client takes them: texts, parts and contents, alone or in a list; parts in a row are one content
+    of the user's."""
+    if value is None:
+        return []
+    found = list[Any]()
+    parts: list[Any] | None = None
+    for one in value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]:
+        if part_of(one, "parts") is not None or part_of(one, "role") is not None:
+            found.append({"role": "user", **one} if isinstance(one, Mapping) else _with_role(one))
+            parts = None
+            continue
+        if parts is None:
+            parts = list[Any]()
+            found.append({"role": "user", "parts": parts})
+        parts.append({"text": one} if isinstance(one, str) else _file(one))
+    return found
+
+
+def _with_role(content: Any) -> Any:
+    return content if part_of(content, "role") else {"role": "user", "parts": content.parts}
+
+
+def _file(part: Any) -> Any:
+    """A file that was sent up before is a part that names it."""
+    uri = part_of(part, "uri")
+    if uri is None:
+        return part
+    kind = part_of(part, "mime_type", "mimeType")
+    return {"file_data": {"file_uri": uri, **({"mime_type": kind} if kind else {})}}
+
+
+_generating = _Contents()
+
+GOOGLE = Vendor(
+    name="google-genai",
+    probe="generate_content",
+    ways={
+        "models.generate_content": (_generating, "whole"),
+        "models.generate_content_stream": (_generating, "stream"),
+        "aio.models.generate_content": (_generating, "whole"),
+        "aio.models.generate_content_stream": (_generating, "stream"),
+    },
+    refused={
+        f"{face}{name}": "client.models.generate_content"
+        for face in ("", "aio.")
+        for name in ("chats", "live", "interactions", "agents")
+    },
+)
+
+
+def remember(client: C, session: Session | AsyncSession, *, cut_off: CutOff = "keep") -> C:
+    """Return an object that is used like this client of Google's, and remembers.
+
+    `models.generate_content` and `models.generate_content_stream`, and those of `aio`, take the contents that are new.
+    These are added to the session, the request is built from its log within the budget, the client sends it, and the
+    answer, its calls and what it cost are recorded. What the client returns is returned as it is; what a stream gives
+    passes through as it comes. The system instruction and the tools are of that call: sent, not stored. Functions as
+    tools are refused, since the client would run them by itself: declare them.
+
+    `client.aio` needs an AsyncSession, and `client.models` a Session. Each call is a `turn()` of the session, unless
+    one is open. `cut_off` is as in `session.stream()`. Raises ConfigError for what is no such client, and, where they
+    are used, for ways to a model that would go around the log.
+    """
+    return remembered(client, session, GOOGLE, cut_off)

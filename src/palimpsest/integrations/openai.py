@@ -1,0 +1,125 @@
+"""`remember(OpenAI(), session)`: chat completions and responses of the `openai` client, with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from palimpsest import AsyncSession, Session
+from palimpsest.errors import InvalidEntry
+from palimpsest.integrations.asking import (
+    SAYS_NEW,
+    Asked,
+    listed,
+    one_answer,
+    only_new,
+    part_of,
+    refuse,
+    system_of,
+    texts_of,
+    tools_of,
+    without_system,
+)
+from palimpsest.integrations.base import Vendor, remembered
+from palimpsest.types import CutOff
+
+C = TypeVar("C")
+
+
+class _Chat:
+    """Chat completions."""
+
+    format = "openai"
+
+    def read(self, given: Mapping[str, Any]) -> Asked:
+        """What is asked for."""
+        one_answer(given, "n")
+        texts, messages = without_system(every := listed(given.get("messages"), "messages"), "messages")
+        only_new(messages, ("user", "tool", "system", "developer"), "messages", len(every) - len(messages))
+        answer = part_of(given, "max_completion_tokens", "max_tokens")
+        return Asked(messages, system_of(texts), tools_of(given.get("tools"), "tools"), given.get("model"), answer)
+
+    def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+        """The arguments. A stream tells what it cost if it is asked to."""
+        usage = {"stream_options": {"include_usage": True}} if streams and "stream_options" not in given else {}
+        return {**given, **usage, "messages": request["messages"]}
+
+    def hides(self, given: Mapping[str, Any], event: object) -> bool:
+        """The last chunk, which tells the usage and holds no choice."""
+        asked = "stream_options" in given
+        return not asked and part_of(event, "choices") == [] and part_of(event, "usage") is not None
+
+
+class _Responses:
+    """Responses."""
+
+    format = "openai-responses"
+
+    def read(self, given: Mapping[str, Any]) -> Asked:
+        """What is asked for."""
+        refuse(given, "previous_response_id", "conversation", "background", "response_id", "starting_after")
+        value = given.get("input")
+        every = [{"role": "user", "content": value}] if isinstance(value, str) else listed(value, "input")
+        texts, items = without_system(every, "input")
+        for i, item in enumerate(items, len(every) - len(items)):
+            kind = part_of(item, "type")
+            if part_of(item, "role") is not None or not isinstance(kind, str):
+                only_new([item], ("user", "system", "developer"), "input", i)
+            elif not kind.endswith(("_output", "_response")):
+                raise InvalidEntry(f"input[{i}]", f"is of the model ({kind}): {SAYS_NEW}")
+        system = system_of([*texts_of(given.get("instructions"), "instructions"), *texts])
+        tools = tools_of(given.get("tools"), "tools")
+        return Asked(items, system, tools, given.get("model"), given.get("max_output_tokens"))
+
+    def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+        """The arguments."""
+        own = {name: request[name] for name in ("input", "instructions") if name in request}
+        return {**given, **own}
+
+    def hides(self, given: Mapping[str, Any], event: object) -> bool:
+        """Nothing."""
+        return False
+
+
+_chat, _responses = _Chat(), _Responses()
+_NO_ASSISTANTS = "client.chat.completions or client.responses"
+
+OPENAI = Vendor(
+    name="openai",
+    probe="create",
+    ways={
+        "chat.completions.create": (_chat, "create"),
+        "chat.completions.parse": (_chat, "whole"),
+        "chat.completions.stream": (_chat, "helper"),
+        "beta.chat.completions.create": (_chat, "create"),
+        "beta.chat.completions.parse": (_chat, "whole"),
+        "beta.chat.completions.stream": (_chat, "helper"),
+        "responses.create": (_responses, "create"),
+        "responses.parse": (_responses, "whole"),
+        "responses.stream": (_responses, "helper"),
+    },
+    refused={
+        **dict.fromkeys(
+            ("completions", "realtime", "live", "responses.compact", "responses.connect", "post", "request"),
+            _NO_ASSISTANTS,
+        ),
+        **{f"beta.{name}": _NO_ASSISTANTS for name in ("assistants", "threads", "realtime", "responses", "chatkit")},
+    },
+    again=frozenset({"with_options", "copy"}),
+)
+
+
+def remember(client: C, session: Session | AsyncSession, *, cut_off: CutOff = "keep") -> C:
+    """Return an object that is used like this client of OpenAI's, and remembers.
+
+    `chat.completions.create`, `.parse` and `.stream`, and those of `responses`, take the messages that are new. These
+    are added to the session, the request is built from its log within the budget, the client sends it, and the answer,
+    its calls and what it cost are recorded. What the client returns is returned as it is; what a stream gives passes
+    through as it comes. System messages that a list begins with, and `instructions`, are of that call: sent, and not
+    stored.
+
+    An asynchronous client needs an AsyncSession. Each call is a `turn()` of the session, unless one is open. `cut_off`
+    is as in `session.stream()`. Raises ConfigError for what is no such client, and, where they are used, for ways to a
+    model that would go around the log.
+    """
+    return remembered(client, session, OPENAI, cut_off)

@@ -1,0 +1,691 @@
+"""A client that remembers is used like the client, and its requests are made of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import pytest
+
+from openai_server import fails
+from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory
+from palimpsest.integrations import anthropic, google, openai
+from palimpsest.sessions.sync import Session
+from sdks import load
+from streams import STREAMED, Streamed, StreamServer, answers, plays
+from vendors import VENDORS
+
+CHAT_TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}, "strict": None}
+
+
+class Way(NamedTuple):
+    """One way to ask a model through a client: the vendor's format, the calls, and what is new in the second one."""
+
+    format: str
+    opened: Callable[[StreamServer, bool], Any]
+    remember: Callable[..., Any]
+    ask: Callable[..., Any]
+    stream: Callable[..., Any]
+    says: Callable[[str], Any]
+    result: Any
+    sent: str
+
+
+def _openai(server: StreamServer, asynchronous: bool = False) -> Any:
+    return _client(load("openai"), "OpenAI", server.url, asynchronous)
+
+
+def _anthropic(server: StreamServer, asynchronous: bool = False) -> Any:
+    return _client(load("anthropic"), "Anthropic", server.root, asynchronous)
+
+
+def _client(vendor: Any, name: str, url: str, asynchronous: bool) -> Any:
+    face = "Async" if asynchronous else ""
+    http = getattr(vendor, f"Default{face}HttpxClient")(verify=False)  # certificates take longer than all the rest
+    return getattr(vendor, f"{face}{name}")(base_url=url, api_key="none", max_retries=0, http_client=http)
+
+
+def _google(server: StreamServer, asynchronous: bool = False) -> Any:
+    client = load("google.genai").Client(api_key="none", http_options={"base_url": server.root})
+    return client.aio if asynchronous else client
+
+
+def _said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+def _asks(path: str, **options: Any) -> Callable[..., Any]:
+    def ask(client: Any, new: Any, **more: Any) -> Any:
+        given = {("input" if "responses" in path else "contents" if "models" in path else "messages"): new}
+        return attrgetter(path)(client)(**options, **given, **more)
+
+    return ask
+
+
+WAYS = {
+    "chat": Way(
+        "openai",
+        _openai,
+        openai.remember,
+        _asks("chat.completions.create", model="gpt-4o", tools=[CHAT_TOOL]),
+        _asks("chat.completions.create", model="gpt-4o", tools=[CHAT_TOOL], stream=True),
+        _said,
+        [{"role": "tool", "tool_call_id": "call_1", "content": "B 12"}],
+        "messages",
+    ),
+    "responses": Way(
+        "openai-responses",
+        _openai,
+        openai.remember,
+        _asks("responses.create", model="gpt-5", tools=[TOOL]),
+        _asks("responses.create", model="gpt-5", tools=[TOOL], stream=True),
+        lambda text: text,
+        [{"type": "function_call_output", "call_id": "call_1", "output": "B 12"}],
+        "input",
+    ),
+    "anthropic": Way(
+        "anthropic",
+        _anthropic,
+        anthropic.remember,
+        _asks("messages.create", model="claude-sonnet-4-6", max_tokens=900),
+        _asks("messages.create", model="claude-sonnet-4-6", max_tokens=900, stream=True),
+        _said,
+        [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "B 12"}],
+        "messages",
+    ),
+    "gemini": Way(
+        "gemini",
+        _google,
+        google.remember,
+        _asks("models.generate_content", model="gemini-2.5-flash"),
+        _asks("models.generate_content_stream", model="gemini-2.5-flash"),
+        lambda text: text,
+        [{"function_response": {"name": "find", "response": {"gate": "B 12"}}}],
+        "contents",
+    ),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """Each way to ask."""
+    return WAYS[request.param]
+
+
+@pytest.fixture
+def streamed(way: Way) -> Streamed:
+    """What the vendor answers."""
+    return STREAMED[way.format]
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A session that says nothing of models."""
+    with Memory.open("memory://") as memory:
+        yield memory.session("s")
+
+
+def log(session: Session) -> list[tuple[str, str]]:
+    """Who has said what: kinds and roles, and how it is marked."""
+    return [(one.kind, one.role) for one in session.entries()]
+
+
+ONCE = [("message", "user"), ("message", "assistant"), ("tool_call", "assistant")]
+
+
+def spoken(session: Session) -> list[tuple[str, str]]:
+    """The log without thoughts that stand by themselves."""
+    return [
+        (one.kind, one.role) for one in session.entries() if one.text or one.kind != "message" or one.role == "user"
+    ]
+
+
+def read(stream: Any) -> list[Any]:
+    """All that a stream gives."""
+    return list(stream)
+
+
+# --- one call after the other
+
+
+def test_the_second_request_holds_the_first(way: Way, streamed: Streamed, session: Session) -> None:
+    """Only what is new is given; what is sent is the whole conversation, and what comes back is the vendor's own."""
+    with StreamServer(answers(streamed.whole), answers(streamed.whole)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        first = way.ask(remembering, way.says("Which gate?"))
+        way.ask(remembering, way.result)
+
+        assert type(first).__module__.partition(".")[0] in ("openai", "anthropic", "google")
+        one, two = (asked.body[way.sent] for asked in server.asked)
+        assert "Which gate?" in json.dumps(one)
+        assert "B 12" in json.dumps(two)
+        assert len(two) > len(one)
+        assert json.dumps(two[:1]).replace(" ", "")[:30] == json.dumps(one[:1]).replace(" ", "")[:30]
+        assert VENDORS[way.format]().faults(session.context(format=way.format).messages) == []
+    assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
+    usage = session.stats().usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)  # the same response is told once
+
+
+def test_a_stream_passes_through_and_is_kept(way: Way, streamed: Streamed, session: Session) -> None:
+    """Events come as the client gives them, all and no others; the answer is stored when they are over."""
+    with StreamServer(plays(streamed.events), plays(streamed.events)) as server, way.opened(server, False) as client:
+        plain = read(way.stream(client, way.says("Which gate?")))
+
+        remembered = read(way.stream(way.remember(client, session), way.says("Which gate?")))
+
+        assert [repr(one) for one in remembered] == [
+            repr(one) for one in plain if getattr(one, "choices", None) != [] or way.format != "openai"
+        ]
+    assert spoken(session) == ONCE
+    assert not session.in_turn
+
+
+def test_a_stream_that_is_left_keeps_what_came(way: Way, streamed: Streamed, session: Session) -> None:
+    """Who breaks off, closes, or asks on without either: the text that came is there, marked; the turn is over."""
+    whole = [plays(streamed.events)] * 4
+    with StreamServer(*whole) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+        for event in way.stream(remembering, way.says("one")):
+            if " look" in repr(event):
+                break
+        with_a_name = way.stream(remembering, way.says("two"))
+        for event in with_a_name:
+            if " look" in repr(event):
+                break
+        closed = way.stream(remembering, way.says("three"))
+        for event in closed:
+            if " look" in repr(event):
+                break
+        closed.close()
+
+        assert not session.in_turn
+
+    texts = [(one.text, (one.metadata or {}).get("cut_off")) for one in session.entries()]
+    part = ("I look", True)
+    assert texts == [("one", None), part, ("two", None), part, ("three", None), part]
+
+
+def test_what_came_of_an_interrupted_stream_may_be_dropped(way: Way, streamed: Streamed, session: Session) -> None:
+    """`cut_off="drop"` keeps nothing of it, so that the same may be asked again and stands once."""
+    server = StreamServer(plays(streamed.events[:-4], cut=True), answers(streamed.whole))
+    with server, way.opened(server, False) as client:
+        remembering = way.remember(client, session, cut_off="drop")
+        with pytest.raises(Exception, match=r"(?i)incomplete|closed|peer|connection|payload"):
+            read(way.stream(remembering, way.says("Which gate?")))
+        assert log(session) == [("message", "user")]
+
+        way.ask(remembering, way.says("Which gate?"))
+
+    assert spoken(session) == ONCE
+
+
+HELPERS = {
+    "chat": ("chat.completions.stream", {"model": "gpt-4o"}, "get_final_completion"),
+    "responses": ("responses.stream", {"model": "gpt-5"}, "get_final_response"),
+    "anthropic": ("messages.stream", {"model": "claude-sonnet-4-6", "max_tokens": 900}, "get_final_message"),
+}
+
+
+@pytest.mark.parametrize("name", HELPERS)
+@pytest.mark.parametrize("reads", ["events", "final", "nothing"])
+def test_the_helpers_of_clients_remember(name: str, reads: str, session: Session) -> None:
+    """`.stream()` gives its events, or its final answer, and what has been read is kept."""
+    way, (path, options, final) = WAYS[name], HELPERS[name]
+    streamed = STREAMED[way.format]
+    with StreamServer(plays(streamed.events)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        with _asks(path, **options)(remembering, way.says("Which gate?")) as stream:
+            if reads == "events":
+                assert len(read(stream)) >= len(streamed.events) - 1
+            if reads == "final":
+                assert "I look it up." in repr(getattr(stream, final)())
+
+    assert spoken(session) == (ONCE[:1] if reads == "nothing" else ONCE)
+    assert not session.in_turn
+
+
+def test_the_text_stream_of_anthropic_s_helper_is_kept(session: Session) -> None:
+    """Whoever reads the text alone has the whole answer stored."""
+    streamed = STREAMED["anthropic"]
+    with StreamServer(plays(streamed.events)) as server, _anthropic(server) as client:
+        messages = anthropic.remember(client, session).messages
+
+        with messages.stream(model="claude-sonnet-4-6", max_tokens=900, messages=_said("Which gate?")) as stream:
+            assert "".join(stream.text_stream) == streamed.text
+            assert stream.get_final_message().stop_reason == "tool_use"
+
+    assert spoken(session) == ONCE
+
+
+JSON_ANSWER = '{"gate": "B 12"}'
+PARSED: dict[str, tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "chat": (
+        {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": JSON_ANSWER}}]},
+        lambda client: client.chat.completions.parse(
+            model="gpt-4o", messages=_said("Which gate?"), response_format=_gate()
+        ),
+        lambda response: response.choices[0].message.parsed,
+    ),
+    "responses": (
+        {
+            "output": [
+                {
+                    "id": "msg_1",
+                    "type": "message",
+                    "role": "assistant",
+                    "status": "completed",
+                    "content": [{"type": "output_text", "text": JSON_ANSWER, "annotations": []}],
+                }
+            ]
+        },
+        lambda client: client.responses.parse(model="gpt-5", input="Which gate?", text_format=_gate()),
+        lambda response: response.output_parsed,
+    ),
+    "anthropic": (
+        {"content": [{"type": "text", "text": JSON_ANSWER}], "stop_reason": "end_turn"},
+        lambda client: client.messages.parse(
+            model="claude-sonnet-4-6", max_tokens=900, messages=_said("Which gate?"), output_format=_gate()
+        ),
+        lambda response: response.parsed_output,
+    ),
+}
+
+
+def _gate() -> Any:
+    return load("pydantic").create_model("Gate", gate=str)
+
+
+@pytest.mark.parametrize("name", PARSED)
+def test_parsed_answers_are_remembered(name: str, session: Session) -> None:
+    """`.parse()` gives its object, and what the model has said is kept as text."""
+    way, (said, parse, parsed) = WAYS[name], PARSED[name]
+    with StreamServer(answers(STREAMED[way.format].whole | said)) as server, way.opened(server, False) as client:
+        response = parse(way.remember(client, session))
+
+        assert parsed(response).gate == "B 12"
+    assert [(one.role, one.text) for one in session.entries()] == [("user", "Which gate?"), ("assistant", JSON_ANSWER)]
+    assert "B 12" in json.dumps(session.context(format=way.format).messages)
+
+
+@pytest.mark.slow
+def test_anthropic_s_beta_remembers_alike(session: Session) -> None:
+    """`beta.messages` is asked, streams, and is helped as `messages` is; its modules take long to load."""
+    streamed = STREAMED["anthropic"]
+    options: dict[str, Any] = {"model": "claude-sonnet-4-6", "max_tokens": 900}
+    with StreamServer(answers(streamed.whole), plays(streamed.events)) as server, _anthropic(server) as client:
+        messages = anthropic.remember(client, session).beta.messages
+
+        messages.create(**options, messages=_said("Which gate?"))
+        with messages.stream(**options, messages=WAYS["anthropic"].result) as stream:
+            assert "".join(stream.text_stream) == streamed.text
+
+    assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
+
+
+def test_asynchronous_clients_remember_alike(way: Way, streamed: Streamed) -> None:
+    """The same with an event loop: at once, in pieces, and left in the middle."""
+
+    async def run(server: StreamServer) -> list[tuple[str, str, Any]]:
+        async with AsyncMemory.open("memory://") as memory, way.opened(server, True) as client:
+            session = memory.session("s")
+            remembering = way.remember(client, session)
+            await way.ask(remembering, way.says("Which gate?"))
+            async for _ in await way.stream(remembering, way.result):
+                pass
+            stream = await way.stream(remembering, way.says("And then?"))
+            async for _ in stream:
+                break
+            del stream
+            gc.collect()
+            stream = await way.stream(remembering, way.says("And then?"))
+            await stream.close()
+            assert not session.in_turn
+            return [(one.kind, one.role, one.text) for one in await session.entries() if one.text]
+
+    plays_all = [answers(streamed.whole), *[plays(streamed.events)] * 3]
+    with StreamServer(*plays_all) as server:
+        entries = asyncio.run(run(server))
+
+    assert [entry[:2] for entry in entries] == [*ONCE, ("tool_result", "tool"), *ONCE[1:], ("message", "user")]
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_asynchronous_helpers_remember_alike(name: str) -> None:
+    """The helpers with an event loop."""
+    way, (path, options, final) = WAYS[name], HELPERS[name]
+    streamed = STREAMED[way.format]
+
+    async def run(server: StreamServer) -> list[tuple[str, str]]:
+        async with AsyncMemory.open("memory://") as memory, way.opened(server, True) as client:
+            session = memory.session("s")
+            async with _asks(path, **options)(way.remember(client, session), way.says("Which gate?")) as stream:
+                assert "I look it up." in repr(await getattr(stream, final)())
+            return [(one.kind, one.role) for one in await session.entries() if one.text]
+
+    with StreamServer(plays(streamed.events)) as server:
+        assert asyncio.run(run(server)) == ONCE
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_an_error_of_a_helper_s_request_ends_the_turn(name: str, session: Session) -> None:
+    """Where the stream does not begin the question alone is kept, and the next one is asked as usual."""
+    way, (path, options, final) = WAYS[name], HELPERS[name]
+    streamed = STREAMED[way.format]
+    ask = _asks(path, **options)
+    with StreamServer(fails(400), plays(streamed.events)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+        with pytest.raises(Exception, match=r"400|not today"):
+            ask(remembering, way.says("Which gate?")).__enter__()
+        assert not session.in_turn
+
+        with ask(remembering, way.says("Which gate?")) as stream:
+            getattr(stream, final)()
+
+    assert spoken(session) == ONCE
+
+
+def test_results_are_not_doubled_by_asking_again(way: Way, streamed: Streamed, session: Session) -> None:
+    """Results that were given to a request that failed are there once."""
+    with StreamServer(answers(streamed.whole), fails(400), answers(streamed.whole)) as server:
+        client = way.remember(way.opened(server, False), session)
+        way.ask(client, way.says("Which gate?"))
+        with pytest.raises(Exception, match=r"400|not today"):
+            way.ask(client, way.result)
+
+        way.ask(client, way.result)
+        client.close()
+
+    assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
+
+
+def test_a_provider_s_error_leaves_the_question_alone_and_asking_again_does_not_double_it(
+    way: Way, streamed: Streamed, session: Session
+) -> None:
+    """The client's own error comes out, the question is in the log, and once, however often it is asked."""
+    with StreamServer(fails(400), fails(400), answers(streamed.whole)) as server, way.opened(server, False) as client:
+        for ask in (way.ask, way.ask):
+            with pytest.raises(Exception, match=r"400|not today"):
+                ask(way.remember(client, session), way.says("Which gate?"))
+            assert log(session) == [("message", "user")]
+            assert not session.in_turn
+
+        way.ask(way.remember(client, session), way.says("Which gate?"))
+
+    assert spoken(session) == ONCE
+
+
+def test_asking_again_what_was_answered_is_a_new_question(way: Way, streamed: Streamed, session: Session) -> None:
+    """The same words after an answer are said again."""
+    with StreamServer(answers(streamed.whole), answers(streamed.whole)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        way.ask(remembering, way.says("Which gate?"))
+        way.ask(remembering, way.says("Which gate?"))
+
+    assert [one.role for one in session.entries() if one.text == "Which gate?"] == ["user", "user"]
+
+
+HISTORY = {
+    "chat": [*_said("Hi"), {"role": "assistant", "content": "Hello"}, *_said("Which gate?")],
+    "responses": [*_said("Hi"), {"type": "function_call", "call_id": "c", "name": "find", "arguments": "{}"}],
+    "anthropic": [*_said("Hi"), {"role": "assistant", "content": "Hello"}, *_said("Which gate?")],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "Hi"}]},
+        {"role": "model", "parts": [{"text": "Hello"}]},
+        {"role": "user", "parts": [{"text": "Which gate?"}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_a_whole_history_is_refused(name: str, session: Session) -> None:
+    """A list that holds what the model has said names its place, sends nothing and stores nothing."""
+    way = WAYS[name]
+    with StreamServer() as server, way.opened(server, False) as client:
+        with pytest.raises(InvalidEntry, match=r"\[1\].*give what is new alone"):
+            way.ask(way.remember(client, session), HISTORY[name])
+
+        assert server.asked == []
+    assert session.entries() == []
+
+
+def test_nothing_new_asks_for_the_next_answer(session: Session) -> None:
+    """What was added to the session by hand is what is asked about."""
+    with StreamServer(answers(STREAMED["openai"].whole)) as server, _openai(server) as client:
+        session.add_user_message("Which gate?")
+
+        openai.remember(client, session).chat.completions.create(model="gpt-4o", messages=[])
+
+        assert server.asked[0].body["messages"] == _said("Which gate?")
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "several answers": ("chat", {"n": 2}, "n: 2"),
+    "the provider's memory": ("responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
+    "a conversation there": ("responses", {"conversation": "conv_1"}, "conversation"),
+    "an answer elsewhere": ("responses", {"background": True}, "background"),
+    "a function as a tool": ("gemini", {"config": {"tools": [print]}}, r"config.tools\[0\].*run it yourself"),
+    "several candidates": ("gemini", {"config": {"candidate_count": 2}}, "config.candidate_count"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_that_go_around_the_log_are_refused(case: str, session: Session) -> None:
+    """The option is named, nothing is sent and nothing is stored."""
+    name, options, told = REFUSED[case]
+    with StreamServer() as server, WAYS[name].opened(server, False) as client:
+        with pytest.raises(ConfigError, match=told):
+            WAYS[name].ask(WAYS[name].remember(client, session), WAYS[name].says("Hi"), **options)
+
+        assert server.asked == []
+    assert session.entries() == []
+
+
+AROUND = {
+    "chat": ["completions", "realtime", "with_raw_response", "chat.with_raw_response", "responses.connect", "post"],
+    "anthropic": ["beta.messages.tool_runner", "messages.with_raw_response", "with_streaming_response"],
+    "gemini": ["chats", "live", "aio.chats", "aio.models.generate_content"],
+}
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in AROUND.items() for path in paths])
+def test_ways_around_the_log_are_refused(name: str, path: str, session: Session) -> None:
+    """What would ask a model beside the log says so when it is used."""
+    with StreamServer() as server, WAYS[name].opened(server, False) as client:
+        remembering = WAYS[name].remember(client, session)
+
+        with pytest.raises(ConfigError):
+            attrgetter(path)(remembering)
+
+
+def test_the_rest_of_a_client_is_the_client_s(session: Session) -> None:
+    """Files, settings, context managers and copies work as they do without memory; a copy remembers, too."""
+    kind = load("openai").OpenAI
+    with StreamServer(answers(STREAMED["openai"].whole)) as server, openai.remember(_openai(server), session) as client:
+        assert isinstance(client, kind)
+        assert isinstance(client.files, type(_openai(server).files))
+        assert client.base_url == _openai(server).base_url
+        client.timeout = 7
+        assert client.with_options(timeout=3).timeout == 3
+        assert client.timeout == 7
+
+        client.with_options(timeout=3).chat.completions.create(model="gpt-4o", messages=_said("Hi"))
+
+    assert spoken(session) == ONCE
+
+
+def test_what_does_not_fit_together_is_refused(session: Session) -> None:
+    """No client, another vendor's, no session, an asynchronous client beside a synchronous session."""
+    with StreamServer() as server:
+        for client in (object(), _anthropic(server)):
+            with pytest.raises(ConfigError, match="a client of the package openai"):
+                openai.remember(client, session)
+        with pytest.raises(ConfigError, match=r"memory\.session"):
+            openai.remember(_openai(server), "s")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="an AsyncSession, of an AsyncMemory, beside this client"):
+            openai.remember(_openai(server, True), session)
+        with pytest.raises(ConfigError, match="keep or drop"):
+            openai.remember(_openai(server), session, cut_off="mark")  # type: ignore[arg-type]
+
+
+# --- what is sent
+
+
+def test_system_text_is_of_the_call(session: Session) -> None:
+    """System messages that a list begins with are sent first, every time they are given, and never stored."""
+    given = [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": [{"text": "Be kind."}]}]
+    with StreamServer(*[answers(STREAMED["openai"].whole)] * 2) as server, _openai(server) as client:
+        chat = openai.remember(client, session).chat.completions
+
+        for question in ("Hi", "And now?"):
+            chat.create(model="gpt-4o", messages=[*given, *_said(question)])
+
+        for asked in server.asked:
+            assert asked.body["messages"][0] == {"role": "system", "content": "Be brief.\n\nBe kind."}
+    assert all(one.role != "system" for one in session.entries())
+
+
+def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:
+    """Without any option of the session: the window of the model that is asked, less what the answer may take."""
+    for number in range(60):
+        session.add_user_message(f"{number}: " + "word " * 400)
+        session.add_assistant_message("Yes.")
+    with StreamServer(*[answers(STREAMED["openai"].whole)] * 2) as server, _openai(server) as client:
+        chat = openai.remember(client, session).chat.completions
+
+        chat.create(model="gpt-4o", max_tokens=4000, messages=_said("Hi"))
+        chat.create(model="gpt-4", max_tokens=4000, messages=_said("And now?"))
+
+        large, small = (len(json.dumps(asked.body["messages"])) // 5 for asked in server.asked)
+    assert small < 8192 - 4000
+    assert large > 20_000
+
+
+def test_a_budget_of_the_session_s_is_the_request_s(session: Session) -> None:
+    """`max_tokens` of a session bounds what is sent, whatever the answer may take."""
+    with Memory.open("memory://") as memory, StreamServer(answers(STREAMED["anthropic"].whole)) as server:
+        chat = memory.session("s", max_tokens=2000)
+        for _ in range(60):
+            chat.add_user_message("word " * 100)
+            chat.add_assistant_message("Yes.")
+
+        with _anthropic(server) as client:
+            anthropic.remember(client, chat).messages.create(
+                model="claude-sonnet-4-6", max_tokens=8000, messages=_said("Hi")
+            )
+
+        assert 100 < len(json.dumps(server.asked[0].body["messages"])) // 5 < 2000
+
+
+# --- many at once
+
+
+def test_threads_that_share_a_client_go_one_after_the_other(way: Way, streamed: Streamed, session: Session) -> None:
+    """Each call is a turn: a question and its answer stand together, however many ask at once."""
+    with StreamServer(*[answers(streamed.whole)] * 6) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+        threads = [
+            threading.Thread(target=way.ask, args=(remembering, way.says(f"question {number}"))) for number in range(6)
+        ]
+
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert spoken(session) == ONCE * 6
+
+
+def test_a_stream_that_another_thread_reads_is_not_ended_by_the_next_call(session: Session) -> None:
+    """Whoever has handed a stream on, as servers do, and asks again, waits until that is read."""
+    streamed = STREAMED["openai"]
+    with StreamServer(plays(streamed.events), answers(streamed.whole)) as server, _openai(server) as client:
+        chat = openai.remember(client, session).chat.completions
+        stream = chat.create(model="gpt-4o", messages=_said("Which gate?"), stream=True)
+        begun = threading.Event()
+
+        def read_on() -> None:
+            for _ in stream:
+                begun.set()
+
+        reading = threading.Thread(target=read_on)
+        reading.start()
+        begun.wait()
+        chat.create(model="gpt-4o", messages=_said("And the seat?"))
+        reading.join()
+
+    assert spoken(session) == ONCE * 2
+    assert all(one.metadata is None for one in session.entries())
+
+
+def test_tasks_that_share_a_client_go_one_after_the_other(way: Way, streamed: Streamed) -> None:
+    """The same with tasks, of which half stream."""
+
+    async def run(server: StreamServer) -> list[tuple[str, str]]:
+        async with AsyncMemory.open("memory://") as memory, way.opened(server, True) as client:
+            session = memory.session("s")
+            remembering = way.remember(client, session)
+
+            async def stream(number: int) -> None:
+                async for _ in await way.stream(remembering, way.says(f"question {number}")):
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(*map(stream, range(6)))
+            return [(one.kind, one.role) for one in await session.entries() if one.text]
+
+    with StreamServer(*[plays(streamed.events)] * 6) as server:
+        assert asyncio.run(run(server)) == ONCE * 6
+
+
+def test_a_turn_around_several_calls_is_one_turn(session: Session) -> None:
+    """Inside a turn of the caller's no other is opened."""
+    with StreamServer(*[answers(STREAMED["openai"].whole)] * 2) as server, _openai(server) as client:
+        chat = openai.remember(client, session).chat.completions
+
+        with session.turn():
+            chat.create(model="gpt-4o", messages=_said("Hi"))
+            assert session.in_turn
+            chat.create(model="gpt-4o", messages=[{"role": "tool", "tool_call_id": "call_1", "content": "B"}])
+
+    assert not session.in_turn
+
+
+def test_an_atomic_turn_is_no_place_to_ask(session: Session) -> None:
+    """What it gathers would not be in the request: it is refused, and nothing is sent."""
+    with StreamServer() as server, _openai(server) as client:
+        chat = openai.remember(client, session).chat.completions
+
+        with session.turn(atomic=True), pytest.raises(ConfigError, match="atomic"):
+            chat.create(model="gpt-4o", messages=_said("Hi"))
+
+        assert server.asked == []
+    assert session.entries() == []
+
+
+def test_an_answer_that_cannot_be_kept_is_returned(session: Session) -> None:
+    """Where a provider answers with nothing, the caller has its response, and a warning says why the log has not."""
+    blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
+    with StreamServer(answers(blocked)) as server, _google(server) as client:
+        models = google.remember(client, session).models
+
+        with pytest.warns(UserWarning, match=r"not in the log: .*holds no answer \(SAFETY\)"):
+            response = models.generate_content(model="gemini-2.5-flash", contents="Hi")
+
+        assert response.prompt_feedback is not None
+    assert log(session) == [("message", "user")]
+    usage = session.stats().usage
+    assert usage is not None
+    assert usage.input_tokens == 4
