@@ -1,10 +1,4 @@
-"""The root command: global options, commands loaded when they are called, and what each error's exit status is.
-
-0  done, also nothing to do        3  no such session or entry
-1  the operation failed            4  another writer was first, or an id came back with other content
-2  bad usage or configuration      5  the store cannot be reached, written or read
-130  interrupted
-"""
+"""The root command: global options, commands loaded when they are called, and options that commands share."""
 
 from __future__ import annotations
 
@@ -18,8 +12,10 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, PalimpsestWarning, StoreError
-from palimpsest.cli.output import clean, on_terminal
+from palimpsest import PalimpsestError, PalimpsestWarning
+from palimpsest.cli.failing import Misused, failure, told
+from palimpsest.cli.output import JSON, on_terminal, warn
+from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
 BROKEN_PIPE, INTERRUPTED = 0, 130
@@ -29,15 +25,18 @@ COMMANDS = {
     "chat": "chat",
     "compact": "compacting",
     "context": "context",
+    "delete": "destroying",
     "demo": "demo",
     "derived": "derived",
     "diff": "timeline",
     "doctor": "doctor",
+    "erase": "destroying",
     "export": "exporting",
     "forget": "forget",
     "fork": "timeline",
     "history": "timeline",
     "import": "importing",
+    "pin": "pinning",
     "repair": "repair",
     "rewind": "timeline",
     "rotate-keys": "keys",
@@ -46,41 +45,27 @@ COMMANDS = {
     "show": "sessions",
     "stats": "sessions",
     "summaries": "compacting",
+    "title": "titles",
+    "unpin": "pinning",
     "vacuum": "vacuum",
     "verify": "compacting",
 }
+OTHER_NAMES = {
+    **dict.fromkeys(("list", "ls"), "sessions"),
+    **dict.fromkeys(("rm", "remove", "del"), "delete"),
+    **dict.fromkeys(("cat", "entries", "messages", "log"), "show"),
+    **dict.fromkeys(("branch", "copy"), "fork"),
+    **dict.fromkeys(("undo", "reset"), "rewind"),
+    **dict.fromkeys(("summarize", "summarise", "compress"), "compact"),
+    **dict.fromkeys(("load", "add"), "import"),
+    **dict.fromkeys(("save", "dump"), "export"),
+    "check": "verify",
+    "describe": "title",
+    "rename": "title",
+    "redact": "scan",
+}
+"""What other programs call what a command does."""
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class OperationFailed(click.ClickException):
-    """The operation failed."""
-
-    def format_message(self) -> str:
-        return clean(self.message)
-
-
-class InputRefused(OperationFailed):
-    """An option, an id or a configuration is not accepted."""
-
-    exit_code = 2
-
-
-class Missing(OperationFailed):
-    """What was asked for is not there."""
-
-    exit_code = 3
-
-
-class Conflicting(OperationFailed):
-    """Another writer was first, or an id came back with other content."""
-
-    exit_code = 4
-
-
-class Unavailable(OperationFailed):
-    """The store cannot be reached, written or read."""
-
-    exit_code = 5
 
 
 class LazyGroup(click.Group):
@@ -96,31 +81,64 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise NoSuchCommand(name, ctx)
+        return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        as_json = "--json" in args  # before anything is parsed: what is wrong with that is told as JSON, too
+        with _failures(as_json=as_json):
+            ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[JSON] = as_json
+        return ctx
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _plain_warnings():
+            with _failures(as_json=ctx.meta[JSON]), _plain_warnings():
                 outcome = super().invoke(ctx)
                 sys.stdout.flush()
                 return outcome
-        except PalimpsestError as error:
-            raise failure(error) from error
-        except click.UsageError as error:  # it may quote an argument, or the name of a file
-            raise click.UsageError(clean(error.format_message()), error.ctx) from error
         except BrokenPipeError:
             _leave_the_pipe()
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
 
-def failure(error: Exception) -> OperationFailed:
-    """Return what ends the command for an error of the library."""
-    endings: dict[type[Exception], type[OperationFailed]] = {
-        ConfigError: InputRefused,
-        EntryNotFound: Missing,
-        Conflict: Conflicting,
-        StoreError: Unavailable,
-    }
-    return next((ending for kind, ending in endings.items() if isinstance(error, kind)), OperationFailed)(str(error))
+class NoSuchCommand(click.UsageError):
+    """There is no command of this name. `possibilities` are those that may have been meant."""
+
+    def __init__(self, name: str, ctx: click.Context) -> None:
+        meant = OTHER_NAMES.get(name.lower()) or nearest(name.lower(), COMMANDS)
+        begun = [command for command in sorted(COMMANDS) if command.startswith(name.lower())]
+        self.possibilities = [meant] if meant and meant not in begun else begun
+        names = " or ".join(map(repr, self.possibilities))
+        hint = f"did you mean {names}?" if names else "`palimpsest --help` lists those that there are"
+        super().__init__(f"there is no command {shorten(name)}; {hint}", ctx)
+
+
+@contextmanager
+def _failures(*, as_json: bool) -> Iterator[None]:
+    """Turn what went wrong into what is shown, and into an exit status."""
+    try:
+        try:
+            yield
+        except click.exceptions.NoArgsIsHelpError:  # what it says is the help
+            raise
+        except PalimpsestError as error:
+            raise failure(error) from error
+        except click.UsageError as error:  # it may quote an argument, or the name of a file
+            raise Misused(error) from error
+    except click.ClickException as error:
+        if not as_json:
+            raise
+        click.echo(told(error), err=True)
+        raise click.exceptions.Exit(error.exit_code) from error
 
 
 def _leave_the_pipe() -> NoReturn:
@@ -134,7 +152,7 @@ def _plain_warnings() -> Iterator[None]:
     """Show the library's warnings as one line each, without the place in its source."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"Warning: {clean(str(message))}", err=True)
+        warn(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PalimpsestWarning)

@@ -15,7 +15,7 @@ from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.compacting import print_result, print_summary
 from palimpsest.cli.context import given_text, print_context
 from palimpsest.cli.opening import open_memory, session_argument
-from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json
+from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json, warn
 from palimpsest.cli.privacy import redactor, telling
 from palimpsest.cli.sessions import figures_of, print_entries, print_figures
 from palimpsest.log.entry import now_us
@@ -328,8 +328,8 @@ def _tell_compressed(_: str, facts: dict[str, Any]) -> None:
 
 
 def _tell_failed(_: str, facts: dict[str, Any]) -> None:
-    note(f"Warning: not compacted: {line(str(facts['why']))}")
+    warn(f"not compacted: {line(str(facts['why']))}")
 
 
 def _tell_stand_in(_: str, facts: dict[str, Any]) -> None:
-    note(f"Warning: summarised without the model: {line(str(facts['why']))}")
+    warn(f"summarised without the model: {line(str(facts['why']))}")

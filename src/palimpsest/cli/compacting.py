@@ -10,13 +10,15 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError
-from palimpsest.cli.app import Conflicting, OperationFailed, examples, expect_somebody, json_option, store_options
-from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument
-from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
+from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.failing import Conflicting, OperationFailed
+from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
+from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
 from palimpsest.cli.sessions import entry_json, print_entries
 
 if TYPE_CHECKING:
-    from palimpsest import CompactionResult, Session, Summary
+    from palimpsest import Session
+    from palimpsest.types import CompactionResult, Summary
 
 FAILURES = ("failed", "empty", "no_gain", "conflict")
 
@@ -77,7 +79,7 @@ def compact_command(
     if summarizer is not None and chosen["strategy"] in ("ladder", "summarizer", "hybrid_summary"):
         chosen["on_failure"] = "keep"  # who names a model by hand is told where it gave no answer
     with open_memory(store, tenant, write=not dry_run) as memory:
-        require(memory, session)
+        session = require(memory, session, whole=yes).session
         chat = memory.session(
             session, model=model, max_tokens=max_tokens, max_messages=max_messages, summarizer=summarizer
         )
@@ -166,7 +168,7 @@ def print_summary(summary: Summary) -> None:
         soft_wrap=True,
     )
     if summary.fallback:
-        note(f"Warning: the configured summarizer was not used: {summary.fallback}")
+        warn(f"the configured summarizer was not used: {summary.fallback}")
     for piece in clean(summary.text).split("\n"):
         click.echo(f"       {piece}")
 
@@ -197,8 +199,7 @@ def summaries_command(
 ) -> None:
     """Print what stands for the older part of a session, expand it, or take it back."""
     with open_memory(store, tenant, write=restore is not None) as memory:
-        require(memory, session)
-        chat = memory.session(session)
+        chat = memory.session(require(memory, session).session)
         if restore is not None:
             back = chat.restore(restore)
             if as_json:
@@ -225,7 +226,7 @@ def summaries_command(
 
 
 @click.command("verify", epilog=examples("palimpsest verify support-7", "palimpsest verify --json"))
-@click.argument("session", metavar="[SESSION]", required=False)
+@click.argument("session", metavar="[SESSION]", required=False, shell_complete=session_ids)
 @json_option
 @store_options
 def verify_command(store: str | None, tenant: str | None, as_json: bool, session: str | None) -> None:
@@ -237,7 +238,7 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
     found: dict[str, Any] = {}
     with open_memory(store, tenant) as memory:
         if session is not None:
-            require(memory, session)
+            session = require(memory, session).session
         names = [session] if session is not None else [info.session for info in all_sessions(memory)]
         progress = console(stderr=True).status("verifying …") if on_terminal() else nullcontext()
         with progress:

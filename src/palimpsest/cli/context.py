@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,8 +11,13 @@ from rich.text import Text
 
 from palimpsest import Context
 from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.context_page import context_page
+from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
-from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table
+from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table, warn
+
+if TYPE_CHECKING:
+    from palimpsest.types import FormatName
 
 PARTS = (
     ("system", "magenta"),
@@ -31,6 +36,7 @@ PARTS = (
         "palimpsest context support-7 --max-tokens 8000 --system @prompt.txt --tools tools.json",
         "palimpsest context support-7 --max-tokens 8000 --messages > messages.json",
         "palimpsest context support-7 --format anthropic --request > request.json",
+        "palimpsest context support-7 --model gpt-4o --max-tokens 8000 --html support-7.html",
     ),
 )
 @session_argument
@@ -47,6 +53,7 @@ PARTS = (
 @click.option(
     "--request", "request", is_flag=True, help="The arguments of the provider's client: messages, system text, tools."
 )
+@click.option("--html", metavar="FILE", help="Write a page about it: what each call was given, and what was left out.")
 @click.option("--commit", is_flag=True, help="Store the cut that this budget needs. Without it nothing is written.")
 @json_option
 @store_options
@@ -63,9 +70,10 @@ def context_command(
     tools: str | None,
     view: str,
     at: int | None,
-    format: str,
+    format: FormatName,
     messages: bool,
     request: bool,
+    html: str | None,
     commit: bool,
 ) -> None:
     """Print what the model would be given next: how full the budget is, and what is left out and why.
@@ -74,9 +82,8 @@ def context_command(
     """
     brought: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
-        require(memory, session)
         chat = memory.session(
-            session,
+            require(memory, session).session,
             view=view,
             format=format,
             model=model,
@@ -85,7 +92,9 @@ def context_command(
             reserve=reserve,
         )
         context = chat.context(**brought, at=at, dry_run=not commit)
-        if request:
+        if html is not None:
+            write_page(html, context_page(chat, context, brought, view, model))
+        elif request:
             print_json(context.request())
         elif messages:
             print_json(context.messages)
@@ -93,6 +102,19 @@ def context_command(
             print_json(account(context))
         else:
             print_context(context, committed=commit)
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page, or a picture, to a file; `-` is standard output."""
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as fault:
+        raise OperationFailed(f"{path}: {fault.strerror}") from fault
+    note(f"Wrote {len(text.encode()):,} bytes to {path}.")
 
 
 def given_text(given: str | None) -> str | None:
@@ -154,7 +176,7 @@ def print_context(context: Context, *, committed: bool) -> None:
     for text in _remarks(context, committed=committed):
         screen.print(Text(clean(text)))
     for warning in (*report.warnings, *(f"problem: {problem}" for problem in context.problems)):
-        note(f"Warning: {warning}")
+        warn(warning)
 
 
 def _headline(context: Context, whole: int | None) -> str:

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 import click
 
-from palimpsest.cli.app import Missing, examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.failing import Missing
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import line, note, print_json
 

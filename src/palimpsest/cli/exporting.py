@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from palimpsest.cli.app import OperationFailed, examples, json_option, store_options
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import Cleaning, note, print_json
+
+if TYPE_CHECKING:
+    from palimpsest.types import FormatName
 
 
 @click.command(
@@ -31,7 +36,12 @@ from palimpsest.cli.output import Cleaning, note, print_json
 @json_option
 @store_options
 def export_command(
-    store: str | None, tenant: str | None, as_json: bool, session: str, format: str, output: str | None
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    session: str,
+    format: FormatName | Literal["palimpsest"],
+    output: str | None,
 ) -> None:
     """Write a session as JSON. Erased entries are there as tombstones without content.
 
@@ -40,8 +50,7 @@ def export_command(
     it stands beside them. All but `text` is JSON anyway; --json makes an object of that, too.
     """
     with open_memory(store, tenant) as memory:
-        require(memory, session)
-        chat = memory.session(session, readonly=True)
+        chat = memory.session(require(memory, session).session, readonly=True)
         if format != "palimpsest":
             pending = chat.context(view="export", dry_run=True).pending
             if pending:

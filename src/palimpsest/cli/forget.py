@@ -8,10 +8,11 @@ from typing import Any
 import click
 import msgspec
 
-from palimpsest import Erased, Memory
+from palimpsest import Memory
 from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
-from palimpsest.cli.opening import open_memory, require
+from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
+from palimpsest.types import Erased
 
 FEW = 20
 """Names that are listed each; more of them are a number."""
@@ -28,7 +29,12 @@ FEW = 20
     ),
 )
 @click.option("--user", metavar="ID", help="All that this user said, with the whole interactions that began with it.")
-@click.option("--session", metavar="ID", help="This session, with its entries in every branch that shares them.")
+@click.option(
+    "--session",
+    metavar="ID",
+    shell_complete=session_ids,
+    help="This session, with its entries in every branch that shares them.",
+)
 @click.option("--matches", metavar="TEXT", help="What says this text, in any letter case. `-` reads it from stdin.")
 @click.option("--reason", metavar="TEXT", default="by request", show_default=True, help="Kept in the log.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
@@ -63,7 +69,7 @@ def forget_command(
         given["matches"] = sys.stdin.read().removesuffix("\n")
     with open_memory(store, tenant, write=not dry_run) as memory:
         if session is not None:
-            require(memory, session)
+            given["session"] = require(memory, session, whole=yes).session
         if asks:
             expect_somebody(as_json, busy=matches == "-")
         done = _forgotten(memory, given, reason, dry_run=dry_run or asks)
@@ -72,7 +78,7 @@ def forget_command(
             click.confirm("Destroy this? It cannot be undone.", abort=True)
             done = _forgotten(memory, given, reason, dry_run=False)
     if as_json:
-        print_json(_as_json(done))
+        print_json(erased_json(done))
     else:
         print_erased(done)
 
@@ -86,7 +92,7 @@ def print_erased(done: Erased) -> None:
     """Print the report: what went, or would go, and what remains."""
     would = done.dry_run
     if not (done or done.remains):
-        note("Nothing to forget.")
+        note(f"Nothing to forget: {done.unknown}." if done.unknown else "Nothing to forget.")
         return
     rows = table("would go" if would else "gone", "", right=())
     rows.add_row("entries", f"{done.entries:,}")
@@ -105,6 +111,7 @@ def print_erased(done: Erased) -> None:
         note(f"Remains: {told}")
 
 
-def _as_json(done: Erased) -> dict[str, Any]:
+def erased_json(done: Erased) -> dict[str, Any]:
+    """Return the report as JSON values."""
     found: dict[str, Any] = msgspec.to_builtins(done)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from palimpsest import Entry, Keys, Memory, Session, SessionInfo, SessionNotFound
-from palimpsest.cli.app import DEFAULT_STORE, Missing, Unavailable
+from palimpsest import Entry, Keys, Memory, PalimpsestError, Session, SessionNotFound
+from palimpsest.cli.app import DEFAULT_STORE
+from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address
+from palimpsest.types import SessionInfo
+
+CANDIDATES = 10
+"""Ids that are named where several begin alike."""
+COMPLETED, LOOKED_AT = 200, 1000
+"""Sessions that are offered to a shell, and those that are read at once."""
+_RANGE = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
+_PLAIN = re.compile(r"\w[\w.:@/+=%,-]*")
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
@@ -36,7 +48,7 @@ def open_memory(
     where, owner = resolve(store, tenant)
     options["encryption"] = Keys.from_env() if KEYS in os.environ else None
     options["privacy"] = redactor()
-    is_file = isinstance(where, Path) or where.startswith(("sqlite:", "file:"))
+    is_file = isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
     if is_file and not create:
         _expect_file(where)
         looked = Memory.open(
@@ -63,23 +75,42 @@ def _path_of(address: str) -> str:
     return sqlite.path_of(url) if url.startswith("sqlite:") else file.path_of(url)
 
 
-def require(memory: Memory, session: str) -> SessionInfo:
-    """Return the session as a listing shows it. Raises Missing, with the nearest id, where there is none."""
+def require(memory: Memory, session: str, *, whole: bool = False) -> SessionInfo:
+    """Return the session of this id, or else the only one whose id begins so, as a listing shows it.
+
+    `whole` is for what destroys without asking: there an id is not to be cut short, for a second run would mean another
+    session. Raises Missing, with the nearest id, where there is none, and InputRefused where several begin so.
+    """
     try:
         return memory.info(session)
     except SessionNotFound as missing:
-        near = get_close_matches(session, [info.session for info in memory.sessions()], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
-        text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
-        raise Missing(text) from missing
+        begun = memory.sessions(prefix=session, limit=CANDIDATES + 1)
+        if len(begun) == 1 and not whole:
+            return begun[0]
+        raise _not_found(memory, session, [info.session for info in begun]) from missing
+
+
+def _not_found(memory: Memory, session: str, begun: list[str]) -> OperationFailed:
+    if len(begun) > 1:
+        more = ", …" if len(begun) > CANDIDATES else ""
+        names = ", ".join(map(repr, begun[:CANDIDATES])) + more
+        text = f"several sessions of tenant {memory.tenant!r} begin with {session!r}: {names}"
+        return InputRefused(text, kind="SeveralSessions", suggestions=begun[:CANDIDATES])
+    near = begun or get_close_matches(session, [info.session for info in memory.sessions(limit=LOOKED_AT)], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
+    text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
+    return Missing(text, kind="SessionNotFound", suggestions=near)
 
 
 def all_sessions(memory: Memory) -> Iterator[SessionInfo]:
     """Yield all sessions of the tenant, by id."""
     after = ""
-    while page := memory.sessions(after=after):
+    while True:
+        page = memory.sessions(after=after, limit=LOOKED_AT)
         yield from page
-        after = page[-1].session
+        if page.next is None:
+            return
+        after = page.next
 
 
 def all_entries(chat: Session, *, after: int = 0, at: int | None = None, rewound: bool = False) -> Iterator[Entry]:
@@ -91,4 +122,46 @@ def all_entries(chat: Session, *, after: int = 0, at: int | None = None, rewound
 
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument SESSION."""
-    return click.argument("session", metavar="SESSION")(function)
+    return click.argument("session", metavar="SESSION", shell_complete=session_ids)(function)
+
+
+def entries_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument ENTRY..."""
+    return click.argument("entries", metavar="ENTRY...", nargs=-1, required=True)(function)
+
+
+def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
+    """Return the entries of a session that are named: by number, as a range of numbers, or by id; each once, in order.
+
+    Raises EntryNotFound where there is none of that name, a usage error for a range that is none.
+    """
+    found: dict[int, Entry] = {}
+    for name in names:
+        ends = _RANGE.fullmatch(name)
+        if ends is None:
+            entry = chat.entry(name)
+            found[entry.seq] = entry
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        if first > last:
+            raise click.UsageError(f"{name}: the first number is the larger one")
+        chat.entry(last)  # raises where there is none
+        meant = takewhile(lambda entry: entry.seq <= last, all_entries(chat, after=max(first - 1, 0)))  # noqa: B023
+        found |= {entry.seq: entry for entry in meant}
+    return [found[seq] for seq in sorted(found)]
+
+
+def session_ids(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Return ids of sessions that begin so, for a shell that completes them; none where anything is in the way.
+
+    The store is opened to read. An id that a shell would not take as it stands is left out: somebody else may have
+    chosen it.
+    """
+    root = ctx.find_root().params
+    store, tenant = (ctx.params.get(name) or root.get(name) for name in ("store", "tenant"))
+    try:
+        with warnings.catch_warnings(action="ignore"), ctx.scope(cleanup=False), open_memory(store, tenant) as memory:
+            found = memory.sessions(prefix=begun, limit=COMPLETED)
+    except (PalimpsestError, click.ClickException, OSError):
+        return []
+    return [info.session for info in found if _PLAIN.fullmatch(info.session)]

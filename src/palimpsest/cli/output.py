@@ -27,6 +27,8 @@ _UNSAFE = (
 _CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSAFE}]")
 _JSON_UNSAFE = re.compile(f"[{_UNSAFE}]")
 
+JSON = "palimpsest.json"
+"""Where a context of click keeps whether `--json` was given."""
 PIPED_WIDTH = 4_000
 """Columns where nobody looks: what goes to a program or a file is not to be cut or wrapped."""
 
@@ -82,9 +84,25 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value))
 
 
+def told_json(value: dict[str, Any]) -> str:
+    """Return an object on one line, as standard error has it for programs."""
+    return to_json(value, indent=None)
+
+
 def note(text: str) -> None:
-    """Print what is no data to standard error."""
-    click.echo(clean(text), err=True)
+    """Print what is no data to standard error: as text, or with `--json` as an object on one line."""
+    _tell("note", text, "")
+
+
+def warn(text: str) -> None:
+    """Print a warning to standard error, as `note` does."""
+    _tell("warning", text, "Warning: ")
+
+
+def _tell(kind: str, text: str, before: str) -> None:
+    context = click.get_current_context(silent=True)
+    as_json = context is not None and context.meta.get(JSON, False)
+    click.echo(told_json({kind: text}) if as_json else clean(before + text), err=True)
 
 
 def on_terminal(stream: IO[str] | None = None) -> bool:
@@ -105,22 +123,13 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """Return a table: with rules on a terminal, columns of plain text elsewhere."""
-    from rich import box  # as `console`
-    from rich.table import Table  # as `console`
+    """Return a table: with rules on a terminal, columns of plain text elsewhere.
 
-    plain = not on_terminal()
-    made = Table(
-        box=None if plain else box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        pad_edge=False,
-        padding=(0, 2, 0, 0) if plain else (0, 1),
-        header_style="bold",
-    )
-    for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
-    return made
+    On a narrow terminal the first column stays whole, texts are cut, and columns that have no room are left out.
+    """
+    from palimpsest.cli.tables import fitted  # as `console`
+
+    return fitted(columns, right, title, plain=not on_terminal())
 
 
 def bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:

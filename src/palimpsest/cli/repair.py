@@ -25,7 +25,7 @@ def repair_command(
     """
     asks = not (yes or dry_run)
     with open_memory(store, tenant, write=not dry_run) as memory:
-        require(memory, session)
+        session = require(memory, session, whole=yes).session
         if asks:
             expect_somebody(as_json)
         chat = memory.session(session)

@@ -4,7 +4,7 @@
     slide by message the newest messages that fit, not beginning with a tool result
     slide by turn    the newest whole human turns that fit
 
-and Palimpsest, whose contexts come from a real `Memory` (`palimpsest.cli.demo`). All are measured alike: exact
+and Palimpsest, whose contexts come from a real `Memory` (`palimpsest.cli.demo_run`). All are measured alike: exact
 o200k ids of every message, what the provider adds around it, system prompt and tool schemas. Cached is the longest
 common prefix with the call before, from 1,024 tokens on in steps of 128, as OpenAI documents it.
 """
@@ -107,6 +107,11 @@ class Windows:
         self.everything = Bill("send everything", tokens)
         self.by_message = Bill("slide by message", tokens)
         self.by_turn = Bill("slide by turn", tokens)
+
+    @property
+    def bills(self) -> tuple[Bill, Bill, Bill]:
+        """The accounts, each named after its way."""
+        return self.everything, self.by_message, self.by_turn
 
     def add(self, messages: Sequence[Message]) -> None:
         """Append to the log."""

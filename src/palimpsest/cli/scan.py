@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from palimpsest import Memory, Policy, Redactor, Scanned
+from palimpsest import Memory, Policy, Redactor
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import open_memory, require
+from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 from palimpsest.cli.privacy import read_policy, redactor, redactor_of
 from palimpsest.privacy.policy import load
+from palimpsest.types import Scanned
 
 
 @click.command(
@@ -27,7 +28,9 @@ from palimpsest.privacy.policy import load
 @click.option("--policy", metavar="FILE", help="A JSON file with a policy.")
 @click.option("--rule", "rules", multiple=True, metavar="REGEX", help="A pattern; may be given again.")
 @click.option("--recogniser", "recognisers", multiple=True, metavar="NAME", help="Such as email; may be given again.")
-@click.option("--session", metavar="ID", help="Only this session. [default: all of the tenant]")
+@click.option(
+    "--session", metavar="ID", shell_complete=session_ids, help="Only this session. [default: all of the tenant]"
+)
 @click.option("--sample", type=click.IntRange(0), default=5, show_default=True, metavar="N", help="Findings to show.")
 @click.option("--apply", "applies", is_flag=True, help="Redact what is found, for good.")
 @click.option("--yes", is_flag=True, help="Do not ask before that.")
@@ -60,7 +63,7 @@ def scan_command(
     given = _redactor(policy, rules, recognisers)
     with open_memory(store, tenant, write=applies) as memory:
         if session is not None:
-            require(memory, session)
+            session = require(memory, session, whole=applies and yes).session
         if applies and as_json and not yes:
             raise click.UsageError("--json asks nothing: give --yes, too, where --apply is meant")
         privacy = given or (None if redactor() is not None else "default")

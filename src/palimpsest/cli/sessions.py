@@ -3,50 +3,95 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from palimpsest import Entry, Session, SessionInfo
+from palimpsest import Entry, Session
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import all_entries, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
+from palimpsest.types import SessionInfo
+
+TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
+TITLE = 60
+"""Characters of a title in a listing."""
 
 
-@click.command("sessions", epilog=examples("palimpsest sessions", "palimpsest sessions --store chats.db --json"))
+@click.command(
+    "sessions",
+    epilog=examples(
+        "palimpsest sessions",
+        "palimpsest sessions --user ann --order latest --limit 10",
+        "palimpsest sessions --title order --since 2026-11-01 --json",
+    ),
+)
+@click.option("--user", metavar="ID", help="Only those of this user.")
+@click.option("--title", metavar="TEXT", help="Only those with this in their title, in any letter case.")
+@click.option("--prefix", metavar="TEXT", default="", help="Only those whose id begins so.")
+@click.option("--since", type=click.DateTime(TIMES), metavar="TIME", help="Only those written to since then, UTC.")
+@click.option("--before", type=click.DateTime(TIMES), metavar="TIME", help="Only those not written to from then on.")
+@click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
-@click.option("--after", metavar="ID", default="", help="Only sessions whose id sorts after this one.")
+@click.option("--after", metavar="PLACE", default="", help="What comes behind a page: the place that it has named.")
 @json_option
 @store_options
-def sessions_command(store: str | None, tenant: str | None, as_json: bool, limit: int, after: str) -> None:
-    """List the sessions of a store, by id."""
+def sessions_command(
+    store: str | None,
+    tenant: str | None,
+    as_json: bool,
+    user: str | None,
+    title: str | None,
+    prefix: str,
+    since: datetime | None,
+    before: datetime | None,
+    order: Literal["id", "latest"],
+    limit: int,
+    after: str,
+) -> None:
+    """List the sessions of a store, by id, or the one that was written to last first."""
+    first, last = (when and when.replace(tzinfo=UTC) for when in (since, before))
     with open_memory(store, tenant) as memory:
-        found = memory.sessions(after=after, limit=limit)
-        more = len(found) == limit and bool(memory.sessions(after=found[-1].session, limit=1))
+        found = memory.sessions(
+            user=user, title=title, prefix=prefix, since=first, before=last, order=order, limit=limit, after=after
+        )
+        filtered = not found and bool(memory.sessions(limit=1))
     if as_json:
         print_json([_as_json(info) for info in found])
-        return
-    if not found:
-        note("No sessions yet: `palimpsest import FILE --session ID` makes one.")
-        return
-    rows = table("session", "entries", "revision", "epoch", "updated (UTC)", right=("entries", "revision", "epoch"))
+    elif found:
+        console().print(_listing(found))
+    else:
+        none = "No such sessions." if filtered else "No sessions yet: `palimpsest import FILE --session ID` makes one."
+        note(none)
+    if found.next is not None:
+        note(f"There are more: --after {found.next!r}, or a larger --limit.")
+
+
+def _listing(found: Sequence[SessionInfo]) -> Any:
+    """A table of sessions: what they are called, and whose they are, where that is said of one of them."""
+    said = [name for name in ("title", "user") if any(getattr(info, name) is not None for info in found)]
+    figures = ("entries", "revision", "epoch")
+    rows = table("session", *said, *figures, "updated (UTC)", right=figures)
     for info in found:
-        figures = (f"{info.entries:,}", f"{info.revision:,}", f"{info.epoch:,}")
-        rows.add_row(line(info.session), *figures, moment(info.updated))
-    console().print(rows)
-    if more:
-        note(f"There are more: --after {found[-1].session!r}, or a larger --limit.")
+        texts = (line(getattr(info, name) or "", TITLE) for name in said)
+        rows.add_row(
+            line(info.session), *texts, *(f"{getattr(info, name):,}" for name in figures), moment(info.updated)
+        )
+    return rows
 
 
 def _as_json(info: SessionInfo) -> dict[str, Any]:
     parent, revision = info.forked_from or (None, None)
     return {
         "session": info.session,
+        "title": info.title,
+        "user": info.user,
+        "metadata": info.metadata,
         "entries": info.entries,
         "revision": info.revision,
         "epoch": info.epoch,
@@ -94,8 +139,8 @@ def show_command(
     What a context has left out is here like everything else: the log keeps it.
     """
     with open_memory(store, tenant) as memory:
-        chat = memory.session(session, readonly=True)
         info = require(memory, session)
+        chat = memory.session(info.session, readonly=True)
         if one is not None:
             entry = chat.entry(one)
             print_entries([entry], as_json=as_json, full=True, single=True)
@@ -220,8 +265,7 @@ def _shortened(text: str) -> tuple[str, int]:
 def stats_command(store: str | None, tenant: str | None, as_json: bool, session: str, model: str | None) -> None:
     """Print a session in numbers. Texts that were never counted are counted now, once."""
     with open_memory(store, tenant, write=True) as memory:
-        require(memory, session)
-        figures = figures_of(memory.session(session, model=model))
+        figures = figures_of(memory.session(require(memory, session).session, model=model))
     if as_json:
         print_json(figures)
     else:

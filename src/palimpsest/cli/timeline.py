@@ -17,7 +17,8 @@ from palimpsest.cli.output import clean, console, counted, line, moment, note, p
 from palimpsest.log.entry import moment as time_of
 
 if TYPE_CHECKING:
-    from palimpsest import Context, Record, Session
+    from palimpsest import Context, Session
+    from palimpsest.types import FormatName, Record
 
 Message = dict[str, Any]
 
@@ -42,8 +43,7 @@ def history_command(
     A revision is what `context --at`, `show --at`, `diff`, `fork --at` and `rewind` take.
     """
     with open_memory(store, tenant) as memory:
-        require(memory, session)
-        records = memory.session(session, readonly=True).history(after=after, before=before)
+        records = memory.session(require(memory, session).session, readonly=True).history(after=after, before=before)
     if as_json:
         print_json([_record_json(record) for record in records])
         return
@@ -110,7 +110,7 @@ def diff_command(
     one: int,
     other: int,
     view: str,
-    format: str,
+    format: FormatName,
     full: bool,
 ) -> None:
     """Show what the model was given at one revision and at another, and what happened in between.
@@ -118,8 +118,7 @@ def diff_command(
     Messages that both have are counted, the others are listed: `-` was given at REV1 only, `+` at REV2 only.
     """
     with open_memory(store, tenant) as memory:
-        require(memory, session)
-        chat = memory.session(session, readonly=True, view=view, format=format)
+        chat = memory.session(require(memory, session).session, readonly=True, view=view, format=format)
         before, after = (chat.context(at=revision) for revision in (one, other))
         between = [record for record in _between(chat, one, other) if record.kind != "add"]
     changes = list(changed(before.messages, after.messages))
@@ -222,7 +221,7 @@ def fork_command(
     They share what was there before: erasing an entry of that erases it in both.
     """
     with open_memory(store, tenant, write=True) as memory:
-        require(memory, session)
+        session = require(memory, session).session
         made = memory.session(session).fork(branch, at=_when(at, behind, required=False))
         info = memory.info(made.id)
     if as_json:
@@ -248,7 +247,8 @@ def rewind_command(
     when = _when(to, behind, required=True)
     assert when is not None, "it is required"
     with open_memory(store, tenant, write=True) as memory:
-        before = require(memory, session).revision
+        found = require(memory, session)
+        session, before = found.session, found.revision
         gone = memory.session(session).rewind(when)
         info = memory.info(session)
     if as_json:

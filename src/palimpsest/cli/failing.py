@@ -1,0 +1,96 @@
+"""How a command fails: what is said, as text or as JSON, and with which exit status.
+
+0  done, also nothing to do        3  no such session or entry
+1  the operation failed            4  another writer was first, or an id came back with other content
+2  bad usage or configuration      5  the store cannot be reached, written or read
+130  interrupted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
+from palimpsest.cli.output import clean, told_json
+
+
+class OperationFailed(click.ClickException):
+    """The operation failed.
+
+    `kind` is what programs know the failure by: the name of the library's error, or one of the command line's own.
+    `suggestions` are names that may have been meant.
+    """
+
+    exit_code = 1
+    kind = "OperationFailed"
+
+    def __init__(self, message: str, *, kind: str | None = None, suggestions: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.kind, self.suggestions = kind or self.kind, tuple(suggestions)
+
+    def format_message(self) -> str:
+        return clean(self.message)
+
+
+class InputRefused(OperationFailed):
+    """An option, an id or a configuration is not accepted."""
+
+    exit_code = 2
+    kind = "InputRefused"
+
+
+class Missing(OperationFailed):
+    """What was asked for is not there."""
+
+    exit_code = 3
+    kind = "Missing"
+
+
+class Conflicting(OperationFailed):
+    """Another writer was first, or an id came back with other content."""
+
+    exit_code = 4
+    kind = "Conflict"
+
+
+class Unavailable(OperationFailed):
+    """The store cannot be reached, written or read."""
+
+    exit_code = 5
+    kind = "StoreUnavailable"
+
+
+class Misused(click.UsageError):
+    """The command was called in a way that it does not know. What it quotes of that is neutralised."""
+
+    def __init__(self, error: click.UsageError) -> None:
+        super().__init__(clean(error.format_message()), error.ctx)
+        self.suggestions = tuple(getattr(error, "possibilities", None) or ())
+
+
+def told(error: click.ClickException) -> str:
+    """Return a failure as a program is told of it: one object, on one line."""
+    values: dict[str, Any] = {
+        "error": getattr(error, "kind", "UsageError"),
+        "message": error.message,
+        "status": error.exit_code,
+    }
+    if suggestions := getattr(error, "suggestions", ()):
+        values["suggestions"] = list(suggestions)
+    return told_json(values)
+
+
+def failure(error: PalimpsestError) -> OperationFailed:
+    """Return what ends the command for an error of the library."""
+    endings: dict[type[Exception], type[OperationFailed]] = {
+        ConfigError: InputRefused,
+        EntryNotFound: Missing,
+        Conflict: Conflicting,
+        StoreError: Unavailable,
+    }
+    ending = next((ending for kind, ending in endings.items() if isinstance(error, kind)), OperationFailed)
+    nearest = getattr(error, "nearest", None)
+    return ending(str(error), kind=type(error).__name__, suggestions=[nearest] if nearest else ())
