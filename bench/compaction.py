@@ -23,9 +23,10 @@ from typing import Any
 from measure import SESSION, Figure, alternate, arguments, memory_folder, over_runs, report, scratch, store
 from workload import Turn, history, some
 
-from palimpsest import Ladder, Memory, Summarize, Triggers
+from palimpsest import Memory
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.sync import Session
+from palimpsest.strategies import Ladder, Summarize, Triggers
 from palimpsest.tokens.counter import encoding
 
 BUDGET = 8_000

@@ -86,7 +86,8 @@ async def verbs(
     """The longest slices of the verbs of a session of so many entries; on SQLite, with a policy or without."""
     from workload import history
 
-    from palimpsest import AsyncMemory, Summarize
+    from palimpsest import AsyncMemory
+    from palimpsest.strategies import Summarize
 
     turns, found, large = history(entries), {}, rows(megabytes)
 

@@ -7,6 +7,7 @@ from typing import Any
 import strategies_anthropic
 from palimpsest import Memory
 from palimpsest.context.result import Context
+from palimpsest.types import FormatName
 
 Message = dict[str, Any]
 
@@ -32,7 +33,7 @@ def assistant(*content: Any) -> Message:
     return {"role": "assistant", "content": list(content)}
 
 
-def context(*messages: Message, format: str = "anthropic", **call: Any) -> Context:
+def context(*messages: Message, format: FormatName = "anthropic", **call: Any) -> Context:
     """The context of a session of these messages, rendered for this API."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)

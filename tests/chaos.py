@@ -82,7 +82,8 @@ class Round:
                         self._fault(f"process {slot}.{self._begun[slot] - 1} ended with {code}")
             else:
                 for process in self._running.values():
-                    os.kill(process, signal.SIGUSR2)
+                    for one in (process, *_children_of(process)):
+                        os.kill(one, signal.SIGUSR2)
                 time.sleep(1)
                 self._fault("somebody hangs")
 
@@ -182,6 +183,14 @@ def chaos(url: str, *, seconds: float, seed: int, sealed: bool = False, without:
             return judge.faults
         shutil.rmtree(folder)
     return []
+
+
+def _children_of(process: int) -> list[int]:
+    """Who a process has forked, where the system tells: one that waits for them does not say why they do not end."""
+    try:
+        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
+    except OSError:
+        return []
 
 
 def say(line: str) -> None:

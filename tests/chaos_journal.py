@@ -26,7 +26,8 @@ SHARED, BRANCH, OWN = "s", "b", "o"
 
 class Op(msgspec.Struct):
     """One operation of one writer. `outcome` is "done" (acknowledged), "cut" (a signal's handler raised in it),
-    "refused" (an error that may be), "raised" (one that may not), or "" for one that was never heard of again."""
+    "refused" (an error that may be), "raised" (one that may not), or "" for one that was never heard of again.
+    Times are nanoseconds of the monotonic clock, which all processes have together and nobody sets back."""
 
     writer: str
     number: int
@@ -65,7 +66,7 @@ class Journal:
         self._write({"number": number, "outcome": outcome, "result": result})
 
     def _write(self, line: dict[str, Any]) -> None:
-        data = json.dumps({"at": time.time_ns(), **line}).encode() + b"\n"
+        data = json.dumps({"at": time.monotonic_ns(), **line}).encode() + b"\n"
         assert os.write(self._file, data) == len(data)
 
 

@@ -187,6 +187,7 @@ class Judge:
                 self._fault(f"a batch is in {there.name} more than once", op)
                 continue
             flat = [one[0] if one else None for one in at]
+            self._ids(there, given, flat, op)
             for mark, where in zip(marks, flat, strict=True):
                 readable = where is not None and there.marks[where] == mark
                 if op.sure and where is None:
@@ -206,6 +207,12 @@ class Judge:
                 self._fault(f"a batch is in {there.name} before what its writer has added before it", op)
             if known:
                 last[op.writer] = known[-1]
+
+    def _ids(self, there: Found, given: list[str | None], flat: list[int | None], op: Op) -> None:
+        """What is there has the ids that its writer was told."""
+        for id, where in zip(given, flat, strict=True):
+            if id is not None and where is not None and there.log[where].id != id:
+                self._fault(f"{id} was told, and {there.log[where].id} is in {there.name}", op)
 
     def _summary(self, op: Op, there: Found) -> None:
         if op.result["summary"] not in there.summaries:
@@ -228,7 +235,9 @@ class Judge:
         for append in self._appends:
             before = append.sure and append.facts["session"] == root.name and append.ended < op.begun
             if before and not set(append.result["ids"]) <= set(shared):
-                self._fault(f"branch {branch.name} lacks what came before it", op, append)
+                ids = {id: entry.seq for entry in root.log if (id := entry.id) in append.result["ids"]}
+                why = f"{len(shared)} are shared, the root has {ids}"
+                self._fault(f"branch {branch.name} lacks what came before it: {why}", op, append)
 
     # --- sessions of one writer
 

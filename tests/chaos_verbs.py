@@ -15,6 +15,7 @@ from chaos_journal import BRANCH, PRIVATE, SHARED, Journal
 from palimpsest import BudgetImpossible, Conflict, Entry, Memory, Query, Session, SessionNotFound
 from palimpsest.formats import find_format
 from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.types import FormatName, StrategyName
 
 POLICY = {"redact_patterns": [PRIVATE]}
 SESSIONS = 3
@@ -22,6 +23,9 @@ SESSIONS = 3
 
 RECENT = 40
 """How many of its own batches a writer remembers, to erase something of them."""
+
+FORMATS: list[FormatName] = ["openai", "openai", "anthropic"]
+STRATEGIES: list[StrategyName] = ["ladder", "summarizer", "simple_fifo", "lru"]
 
 
 class Together(Hand):
@@ -77,19 +81,21 @@ class Together(Hand):
     def expiring(self) -> None:
         """Add something that has expired, or soon will have."""
         session, own = self._any(), self.mark()
-        when = datetime.fromtimestamp(time.time() + self.chance.choice([-1, 0.5, 3]), UTC)
+        left = self.chance.choice([-1, 0.5, 3])
+        when, expires = datetime.fromtimestamp(time.time() + left, UTC), time.monotonic() + left
         self._added(
             session.id,
             [own],
             lambda: [session.add_user_message(f"soon gone: {own}", expires_at=when)],
-            expires=int(when.timestamp() * 1e9),
+            expires=int(expires * 1e9),
         )
 
     # --- reading
 
     def context(self) -> None:
         """Make a context, which fits and is valid."""
-        session, name = self._any(), self.chance.choice(["openai", "openai", "anthropic"])
+        session = self._any()
+        name = self.chance.choice(FORMATS)
 
         def act() -> dict[str, Any]:
             given = session.context(format=name)
@@ -130,7 +136,8 @@ class Together(Hand):
 
     def compact(self) -> None:
         """Compact, in one of several ways."""
-        session, how = self._any(), self.chance.choice(["ladder", "summarizer", "simple_fifo", "lru"])
+        session = self._any()
+        how = self.chance.choice(STRATEGIES)
 
         def act() -> dict[str, Any]:
             made = session.compact(how)

@@ -27,7 +27,8 @@ from chaos_journal import SHARED, Journal
 from chaos_nursery import nurse
 from chaos_own import WEIGHTS, Writer
 from chaos_verbs import SESSIONS
-from palimpsest import ForkedProcess, Memory
+from palimpsest import Memory
+from palimpsest.errors import ForkedProcess
 from sealed import BOTH, RING
 
 FORKS = 0.01

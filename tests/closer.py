@@ -16,7 +16,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest import AsyncMemory, Memory, ModelSummarizer
+from palimpsest import AsyncMemory, Memory
+from palimpsest.strategies import ModelSummarizer
 from writer import quarters
 
 PATIENCE = 0.3

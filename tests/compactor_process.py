@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from palimpsest import CallableSummarizer, Memory
+from palimpsest import Memory
 from palimpsest.log.entry import now_us
+from palimpsest.strategies import CallableSummarizer
 from writer import SESSION, address, meet, quarters, say, turn
 
 STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}

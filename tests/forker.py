@@ -11,7 +11,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from palimpsest import ForkedProcess, Memory
+from palimpsest import Memory
+from palimpsest.errors import ForkedProcess
 from palimpsest.stores import forking
 from sqlitestore import Held
 

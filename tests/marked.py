@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest import CallableSummarizer, Entry, Image, Memory, Session, Text
+from palimpsest import Entry, Image, Memory, Session, Text
 from palimpsest.log.entry import Native
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.encrypted import Encryption
+from palimpsest.strategies import CallableSummarizer
 from sealed import FIRST, address
 from writer import quarters
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from palimpsest import CallableSummarizer, Memory
+from palimpsest import Memory
+from palimpsest.strategies import CallableSummarizer
 from private_messages import entries, export
 from watched import PATTERN
 from writer import quarters

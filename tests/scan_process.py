@@ -46,8 +46,6 @@ class Steps:
 class Dying:
     """A rewrite with a step before each value."""
 
-    keeps_texts = False
-
     def __init__(self, how: Rewrite, steps: Steps) -> None:
         self._how, self._steps = how, steps
 

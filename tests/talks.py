@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palimpsest import CallableSummarizer, Session
+from palimpsest import Session
 from palimpsest.runtime.runner import Runner
+from palimpsest.strategies import CallableSummarizer
 
 
 def words(text: str) -> int:

@@ -14,20 +14,10 @@ from typing import Any
 
 import pytest
 
-from palimpsest import (
-    AsyncMemory,
-    CallableSummarizer,
-    ConfigError,
-    Entry,
-    InvalidEntry,
-    Memory,
-    Policy,
-    PrivacyRefused,
-    Redactor,
-    Session,
-    Span,
-)
+from palimpsest import AsyncMemory, ConfigError, Entry, InvalidEntry, Memory, Policy, Redactor, Session, Span
+from palimpsest.errors import PrivacyRefused
 from palimpsest.log.head import SessionKey
+from palimpsest.strategies import CallableSummarizer
 
 KEY = b"sixteen bytes and more"
 MAIL = {"recognisers": {"email": "pseudonym"}}

@@ -40,12 +40,13 @@ TALK = [
 ]
 
 
-def test_breakpoints_are_set_where_asked_for() -> None:
-    """They mark the last tool, the end of the system text and the ends of the last two user messages, if asked."""
+def test_breakpoints_are_set_unless_they_are_turned_off() -> None:
+    """They mark the last tool, the end of the system text and the ends of the last two user messages."""
     ctx = context(*TALK, system="be kind", tools=TOOLS)
 
-    assert ctx.request() == {"messages": ctx.messages, "system": "be kind", "tools": TOOLS}
-    marked = ctx.request(cache_breakpoints=True)
+    plain = ctx.request(cache_breakpoints=False)
+    assert plain == {"messages": ctx.messages, "system": "be kind", "tools": TOOLS}
+    marked = ctx.request()
     assert marked["tools"] == [TOOLS[0], {**TOOLS[1], "cache_control": MARK}]
     assert marked["system"] == [{"type": "text", "text": "be kind", "cache_control": MARK}]
     assert [len(list(rules_anthropic.marks(message))) for message in marked["messages"]] == [0, 0, 1, 0, 1]
@@ -72,7 +73,7 @@ def test_of_too_many_marks_the_first_stay() -> None:
     ctx = context(*turns, tools=[{**TOOLS[0], "cache_control": MARK}])
 
     assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages[::2]] == [1, 1, 1, 1, 0, 0]
-    plain = ctx.request()
+    plain = ctx.request(cache_breakpoints=False)
     assert len(list(rules_anthropic.marks(plain))) == rules_anthropic.MARKS
     request = ctx.request(cache_breakpoints=True)
     assert len(list(rules_anthropic.marks(request))) == rules_anthropic.MARKS

@@ -19,10 +19,10 @@ from palimpsest import (
     EntryNotFound,
     ImportFailed,
     InvalidEntry,
-    MaxTokens,
     Memory,
     Session,
 )
+from palimpsest.strategies import MaxTokens
 from writer import turn
 
 
@@ -100,7 +100,10 @@ def table(**cases: tuple) -> Any:
     unknown_scheme=(lambda m, s: Memory.open("mysql://x"), ConfigError, "'mysql://x'", "sqlite:", "memory:"),
     two_slashes=(lambda m, s: Memory.open("sqlite://x"), ConfigError, "'sqlite://x'", "sqlite:///relative.db"),
     no_file=(lambda m, s: Memory.open("sqlite:///"), ConfigError, "sqlite:///relative.db"),
-    no_scheme=(lambda m, s: Memory.open("agent"), ConfigError, "'agent'", "sqlite:///agent.db"),
+    kind_alone=(lambda m, s: Memory.open("memory"), ConfigError, "'memory'", "memory://", "agent.db"),
+    no_address=(lambda m, s: Memory.open(""), ConfigError, "''", "agent.db"),
+    a_folder=(lambda m, s: Memory.open("."), ConfigError, "'.'", "file:."),
+    no_folder=(lambda m, s: Memory.open("logs/"), ConfigError, "'logs/'", "file:logs/"),
     no_text=(lambda m, s: Memory.open(7), ConfigError, "7", "sqlite:///agent.db"),
     memory_name=(lambda m, s: Memory.open("memory://name"), ConfigError, "'memory://name'", "memory://"),
     no_tenant=(lambda m, s: Memory.open("memory://", tenant=""), ConfigError, "tenant", "1 to 256"),
@@ -336,7 +339,7 @@ def test_a_turn_inside_a_turn_is_refused(memory: Memory, path: Path) -> None:
     session = memory.session("one")
     with session.turn():
         before = rows(path)
-        with pytest.raises(ConfigError, match=r"a turn inside a turn.*one turn at a time"), session.turn():
+        with pytest.raises(ConfigError, match=r"a turn inside a turn.*one turn at a time.*add"), session.turn():
             pytest.fail("the block must not run")
         assert rows(path) == before
         session.add_user_message("goes on")

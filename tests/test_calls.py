@@ -46,6 +46,12 @@ async def restored(_: AsyncMemory, session: AsyncSession) -> None:
     await session.restore(made)
 
 
+async def hidden(_: AsyncMemory, session: AsyncSession) -> None:
+    await session.hide(3)
+    counted[0].calls.clear()
+    await session.show(3)
+
+
 async def out_of_an_export(memory: AsyncMemory, session: AsyncSession) -> None:
     exported = await session.export()
     counted[0].calls.clear()
@@ -62,14 +68,18 @@ VERBS: dict[str, Played] = {
     "`context` with a summary": behind_a_summary,
     "`turn` with two adds": in_a_turn,
     "`entries`": lambda _, session: session.entries(),
+    "`messages`": lambda _, session: session.messages(),
     "`entry`": lambda _, session: session.entry(3),
     "`active_entries`": lambda _, session: session.active_entries(),
     "`interactions`": lambda _, session: session.interactions(),
     "`stats`": lambda _, session: session.stats(),
     "`count`": lambda _, session: session.count(),
     "`record_usage`": lambda _, session: session.record_usage(input_tokens=9),
+    "`describe`": lambda _, session: session.describe(title="Rome"),
     "`pin`": lambda _, session: session.pin(3),
     "`unpin`": lambda _, session: session.unpin(3),
+    "`hide`": lambda _, session: session.hide(3),
+    "`show`": hidden,
     "`compact`": lambda _, session: session.compact(COMPACT),
     "`summaries`": lambda _, session: session.summaries(),
     "`restore`": restored,

@@ -17,6 +17,7 @@ from commands import CHAT, START, read, run, start, write_lines
 from palimpsest import Memory
 from palimpsest.cli import app
 from palimpsest.cli.app import palimpsest
+from palimpsest.cli.failing import failure
 from palimpsest.cli.output import clean, to_json
 from writer import quarters
 
@@ -151,7 +152,8 @@ def test_an_unknown_entry_is_3(chat: str) -> None:
 
 def test_conflicts_are_4_and_stores_are_5() -> None:
     """The library's errors each have their exit status."""
-    from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, StoreCorrupt, StoreUnavailable
+    from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, StoreUnavailable
+    from palimpsest.errors import StoreCorrupt
 
     errors = {
         BudgetImpossible(2, 1, {}): 1,
@@ -162,7 +164,7 @@ def test_conflicts_are_4_and_stores_are_5() -> None:
         StoreCorrupt("x", "damaged"): 5,
     }
 
-    assert [app.failure(error).exit_code for error in errors] == list(errors.values())
+    assert [failure(error).exit_code for error in errors] == list(errors.values())
 
 
 def test_a_store_that_is_not_there_is_5_and_is_not_made(here: Path) -> None:
@@ -389,7 +391,9 @@ def test_a_context_is_printed_for_any_provider(chat: str) -> None:
     asked = {name: read(*brought, name, "--request") for name in ("openai", "openai-responses", "anthropic", "gemini")}
 
     assert asked["openai"]["messages"][0] == {"role": "system", "content": "be kind"}
-    assert asked["openai-responses"]["instructions"] == asked["anthropic"]["system"] == "be kind"
+    assert asked["openai-responses"]["instructions"] == "be kind"
+    marked = {"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}
+    assert asked["anthropic"]["system"] == [marked]
     assert asked["gemini"]["config"]["system_instruction"] == "be kind"
     assert run(*brought, "text", "--request").stdout.count("=== Recent Conversation ===") == 1
     assert run(*brought, "antropic").exit_code == 2
@@ -424,6 +428,11 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "history": (STEERING,),
     "diff": (STEERING, "1", "2"),
     "compact": (STEERING, "--keep", "1"),
+    "delete": (STEERING, "--dry-run"),
+    "erase": (STEERING, "2", "--reason", STEERING, "--dry-run"),
+    "pin": (STEERING, "2"),
+    "title": (STEERING, STEERING),
+    "unpin": (STEERING, "2"),
     "summaries": (STEERING, "--all", "--expand"),
     "verify": (STEERING,),
     "repair": (STEERING, "--dry-run"),

@@ -235,7 +235,7 @@ def test_compacting_by_itself() -> None:
     """Near the end of the budget the older part is summarised in the background, by the model that is named for it."""
     long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
     with OpenAIServer(*[says(long[:200])] * 60) as server:
-        result = talk(server, *[long] * 12, options=("--max-tokens", "1200", "--summarizer", "small-model"))
+        result = talk(server, *[long] * 22, options=("--max-tokens", "2400", "--summarizer", "small-model"))
 
     assert result.exit_code == 0, result.stderr
     assert {asked.body["model"] for asked in server.asked} == {"my-model", "small-model"}

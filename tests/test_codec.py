@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry, pack, set_aside, unpack
-from palimpsest.stores.large import put_back, take_out
+from palimpsest.stores.engine.large import take_out, whole
 
 LONE = "a\ud800b"
 
@@ -85,5 +85,5 @@ def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], lim
 
     slim, large = take_out(pack(entry), limit)
 
-    again = unpack(put_back(slim, large.__getitem__), "", 0, None)
+    again = unpack(whole(slim, large), "", 0, None)
     assert (again.content, again.metadata) == (text, metadata)

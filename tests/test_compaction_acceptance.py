@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import BudgetImpossible, CallableSummarizer, ConfigError, ImportFailed, Memory, Session
+from palimpsest import BudgetImpossible, ConfigError, ImportFailed, Memory, Session
+from palimpsest.strategies import CallableSummarizer
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, use_tool, words
 

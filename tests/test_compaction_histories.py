@@ -11,21 +11,12 @@ from typing import Any
 import pytest
 
 from commands import run
-from palimpsest import (
-    BudgetImpossible,
-    ConfigError,
-    Conflict,
-    Entry,
-    EntryNotFound,
-    Memory,
-    Neuralyzer,
-    Reasoning,
-    Session,
-)
+from palimpsest import BudgetImpossible, ConfigError, Conflict, Entry, EntryNotFound, Memory, Reasoning, Session
 from palimpsest.compaction import Plan, Snapshot
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.log.entry import moment
+from palimpsest.strategies import Neuralyzer
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
 

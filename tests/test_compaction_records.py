@@ -128,7 +128,7 @@ def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
     summarised(branch, f"{MARKER} too", (3, 7))
     clock.advance(10)
 
-    assert drive(store_of(stored).sweep(clock.now)) == 1
+    assert drive(store_of(stored).sweep(key_of(stored).tenant, clock.now)) == 1
     assert drive(store_of(stored).scrub()).remains == ()
 
     assert told(stored) == [""]

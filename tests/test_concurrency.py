@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sqlite3
@@ -13,14 +14,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from palimpsest import Closed, Conflict, LockTimeout, Memory, Session
+from palimpsest import AsyncMemory, Conflict, LockTimeout, Memory, Session
+from palimpsest.errors import Closed
 from palimpsest.log.entry import now_us
 from palimpsest.stores.sqlite.db import Database
 from processes import PATIENCE, Process, integrity, run, together, whole_turns
 from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 
-Start = Callable[[str, Path], Process]
+Start = Callable[[str, Path | str], Process]
 
 
 @pytest.fixture
@@ -348,6 +350,31 @@ def test_a_turn_waits_as_long_as_the_other_one_lives(path: Path, memory: Memory,
 
     assert sum(waited) > 60
     assert [entry.text for entry in session.entries()] == ["begin held", "end held", "begin own"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Path, start: Start) -> None:
+    """On a store of either kind, `async with turn()` begins when the other process's call of a minute is over."""
+    where = f"sqlite:///{tmp_path}/log.db" if kind == "sqlite" else f"file:{tmp_path}/logs"
+    holder = start("hold", where)
+    assert holder.hear() == "ready"
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if sum(waited) > 60:
+            holder.tell()
+            assert holder.end() == ["done"]
+
+    async def own() -> list[str]:
+        async with AsyncMemory.open(where) as memory:
+            memory.runner.sleep = sleep
+            async with memory.session(SESSION).turn() as session:
+                await session.add_user_message("begin own")
+            return [entry.text for entry in await session.entries()]
+
+    assert asyncio.run(own()) == ["begin held", "end held", "begin own"]
+    assert sum(waited) > 60
 
 
 @pytest.mark.parametrize("wait", [0, 5])

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.context.conditions import FIELDS, ConditionFailed, parse
-from palimpsest.errors import ConfigError, PalimpsestError
+from palimpsest.context.conditions import FIELDS, parse
+from palimpsest.errors import ConditionFailed, ConfigError, PalimpsestError
 
 MESSAGE: dict[str, object] = {
     "role": "user",

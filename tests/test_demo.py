@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import pytest
 from commands import read, run
 from palimpsest import Memory
 from palimpsest.cli import scenario
+from palimpsest.cli.demo_run import run as replayed
+from palimpsest.cli.demo_screen import columns_of, screen_lines
+from palimpsest.cli.drawing import Bar
 from palimpsest.cli.replay import Bill, Tokens, common_prefix
+from palimpsest.cli.seen import Price
 from palimpsest.tokens.counter import encoding
+from palimpsest.tokens.models import find_model
 
 WAYS = ("Palimpsest", "send everything", "slide by")
 
@@ -26,7 +32,7 @@ def figures() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def printed() -> list[str]:
     """The lines that it prints where it is piped."""
-    return run("demo").stdout.splitlines()
+    return run("demo", "--all").stdout.splitlines()
 
 
 def test_everything_but_sending_everything_fits(figures: dict[str, Any]) -> None:
@@ -114,3 +120,30 @@ def test_it_prints_a_line_a_turn_and_one_table(printed: list[str]) -> None:
     assert sum(line.startswith(WAYS) for line in printed) == 4
     assert any("exceeds the budget of 8,000 tokens: send everything" in line for line in printed)
     assert any("session.entry(" in line for line in printed)
+
+
+def test_its_story_fits_a_screen() -> None:
+    """24 to 30 lines of 80 columns have the four ways, a month's costs, the early fact, and the lines to do it."""
+    price = Price(2.5, 1.25)
+    model = find_model("gpt-4o")
+    assert model is not None
+    outcome = replayed(8_000, "gpt-4o", lambda _: None)
+
+    for colour in (False, True):
+        lines = [line.plain.rstrip() for line in screen_lines(outcome, model, price, 8_000, colour=colour)]
+
+        assert 24 <= len(lines) <= 30
+        assert max(map(len, lines)) <= 80
+        for expected in ("send everything", "Palimpsest", "$ a month", "session.entry(", "Memory.open(", "--html"):
+            assert any(expected in line for line in lines)
+    narrow = [line.plain for line in screen_lines(outcome, model, price, 8_000, width=60)]
+    assert "$2,076" in next(after for line, after in pairwise(narrow) if line.startswith("Palimpsest"))[:60]
+
+
+def test_a_column_has_what_is_cached_below_what_is_new() -> None:
+    """Each line of a chart is a third of the budget; what is over it has no room."""
+    half = columns_of([Bar(6_000, 3_000)] * 44, 9_000, colour=False)
+    whole = columns_of([Bar(90_000, 90_000)] * 44, 9_000, colour=False)
+
+    assert [row.plain[0] for row in half] == [" ", "░", "█"]
+    assert [row.plain[0] for row in whole] == ["█", "█", "█"]

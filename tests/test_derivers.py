@@ -12,7 +12,8 @@ import pytest
 
 from commands import read, run, start
 from deriver import SESSION, FileIndex
-from palimpsest import ErasureFailed, Memory, Query
+from palimpsest import Memory, Query
+from palimpsest.errors import ErasureFailed
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.erased import Erased
 from palimpsest.testing import FakeClock

@@ -5,11 +5,13 @@ begin with `$ palimpsest` run in the same folder, each in a process of its own, 
 with what it prints; `...` stands for any text. A line with pipes or the like runs through a shell; for the others the
 command line is loaded once, and forked. `<!-- not run: reason -->` on the line before a block opts it out.
 
-Each page has a process of its own: this file is also the script that runs one (`python test_docs.py PAGE`).
+Each page has a process of its own, and all of them run one after the other in one folder, with `-m slow` twice: this
+file is also the script that runs pages (`python test_docs.py PAGE…`).
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import re
@@ -117,21 +119,43 @@ def be_command(words: list[str], environ: dict[str, str], output: Any) -> None:
     main()
 
 
-def run_page(page: Path) -> None:
-    """Run the examples of one page in the current folder, up to the first that fails."""
+def run_page(page: Path, *, again: bool = False) -> None:
+    """Run the examples of one page in the current folder, up to the first that fails.
+
+    Who runs them `again` may be told otherwise by a command, such as that there is nothing new to import.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text("utf-8")):
         if block.language == "python":
             # Empty lines in front make a traceback name the line of the page.
-            exec(compile("\n" * (block.line - 1) + block.body, str(page), "exec"), namespace)  # noqa: S102
+            code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
+            exec(code, namespace)  # noqa: S102
         else:
             for line, command, expected in commands(block):
-                run_command(f"{page}:{line}", command, expected)
+                run_command(f"{page}:{line}", command, "" if again else expected)
 
 
-def run_apart(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a page in a process of its own, in `folder`; a run that takes ten minutes is stuck."""
-    script = [sys.executable, __file__, str(page)]
+def run_pages(arguments: list[str]) -> None:
+    """Run pages, each in a process of its own that begins with the library loaded; exit after one that fails."""
+    if len(arguments) == 1:
+        return run_page(Path(arguments[0]))
+    for name in PRELOADED:
+        importlib.import_module(name)
+    for place, argument in enumerate(arguments):
+        again = argument in arguments[:place]
+        process = multiprocessing.get_context("fork").Process(
+            target=run_page, args=(Path(argument),), kwargs={"again": again}
+        )
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit(f"{argument} failed{', followed for the second time' * again}")
+    return None
+
+
+def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
+    """Run pages in a process of their own, in `folder`; a run that takes ten minutes is stuck."""
+    script = [sys.executable, __file__, *map(str, pages)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
     return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
 
@@ -139,32 +163,44 @@ def run_apart(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 def pytest_generate_tests(metafunc: Any) -> None:
     """Make a test of every page that has something to run."""
     if "page" in metafunc.fixturenames:
-        pages = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if path.is_file()]
-        pages = [path for path in pages if any(blocks(path.read_text("utf-8")))]
-        metafunc.parametrize("page", pages, ids=[str(path.relative_to(ROOT)) for path in pages])
+        metafunc.parametrize("page", pages := runnable(), ids=[str(path.relative_to(ROOT)) for path in pages])
+    if "times" in metafunc.fixturenames:
+        import pytest  # the script that this file is needs none
+
+        metafunc.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+
+
+def runnable() -> list[Path]:
+    """The pages that have something to run, the first one first."""
+    return [path for path in [ROOT / "README.md", *listed()] if any(blocks(path.read_text("utf-8")))]
+
+
+def listed() -> list[Path]:
+    """The pages of the site, in the order of its navigation."""
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    return [ROOT / "docs" / name for name in re.findall(r": ([\w/.-]+\.md)$", navigation, re.MULTILINE)]
 
 
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """What a page shows works as it is written."""
-    ran = run_apart(page, tmp_path)
+    ran = run_apart(tmp_path, page)
 
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
-def test_who_reads_on_in_the_same_folder_is_not_stopped(tmp_path: Path) -> None:
-    """The first pages work one after the other, and once more: what an earlier example has left is in nobody's way."""
-    for page in ("README.md", "docs/quickstart.md", "README.md", "docs/quickstart.md"):
-        ran = run_apart(ROOT / page, tmp_path)
+def test_who_follows_every_page_in_one_folder_is_not_stopped(times: int, tmp_path: Path) -> None:
+    """What an earlier page has left, or the same one when it was followed before, is in nobody's way."""
+    pages = runnable() * times
 
-        assert ran.returncode == 0, f"{page}: {ran.stdout}{ran.stderr}"
+    ran = run_apart(tmp_path, *pages)
+
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
 def test_the_site_lists_every_page() -> None:
     """No page is left out of the navigation, and decisions are in their order."""
-    listed = re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
-
-    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md"))
-    decisions = [page for page in listed if page.startswith("decisions/")]
+    assert sorted(listed()) == sorted(ROOT.glob("docs/**/*.md"))
+    decisions = [page for page in listed() if page.parent.name == "decisions"]
     assert decisions == sorted(decisions)
 
 
@@ -173,7 +209,7 @@ def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 1\nassert x == 2\n```\n")
 
-    ran = run_apart(page, tmp_path)
+    ran = run_apart(tmp_path, page)
 
     assert ran.returncode != 0
     assert f'File "{page}", line 9' in ran.stderr
@@ -194,4 +230,4 @@ def test_output_is_compared_with_dots_for_any_text() -> None:
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    run_pages(sys.argv[1:])

@@ -11,21 +11,24 @@ from typing import Any
 
 import pytest
 
+import lmdb_store
 from lmdb_store import LMDBBackend
 from log_rules import LogConformance, StoreFactory
-from palimpsest.runtime.runner import Inline
+from palimpsest.errors import StoreCorrupt
+from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
+from palimpsest.stores.backend import Ask, Place, Range, Row, Step
 from palimpsest.testing import BackendFactory, StoreConformance
 
 PAGE = Path(__file__).parents[1] / "docs" / "stores.md"
 
 
-def shown() -> str:
-    """The code of the store on the page."""
+def shown(name: str) -> str:
+    """The code of a store on the page."""
     (code,) = (
         code
         for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-        if "class OneFile" in code
+        if f"class {name}(" in code
     )
     return code
 
@@ -34,14 +37,21 @@ def shown() -> str:
 def page() -> Iterator[Any]:
     """What that code defines."""
     module = sys.modules["shown_store"] = ModuleType("shown_store")  # where msgspec looks types up
-    exec(compile(shown(), str(PAGE), "exec"), vars(module))  # noqa: S102 (the project's own page)
-    yield module.OneFile
+    for name in ("OneFile", "TwoColumns"):
+        exec(compile(shown(name), str(PAGE), "exec"), vars(module))  # noqa: S102 (the project's own page)
+    yield module
     del sys.modules["shown_store"]
 
 
-def test_a_store_of_ones_own_is_short() -> None:
-    """The page shows a whole one in under 100 lines."""
-    assert len([line for line in shown().splitlines() if line]) < 100
+@pytest.mark.parametrize(("name", "most"), [("OneFile", 100), ("TwoColumns", 50)])
+def test_a_store_of_ones_own_is_short(name: str, most: int) -> None:
+    """The page shows a whole one in under 100 lines, and one over an engine of ordered keys in half of that."""
+    assert len([line for line in shown(name).splitlines() if line]) < most
+
+
+def test_the_store_over_lmdb_is_short() -> None:
+    """One that was written by the page alone has not more lines, all of its file counted."""
+    assert len(Path(lmdb_store.__file__).read_text("utf-8").splitlines()) < 100
 
 
 class TestShownBackend(StoreConformance):
@@ -51,7 +61,7 @@ class TestShownBackend(StoreConformance):
 
     @pytest.fixture
     def backend(self, page: Any, tmp_path: Path) -> BackendFactory:
-        return lambda: page(tmp_path / "a.store", Inline())  # type: ignore[no-any-return]
+        return lambda: page.OneFile(tmp_path / "a.store", Inline())  # type: ignore[no-any-return]
 
 
 class TestShownStore(LogConformance):
@@ -59,7 +69,25 @@ class TestShownStore(LogConformance):
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
-        return lambda clock: Store(page(tmp_path / "a.store", Inline()), clock)
+        return lambda clock: Store(page.OneFile(tmp_path / "a.store", Inline()), clock)
+
+
+class TestShownBackendOfPairs(StoreConformance):
+    """So does the one over an engine of ordered keys."""
+
+    lasts = True
+
+    @pytest.fixture
+    def backend(self, page: Any, tmp_path: Path) -> BackendFactory:
+        return lambda: page.TwoColumns(tmp_path / "a.store", Inline())  # type: ignore[no-any-return]
+
+
+class TestShownStoreOfPairs(LogConformance):
+    """With the engine over it, too."""
+
+    @pytest.fixture
+    def store(self, page: Any, tmp_path: Path) -> StoreFactory:
+        return lambda clock: Store(page.TwoColumns(tmp_path / "a.store", Inline()), clock)
 
 
 class TestLMDBBackend(StoreConformance):
@@ -78,3 +106,17 @@ class TestLMDBStore(LogConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
         return lambda clock: Store(LMDBBackend(str(tmp_path / "store"), Inline()), clock)
+
+
+@pytest.mark.parametrize("kind", [b"h", b"r"])
+def test_a_pair_that_was_changed_is_damage(kind: bytes, tmp_path: Path) -> None:
+    """What an engine of pairs gives back that is not as it was written is named an error of the store."""
+    place = Place("tenant", "home", "space", "name")
+    backend = LMDBBackend(str(tmp_path / "store"), Inline())
+    drive(backend.write([[Step(place, None, b"hot", put=[("t", [Row(1, b"row")])])]], 1))
+    with backend.begun(write=True) as pairs:
+        key, value = next(iter(pairs.between(kind, kind + b"\xff" * 80)))
+        pairs.put(key, value[:-1])
+
+    with pytest.raises(StoreCorrupt, match="cannot be read"):
+        drive(backend.look([Ask(place, [Range("t", [(0, 9)])])]))

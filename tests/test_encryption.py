@@ -16,7 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from log_rules import LogConformance, StoreFactory
-from palimpsest import AsyncMemory, Conflict, Entry, Memory, StoreCorrupt
+from palimpsest import AsyncMemory, Conflict, Entry, Memory
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change, Record
 from palimpsest.log.head import Head
 from palimpsest.runtime.runner import drive
@@ -359,7 +360,7 @@ def test_a_child_process_is_told(tmp_path: Path) -> None:
     """An encrypted store that was opened before a fork is refused in the child, and waits for no lock of the parent."""
     code = (
         "import os, sys\n"
-        "from palimpsest import ForkedProcess, Memory\n"
+        "from palimpsest import Memory; from palimpsest.errors import ForkedProcess\n"
         "memory = Memory.open(sys.argv[1], encryption={'k': bytes(32)})\n"
         "session = memory.session('one'); session.add_user_message('a')\n"
         "child = os.fork()\n"
@@ -424,7 +425,7 @@ def test_cryptography_is_loaded_only_where_it_is_used() -> None:
     """A store that is not encrypted opens without the library; one that is to be says what is missing."""
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from palimpsest import Keys, Memory, MissingExtra\n"
+        "from palimpsest import Keys, Memory; from palimpsest.errors import MissingExtra\n"
         "Memory.open('memory://').close()\n"
         "try: Memory.open('memory://', encryption={'k': Keys.new()})\n"
         "except MissingExtra as fault: print(fault)"

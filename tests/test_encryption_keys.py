@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreCorrupt, StoreUnavailable, WrongKey
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreUnavailable, WrongKey
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import drive
-from palimpsest.stores import MARK
+from palimpsest.stores import MARK, Store
 from palimpsest.stores.backend import Place
 from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.opening import unlocked
 from sealed import BOTH, FIRST, KINDS, LAST, NEW, OLD, OTHER, address, session_of, stored
 from vaults import Slot, Vault
 
@@ -248,3 +251,18 @@ def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> No
         vault.memory(FIRST)
     with vault.memory(None) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
         session_of(memory).entries()
+
+
+def test_what_is_not_encrypted_is_found_behind_many_leases() -> None:
+    """A store is empty where it has nothing but leases, however many there are of those: else keys are refused."""
+    with Memory.open("memory://") as memory:
+        for number in range(1_000):
+            drive(memory.store.lease("default", str(number), "me", 10))
+        drive(unlocked(Store(memory.store.backend), FIRST, now_us))
+
+    with Memory.open("memory://") as memory:
+        for number in range(1_000):
+            drive(memory.store.lease("default", str(number), "me", 10))
+        session_of(memory).add_user_message("hello")
+        with pytest.raises(ConfigError, match="holds what is not encrypted"):
+            drive(unlocked(Store(memory.store.backend), FIRST, now_us))

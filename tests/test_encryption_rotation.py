@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from commands import run, write_lines
-from palimpsest import ConfigError, Conflict, Memory, StoreCorrupt, WrongKey
+from palimpsest import ConfigError, Conflict, Memory, WrongKey
+from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
@@ -168,6 +170,21 @@ def test_a_mark_without_keys_is_damage(where: str) -> None:
 
     with pytest.raises(StoreCorrupt, match="names no key"):
         Memory.open(where, encryption=FIRST)
+
+
+@pytest.mark.parametrize(("version", "fault"), [(2, StoreCorrupt), (4, StoreTooNew)])
+def test_a_mark_of_another_version_is_refused(where: str, version: int, fault: type[Exception]) -> None:
+    """What is sealed in an earlier or a later form is refused by its version, and nothing of it is touched."""
+    Memory.open(where, encryption=FIRST).close()
+    store = open_store(where, Inline())
+    mark = json.loads(drive(store.get_item(*MARK)).value) | {"version": version}
+    item = drive(store.put_item(*MARK, json.dumps(mark).encode()))
+
+    with pytest.raises(fault, match=f"version {version}"):
+        Memory.open(where, encryption=FIRST)
+
+    assert drive(store.get_item(*MARK)) == item
+    drive(store.close())
 
 
 def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
@@ -409,7 +426,7 @@ def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str)
     with Memory.open(where, encryption=FIRST) as memory:
         play(memory)
     with Memory.open(where, encryption=BOTH) as memory:
-        items = Items(below(memory.store), now_us)
+        items = Items(below(memory.store), Crowds(below(memory.store)), now_us)
         mark = drive(items.get(*MARK))
         assert mark is not None
         again = drive(items.put(*MARK, mark.value, None, mark.version))

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from palimpsest import Entry, Memory, Session, StoreCorrupt, WrongKey
+from palimpsest import Entry, Memory, Session, WrongKey
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive

@@ -11,23 +11,11 @@ from typing import Any
 
 import pytest
 
-from palimpsest import (
-    Audio,
-    CallableSummarizer,
-    ConfigError,
-    EntryNotFound,
-    Erased,
-    ErasureFailed,
-    File,
-    Image,
-    Memory,
-    Opaque,
-    Query,
-    Session,
-    Summarize,
-    Text,
-)
+from palimpsest import Audio, ConfigError, EntryNotFound, File, Image, Memory, Opaque, Query, Session, Text
+from palimpsest.errors import ErasureFailed
+from palimpsest.strategies import CallableSummarizer, Summarize
 from palimpsest.testing import FakeClock
+from palimpsest.types import Erased
 from writer import quarters
 
 WORD = "zanzibar"

@@ -11,6 +11,7 @@ import pytest
 from processes import Process
 
 SCRIPT = Path(__file__).with_name("forker.py")
+MOMENTS = Path(__file__).with_name("fork_moments.py")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -66,6 +67,23 @@ def test_forks_of_forks_go_on(where: list[str]) -> None:
         expected += [f"{name} after" for name in reversed(names)]
     assert codes == [0] * 5
     assert texts == [*expected, "parent at the end"]
+
+
+def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) -> None:
+    """Wherever in our code another thread of the parent stood at the fork, the child uses a memory of its own."""
+    failed, forks = Process(*where, 7, 199, script=MOMENTS).end()[0]
+
+    assert forks > 10
+    assert failed == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rest", range(20))
+def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
+    """The same at each line of ours, a twentieth of them at a time."""
+    failed, _ = Process(*where, rest, 20, script=MOMENTS).end()[0]
+
+    assert failed == []
 
 
 def test_a_child_of_a_transaction_that_does_not_end_is_refused(tmp_path: Path) -> None:

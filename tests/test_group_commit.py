@@ -62,9 +62,9 @@ def written(batches: Sequence[Batch]) -> list[str]:
 _numbers = count()
 
 
-def new(key: SessionKey = KEY, expect: int | None = None) -> Append:
+def new(key: SessionKey = KEY) -> Append:
     """An append of an entry whose text is like no other's."""
-    return Append(key, [Entry(content=f"text {next(_numbers)}")], check_ids=False, expect=expect)
+    return Append(key, [Entry(content=f"text {next(_numbers)}")], check_ids=False)
 
 
 def text_of(append: Append) -> str:
@@ -137,7 +137,7 @@ def test_what_cannot_be_stored_fails_alone() -> None:
     writer = Writer()
     commits = queue_before(writer)
     (good,) = waiting(commits, 1)
-    bad = new(expect=7)
+    bad = Append(KEY, [Entry(id="one", content="a"), Entry(id="one", content="b")], check_ids=True)
     commits._queue.waiting.append(bad)
     (other,) = waiting(commits, 1)
     own = new()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, AsyncSession, ConfigError, MissingExtra
-from palimpsest.errors import PrivacyRefused
+from palimpsest import AsyncMemory, AsyncSession, ConfigError
+from palimpsest.errors import MissingExtra, PrivacyRefused
 from palimpsest.privacy.errors import redact_error
 
 SECRET = "walrus"

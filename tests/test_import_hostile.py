@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from laws import examples
 from palimpsest import ImportFailed, Memory
+from palimpsest.transfer.sources.limits import Limits
+from palimpsest.transfer.sources.values import loads
 from test_import_damage import FILES, OPTIONS, damaged, places
 from test_import_identity import STORES, agents, opened
 
@@ -191,8 +196,47 @@ def test_a_damaged_database_ends_in_a_report(memory: Memory, damage: int, tmp_pa
     path = tmp_path / "a.db"
     path.write_bytes(body)
 
-    for given in (path, io.BytesIO(bytes(body))):
+    for source in (path, io.BytesIO(bytes(body))):
         try:
-            memory.import_file(given, session_id="talk")
+            memory.import_file(source, session_id="talk")
         except ImportFailed:
             continue
+
+
+NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+PIECES = st.sampled_from(
+    [*"{}[],:.eE+- 0\n", '"', '"a"', '"\\ud8', '00"', "null", "true", "NaN", "Infinity", "é", "\ud800", "\x01", "\\"]
+)
+TEXTS = st.recursive(
+    NUMBERS | st.text(st.characters(), max_size=6).map(json.dumps),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda some: f"[{', '.join(some)}]")
+        | st.lists(st.tuples(st.sampled_from("ab"), inner), max_size=3).map(
+            lambda some: "{" + ",".join(f'"{key}": {value}' for key, value in some) + "}"
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def told(read: Any, text: bytes) -> str:
+    """What is read, with its types and in its order, or that nothing can be."""
+    try:
+        return repr(read(text))
+    except ValueError:
+        return "refused"
+
+
+@settings(max_examples=examples(1_500))
+@given(TEXTS | st.lists(PIECES, max_size=8).map("".join), st.integers(0, 60), st.text(max_size=2))
+@example("1" * 5_000, 0, "")
+@example("[" * 290 + "]" * 290, 0, "")
+@example('"\\ud800"', 0, "")
+@example("18446744073709551616", 0, "")
+@example('{"a": 1, "a": 2}', 0, "")
+def test_json_is_read_as_python_reads_it(text: str, place: int, put: str) -> None:
+    """Whatever bytes a file has, they are the value that Python's own reader gives, or are refused as it does."""
+    for given_text in (text, text[:place] + put + text[place:], text[:place] + text[place + 1 :]):
+        body = given_text.encode("utf-8", "surrogatepass")
+
+        assert told(lambda body: loads(body, Limits()), body) == told(json.loads, body)

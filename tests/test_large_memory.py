@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,3 +124,20 @@ def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) ->
         assert memory.session(name, counter=quarters).stats().total_entries == entries
 
     assert most < entries * size // 2, f"{most} bytes"
+
+
+def test_an_import_of_one_value_holds_its_bytes_and_the_value(tmp_path: Path) -> None:
+    """A document that is one value is read whole, yet its text is not there once more beside its bytes."""
+    said = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "x" * 3_000} for i in range(3_000)]
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({"messages": said}))
+    del said
+
+    with opened("sqlite", tmp_path) as memory:
+        memory.session("other").add_user_message("what is loaded once")
+        with traced() as allocated:
+            report = memory.import_file(path)
+            _, most = allocated()
+
+    assert [one.added for one in report.sessions.values()] == [3_000]
+    assert most < 2.4 * path.stat().st_size, f"{most} bytes"

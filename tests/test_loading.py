@@ -120,10 +120,10 @@ def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int
         drive(store.load(KEY, dump()))
     left, backend.away = backend.rows(), None
 
-    drive(store.sweep(clock()))
+    drive(store.sweep(KEY.tenant, clock()))
     unswept = backend.rows()
     clock.advance(3601)
-    drive(store.sweep(clock()))
+    drive(store.sweep(KEY.tenant, clock()))
 
     assert (left > 0) == (away > 0)
     assert unswept == left  # it may still be under way

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, Summarize
+from palimpsest import AsyncMemory
+from palimpsest.strategies import Summarize
 
 LIMIT = 0.01
 """Seconds of processor time."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import BudgetImpossible, ConfigError, MaxTokens, Memory, PalimpsestWarning, Session
-from palimpsest.context.conditions import ConditionFailed
+from palimpsest import BudgetImpossible, ConfigError, Memory, PalimpsestWarning, Session
+from palimpsest.errors import ConditionFailed
+from palimpsest.strategies import MaxTokens
 
 
 def words(text: str) -> int:

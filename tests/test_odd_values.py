@@ -16,16 +16,8 @@ from typing import Any
 import pytest
 
 from commands import run
-from palimpsest import (
-    ConfigError,
-    Entry,
-    InvalidEntry,
-    Memory,
-    PalimpsestError,
-    Session,
-    StoreCorrupt,
-    StoreUnavailable,
-)
+from palimpsest import ConfigError, Entry, InvalidEntry, Memory, PalimpsestError, Session, StoreUnavailable
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.entry import LAST_MOMENT, Native, Text
 from palimpsest.sessions.options import GivenOptions
 from worlds import STORES

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import get_args, get_type_hints
 
 import pytest
+from msgspec.structs import fields
 
-from palimpsest import AsyncMemory, ConfigError, Memory
+from palimpsest import AsyncMemory, ConfigError, Memory, types
+from palimpsest.compaction.loading import STRATEGIES
+from palimpsest.formats import FORMATS
+from palimpsest.runtime.events import EVENTS
 from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
+from palimpsest.stores.common import DiskOptions
+from palimpsest.transfer.sources import SOURCES
 
 
 def spelled(name: str) -> dict[str, str]:
@@ -28,11 +35,33 @@ def test_type_checkers_see_the_options_as_they_are_declared() -> None:
     assert tuple(declared) == GivenOptions.__struct_fields__
 
 
+CLOSED: dict[object, object] = {
+    types.FormatName: FORMATS.built_in,
+    types.StrategyName: STRATEGIES.built_in,
+    types.SourceName: ("auto", *SOURCES.built_in),
+    types.EventName: EVENTS,
+}
+"""Types of names, and where what goes by these names is kept."""
+
+
+@pytest.mark.parametrize(("alias", "known"), CLOSED.items())
+def test_a_type_of_names_has_each_that_there_is(alias: object, known: object) -> None:
+    """A format, strategy, source or event that is there is one for type checkers, too, and no other is."""
+    assert get_args(alias) == known
+
+
+def test_type_checkers_see_the_options_of_a_store() -> None:
+    """What `open` hands to a store on disk has the names and the types that the store declares."""
+    declared = {field.name: field.type for field in fields(DiskOptions)}
+
+    assert get_type_hints(types.StoreOptions) == declared
+
+
 def test_who_reads_about_a_session_finds_every_option() -> None:
     """The documentation of `session` names each option."""
     told = AsyncMemory.session.__doc__ or ""
 
-    assert [name for name in GivenOptions.__struct_fields__ if f"`{name}" not in told and f"{name}=" not in told] == []
+    assert [name for name in GivenOptions.__struct_fields__ if f" {name}: " not in told] == []
 
 
 def test_an_unknown_option_is_told_with_all_that_there_are() -> None:

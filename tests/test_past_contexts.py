@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import strategies
-from palimpsest import ConfigError, Memory, PastUnknown, Session
-from palimpsest.errors import BudgetImpossible
+from palimpsest import ConfigError, Memory, Session
+from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log.entry import Reasoning
 from palimpsest.testing import FakeClock
 from worlds import STORES, World, world
@@ -96,6 +96,20 @@ def test_what_stored_no_cut_is_computed_anew(memory: Memory, options: Any, call:
 
     assert again.messages == given.messages
     assert (again.tokens, again.problems, again.epoch) == (given.tokens, (), None)
+
+
+def test_tools_whose_bounds_do_not_fit_are_counted(memory: Memory) -> None:
+    """Tools that fitted then fit when it is asked for again, however many bytes their schemas have for a token."""
+    session = memory.session("one", max_tokens=1000)
+    session.add_user_message("hello")
+    about = "returns the departures of the next hour, with the platform " * 6
+    tools = [{"type": "function", "function": {"name": f"trains_{n}", "description": about}} for n in range(8)]
+    given = session.context(tools=tools)
+
+    again = session.context(tools=tools, at=given.revision)
+
+    assert sum(len(about) for _ in tools) > 1000
+    assert (again.messages, again.tokens) == (given.messages, given.tokens)
 
 
 def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: Memory) -> None:

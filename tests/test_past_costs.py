@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from backend_reads import watched
-from palimpsest import Memory, PastUnknown, Session
+from palimpsest import Memory, Session
+from palimpsest.errors import PastUnknown
 from palimpsest.sessions.history import PROBES
 from worlds import STORES
 from writer import quarters

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from commands import run
-from palimpsest import CallableSummarizer, ConfigError, Memory, PalimpsestError, StoreUnavailable
+from palimpsest import ConfigError, Memory, PalimpsestError, StoreUnavailable
 from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy.redaction import Redactor
+from palimpsest.strategies import CallableSummarizer
 from sealed import bytes_of
 from watched import found_in
 from writer import quarters

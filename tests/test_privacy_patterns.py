@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest import PrivacyRefused, Redactor
-from palimpsest.errors import ConfigError
+from palimpsest import Redactor
+from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.privacy.ambiguity import Ambiguous, check
 from palimpsest.privacy.patterns import allowed_seconds, compiled
 

@@ -11,11 +11,12 @@ import pytest
 
 from forgetter import WORD
 from marked import PLACES, opened
-from palimpsest import Entry, EntryNotFound, Memory, Query, Redactor, Session, SessionNotFound, Summarize
+from palimpsest import Entry, EntryNotFound, Memory, Query, Redactor, Session, SessionNotFound
 from palimpsest.log.entry import moment
 from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store
 from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.strategies import Summarize
 from processes import PATIENCE, Process
 from restless import Restless, adding, cutting
 from sealed import BOTH, FIRST, address, below, key_ids
@@ -413,6 +414,23 @@ def test_what_is_read_fits_beside_somebody_who_adds_between_any_two_reads(name: 
     assert READS[name](disturbed[1]) is not None
 
 
+BRIEF = {
+    "replace", "scan", "clear", "delete", "fork", "fork at", "forget a session", "forget a tenant", "import, merging",
+    "import, replacing",
+}  # fmt: skip
+"""What looks at little before it writes, and comes to its turn between two writes of anybody."""
+
+
+@pytest.fixture(params=["sqlite", "file", "sqlite sealed", "file sealed"])
+def sealed_or_not(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Memory, Memory, Any]]:
+    """Two memories of one store, and what the first of them writes to."""
+    kind, _, sealed = request.param.partition(" ")
+    options: dict[str, Any] = {"encryption": FIRST} if sealed else {}
+    where = address(kind, tmp_path)
+    with Memory.open(where, **options) as memory, Memory.open(where, **options) as other:
+        yield memory, other, below(memory.store) if sealed else memory.store.backend
+
+
 WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "compact", "resolve", "scan")
 
 
@@ -424,6 +442,25 @@ def test_who_adds_between_any_two_reads_is_in_nobodys_way(name: str, disturbed: 
     done = VERBS[name].act(memory, session)
 
     assert VERBS[name].holds(memory, session, done)
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in BRIEF])
+def test_what_would_be_refused_is_made_again_while_nobody_else_can_write(name: str, sealed_or_not: Any) -> None:
+    """Somebody adds right before each write of the store itself, and every verb ends all the same."""
+    memory, other, stored = sealed_or_not
+    session, others = filled(memory), other.session("one")
+    write = stored.write
+
+    async def overtaken(batches: Any, *arguments: Any, **options: Any) -> Any:
+        others.add_user_message("meanwhile")
+        return await write(batches, *arguments, **options)
+
+    stored.write = overtaken
+    done = VERBS[name].act(memory, session)
+    stored.write = write
+
+    assert VERBS[name].holds(memory, session, done)
+    assert not exists(memory, "one") or session.verify().problems == ()
 
 
 # --- beside a process

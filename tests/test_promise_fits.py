@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import MaxTokens, Memory
+from palimpsest import Memory
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.sync import Session
+from palimpsest.strategies import MaxTokens
 from palimpsest.tokens.counter import encoding
 from worlds import KINDS, world
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import MaxTokens
 from palimpsest.errors import BudgetImpossible
+from palimpsest.strategies import MaxTokens
 from worlds import KINDS, world
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

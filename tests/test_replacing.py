@@ -102,6 +102,25 @@ def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.D
             fresh.play(more)
 
 
+@pytest.mark.parametrize("between", [[], [{"role": "user", "content": "wait"}]])
+def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) -> None:
+    """A call that was overtaken and then answered waits in a list without its result, and takes the next one."""
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    asked = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "user", "content": "and now?"}]
+    result = {"role": "tool", "tool_call_id": "c1", "content": "found"}
+    with Memory.open("memory://") as memory:
+        session = memory.session("one")
+        for message in (*asked, *between, result):
+            session.add(message)
+
+        session.replace(asked)
+
+        assert session.stats().open_calls == ("c1",)
+        session.add(result)
+        assert session.stats().open_calls == ()
+        assert session.verify().problems == ()
+
+
 @kinds
 @law
 @given(**options)

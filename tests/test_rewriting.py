@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from log_rules.rewriting import Saying
-from palimpsest import AsyncMemory, Entry, Keys, Memory, Record
+from palimpsest import AsyncMemory, Entry, Keys, Memory
 from palimpsest.log.change import Change
 from palimpsest.log.entry import digest, now_us
 from palimpsest.log.head import Head, SessionKey
@@ -21,6 +22,7 @@ from palimpsest.stores.encrypted.rotation import rotate
 from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import unlocked
+from palimpsest.types import Record
 from processes import Process, together
 from sealed import BOTH, FIRST, KEY, KINDS, LAST, RING, address, below, bytes_of, key_ids, rows_of, session_of, stored
 from vaults import key_ids_below
@@ -28,6 +30,7 @@ from writer import ENTRIES_A_TURN, turn
 
 SCRIPT = Path(__file__).with_name("sealed_process.py")
 WORD, STUB = "sesame1f", "[REDACTED]"
+ALL = range(1, 100)
 
 
 class Redacting(Saying):
@@ -50,12 +53,8 @@ class Redacting(Saying):
 
 
 def rewritten(store: Store, key: SessionKey) -> int:
-    """Rewrite the session to its end; return how many of its entries and records."""
-    changed, after = drive(store.rewrite(key, Redacting()))
-    while after is not None:
-        more, after = drive(store.rewrite(key, Redacting(), after=after))
-        changed += more
-    return changed
+    """Rewrite the session; return how many of its entries and records."""
+    return drive(store.rewrite(key, Redacting(), [entry.seq for entry in drive(store.read(key))]))
 
 
 def as_in_a_file(kind: str, value: bytes) -> bytes:
@@ -86,14 +85,14 @@ def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path:
         assert [secret for secret in secrets if secret not in before] == []
 
         assert rewritten(store, KEY) == 404
-        drive(store.rewrite_items("default", Redacting().item))
+        drive(store.clear_items("default"))
         assert drive(store.scrub()).remains == ()
 
         while_open = bytes_of(tmp_path)
         assert [secret for secret in secrets if secret in while_open] == []
         assert not any(WORD in repr(entry) for entry in drive(store.read(KEY)))
         assert WORD not in repr([drive(store.head(KEY)), drive(store.records(KEY))])
-        assert drive(store.get_item("default", "notes", "k")).value == STUB.encode()
+        assert drive(store.get_item("default", "notes", "k")) is None
         assert rewritten(store, KEY) == 0
     after = bytes_of(tmp_path)
     assert [secret for secret in secrets if secret in after] == []
@@ -132,7 +131,7 @@ def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) ->
         session.fork("branch").add_user_message(WORD)
     with Memory.open(tmp_path / "a.db", encryption=BOTH) as memory:
         store = memory.store
-        assert drive(store.rewrite(KEY._replace(session="branch"), Looking()))[0] == 2
+        assert drive(store.rewrite(KEY._replace(session="branch"), Looking(), ALL)) == 2
         under = [key_of(row.value) for row in rows_of(store)]
         session_of(memory, "branch").add_tool_result("look", "found")
 
@@ -156,7 +155,7 @@ def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> N
 
     with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
         session_of(memory).add_context(WORD, name="old.txt")
-        drive(memory.store.rewrite(KEY, Renaming()))
+        drive(memory.store.rewrite(KEY, Renaming(), ALL))
         session_of(memory).add_context(STUB, name="new.txt")
         assert len(session_of(memory).entries()) == 1
     with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
@@ -194,15 +193,15 @@ def test_a_rewrite_that_is_overtaken_begins_again() -> None:
     drive(store.append(KEY, [Entry(content=WORD)]))
     below.meanwhile.append(lambda: other.append(KEY, [Entry(kind="context", name="c", content=WORD)]))
 
-    drive(store.rewrite(KEY, Saying(WORD, STUB)))
+    drive(store.rewrite(KEY, Saying(WORD, STUB), ALL))
 
     assert [entry.text for entry in drive(store.read(KEY))] == [STUB, STUB]
     head = drive(store.head(KEY))
     assert (head.revision, list(head.contexts), head.next_seq) == (3, ["c"], 3)
 
 
-@pytest.mark.parametrize("after", [0, 1])
-def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(after: int) -> None:
+@pytest.mark.parametrize("seqs", [(1, 2), (2,)])
+def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Sequence[int]) -> None:
     """Where another session comes in the place of a branch, its texts are opened as its own, and no damage is told."""
     below = Interrupted()
     store, other = opened_over(below), opened_over(below)
@@ -212,8 +211,8 @@ def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(after: i
     dump = Dump(head=head, entries=tuple(drive(store.read(KEY))), records=())
     below.meanwhile.append(lambda: other.load(branch, dump, replace=True))
 
-    assert drive(store.rewrite(branch, Saying(WORD, STUB), after=after)) == (2 - after, None)
-    assert [entry.text for entry in drive(store.read(branch))] == [WORD] * after + [STUB] * (2 - after)
+    assert drive(store.rewrite(branch, Saying(WORD, STUB), seqs)) == len(seqs)
+    assert [entry.text for entry in drive(store.read(branch))] == [STUB if seq in seqs else WORD for seq in (1, 2)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -276,9 +275,9 @@ def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
         async with AsyncMemory.open(tmp_path / "a.db", encryption=BOTH) as memory:
             session, store = memory.session(KEY.session), memory.store
             adding = [session.add_user_message(WORD) for _ in range(20)]
-            done, *_ = await asyncio.gather(rotate(store), store.rewrite(KEY, Saying(WORD, STUB)), *adding)
+            done, *_ = await asyncio.gather(rotate(store), store.rewrite(KEY, Saying(WORD, STUB), ALL), *adding)
             assert done.key_id == "new"
-            await store.rewrite(KEY, Saying(WORD, STUB))
+            await store.rewrite(KEY, Saying(WORD, STUB), ALL)
             return [entry.text for entry in await session.entries()]
 
     with Memory.open(tmp_path / "a.db", encryption=FIRST) as memory:
@@ -295,7 +294,7 @@ def test_what_is_rewritten_while_keys_change_is_under_the_new_one() -> None:
     drive(store.put_item("t", "n", "k", WORD.encode()))
 
     below.meanwhile.append(lambda: rotate(other))
-    drive(store.rewrite(KEY, Saying(WORD, STUB)))
+    drive(store.rewrite(KEY, Saying(WORD, STUB), ALL))
 
     assert key_ids_below(below) == {"new"}
     assert [entry.text for entry in drive(store.read(KEY))] == [STUB, "b"]

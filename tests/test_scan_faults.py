@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from marked import COMPACT, POLICY, Words, everything, left_in, opened, session_of
-from palimpsest import CallableSummarizer, Entry, Memory
+from palimpsest import Entry, Memory
 from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store
+from palimpsest.strategies import CallableSummarizer
 from processes import Process, integrity
 from scan_process import EVERYTHING
 from sealed import address, bytes_of

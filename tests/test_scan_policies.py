@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from marked import PLACES, POLICY, everything, left_in, opened, session_of
-from palimpsest import CallableSummarizer, ConfigError, ErasureFailed, Redactor, Span
+from palimpsest import ConfigError, Redactor, Span
+from palimpsest.errors import ErasureFailed
+from palimpsest.strategies import CallableSummarizer
 from processes import remains
 from sealed import bytes_of
 

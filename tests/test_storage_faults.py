@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Memory, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest import Memory, PalimpsestError, StoreUnavailable
+from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.stores.sqlite.layout import APPLICATION_ID, FIRST
 from processes import filled, integrity, run, stuff, tried
 from sqlitestore import connection

@@ -128,7 +128,7 @@ def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, how: str) ->
         lambda: drive(store.list_items("tenant", "facts")),
         lambda: drive(store.lease("tenant", "turn", "me", 10)),
         lambda: drive(store.sessions("tenant")),
-        lambda: drive(store.sweep(0)),
+        lambda: drive(store.sweep("tenant", 0)),
     ):
         with pytest.raises(StoreUnavailable, match="removed, renamed or replaced") as caught:
             attempt()

@@ -163,7 +163,7 @@ def anything(store: Store, dice: random.Random) -> None:
         lambda: drive(store.read(key, counter="words")),
         lambda: drive(store.records(key)),
         lambda: drive(store.sessions(KEY.tenant)),
-        lambda: drive(store.sweep(0)),
+        lambda: drive(store.sweep(KEY.tenant, 0)),
     ]
     with contextlib.suppress(Conflict):
         dice.choice(steps)()

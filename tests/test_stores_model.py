@@ -97,13 +97,9 @@ class TwoStores(RuleBasedStateMachine):
     def begin(self) -> None:
         self.both(lambda store: store.sessions("t"))
 
-    @rule(
-        key=KEYS,
-        batch=st.lists(entries(), max_size=4, unique_by=lambda entry: entry.id),
-        expect=st.none() | st.integers(0, 3),
-    )
-    def append(self, key: SessionKey, batch: list[Entry], expect: int | None) -> None:
-        self.both(lambda store: store.append(key, batch, check_ids=True, expect=expect))
+    @rule(key=KEYS, batch=st.lists(entries(), max_size=4, unique_by=lambda entry: entry.id))
+    def append(self, key: SessionKey, batch: list[Entry]) -> None:
+        self.both(lambda store: store.append(key, batch, check_ids=True))
 
     @rule(key=KEYS, batch=st.lists(entries(), min_size=1, max_size=3))
     def append_new(self, key: SessionKey, batch: list[Entry]) -> None:
@@ -268,9 +264,9 @@ class TwoStores(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    @rule()
-    def sweep(self) -> None:
-        self.both(lambda store: store.sweep(self.clock.now))
+    @rule(tenant=TENANTS)
+    def sweep(self, tenant: str) -> None:
+        self.both(lambda store: store.sweep(tenant, self.clock.now))
 
     @rule()
     def reopen(self) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, Closed, MaxTokens, Memory, StoreUnavailable, Summarize
-from palimpsest.errors import LockTimeout
+from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.errors import Closed, LockTimeout
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
@@ -25,6 +25,7 @@ from palimpsest.runtime.threads import Suspended, apart, outcome
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.bridged import BridgedBackend
+from palimpsest.strategies import MaxTokens, Summarize
 from palimpsest.testing import FakeClock
 from sealed import FIRST
 from suspending import PATIENCE, TURNS, Hold, Moment, SuspendingBackend
@@ -370,7 +371,8 @@ def test_closing_ends_the_loop_after_the_driver(caplog: pytest.LogCaptureFixture
 FORKING = """
 import os, sys
 import suspending
-from palimpsest import ForkedProcess, Memory
+from palimpsest import Memory
+from palimpsest.errors import ForkedProcess
 memory = Memory.open("suspending://")
 session = memory.session("one")
 session.add_user_message("parent")

@@ -110,5 +110,7 @@ def test_every_verb_hands_on_what_it_was_given(core: type, face: type) -> None:
         annotation = inspect.signature(getattr(face, name)).return_annotation
         if annotation == "Session":
             assert (type(returned), returned._core) == (sync.Session, "returned"), name
+        elif annotation == "Memory":
+            assert (type(returned), returned._core) == (sync.Memory, "returned"), name
         elif name not in ("turn", "stream"):
             assert returned == (None if annotation == "None" else "returned"), name

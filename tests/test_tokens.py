@@ -31,6 +31,7 @@ from palimpsest.tokens.counter import (
     ROLE_TOKENS,
     STRETCH_LIMIT,
     UNBROKEN_LIMIT,
+    Count,
     Encoding,
     FunctionCounter,
     TokenCounter,
@@ -126,7 +127,7 @@ def test_empty_text_needs_no_vocabulary() -> None:
     """Empty text has no tokens, and asking that reads no vocabulary."""
     fresh = Encoding("o200k_base")
 
-    assert fresh.measure("") == (0, True)
+    assert fresh.measure("") == Count(0, True)
     assert not fresh.loaded
 
 
@@ -149,7 +150,7 @@ def test_encoding_is_tiktokens(pieces: list[str], name: str, references: dict[st
     expected = references[name].encode_ordinary(text)
 
     assert encoding(name).encode(text) == expected
-    assert encoding(name).measure(text) == (len(expected), True)
+    assert encoding(name).measure(text) == Count(len(expected), True)
     assert len(expected) <= encoding(name).upper_bound(text)
 
 
@@ -158,7 +159,7 @@ def test_long_ordinary_text_is_exact(name: str, references: dict[str, tiktoken.E
     """A long text of ordinary words, lines and numbers is counted as a whole."""
     text = "The 7 quick foxes\n\n    jump over 1,234 lazy dogs; привет, 世界!\n" * 4000
 
-    assert encoding(name).measure(text) == (len(references[name].encode_ordinary(text)), True)
+    assert encoding(name).measure(text) == Count(len(references[name].encode_ordinary(text)), True)
 
 
 def test_upper_bound_is_bytes() -> None:
@@ -299,8 +300,8 @@ def test_panic_is_survived() -> None:
     """Where the tokenizer panics all the same, the text is counted in halves and marked inexact."""
     counter = Encoding("fake", load=lambda: FakeTokenizer(most=100))
 
-    assert counter.measure("a b c " * 150) == (900, False)
-    assert counter.measure("a b c") == (5, True)
+    assert counter.measure("a b c " * 150) == Count(900, False)
+    assert counter.measure("a b c") == Count(5, True)
 
 
 def test_interrupts_pass() -> None:

@@ -7,7 +7,8 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -305,6 +306,45 @@ def test_nobody_waits_for_himself() -> None:
 
 @pytest.mark.parametrize("wait", [-1, "5", True, float("nan")])
 def test_how_long_a_turn_waits_is_checked(wait: Any) -> None:
-    """`wait` is a number of seconds, or None."""
+    """`wait` is a number of seconds, False, or None."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="wait"):
         memory.session("s").turn(wait=wait)
+
+
+@pytest.mark.parametrize("wait", [0, False])
+def test_a_turn_that_does_not_wait_is_refused_at_once(place: tuple[str, dict[str, Any]], wait: Any) -> None:
+    """With `wait=0`, or False, a second run is refused while the first one lives, and begins when that is over."""
+    where, options = place
+    with Memory.open(where, **options) as memory, apart_held(memory) as over:
+        with pytest.raises(LockTimeout), memory.session("s").turn(wait=wait):
+            raise AssertionError("the other one lives")
+
+        over()
+        with memory.session("s").turn(wait=wait) as chat:
+            chat.add_user_message("mine")
+        assert [entry.text for entry in chat.entries()] == ["theirs", "mine"]
+
+
+@contextmanager
+def apart_held(memory: Memory) -> Iterator[Callable[[], None]]:
+    """Another thread is in a turn of the session, until what is given is called, or the block ends."""
+    begun, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with memory.session("s").turn() as chat:
+            chat.add_user_message("theirs")
+            begun.set()
+            end.wait()
+
+    thread = threading.Thread(target=hold)
+
+    def over() -> None:
+        end.set()
+        thread.join()
+
+    thread.start()
+    try:
+        begun.wait()
+        yield over
+    finally:
+        over()

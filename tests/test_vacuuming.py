@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreUnavailable, Vacuumed
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreUnavailable
 from palimpsest.stores.sqlite import vacuuming
+from palimpsest.types import Vacuumed
 from processes import Process, integrity, remains, together
 from sqlitestore import connection
 from writer import SESSION, quarters

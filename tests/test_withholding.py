@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, CallableSummarizer, Conflict, Entry, Memory, Session
+from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.sessions.withheld import Withheld
+from palimpsest.strategies import CallableSummarizer
 from sealed import bytes_of
 from watched import found_in
 from writer import quarters

@@ -15,18 +15,14 @@ from palimpsest import (
     ConfigError,
     Context,
     Entry,
-    Erased,
-    Interaction,
-    MaxTokens,
     Memory,
     PalimpsestError,
-    Report,
     Session,
-    Stats,
     Text,
-    TurnEnd,
     Usage,
 )
+from palimpsest.strategies import MaxTokens
+from palimpsest.types import Erased, Interaction, Report, Stats, TurnEnd
 
 
 def synchronous() -> None:
@@ -59,7 +55,7 @@ def synchronous() -> None:
         assert_type(memory.on("cut", handler), Callable[[], None])
         context = session.context(system="be brief", tools=[{"type": "function"}])
         assert_type(context, Context)
-        assert_type(context.messages, list[dict[str, Any]])
+        assert_type(context.messages, list[Any])
         assert_type(context.budget, Budget | None)
         assert_type(context.tokens, int)
         assert_type(context.report, Report)
@@ -107,10 +103,20 @@ def facts(entry: Entry, impossible: BudgetImpossible, wrong: ConfigError) -> Non
     assert_type(wrong.nearest, str | None)
 
 
-def refused(session: Session, entry: Entry) -> None:
+def refused(memory: Memory, session: Session, entry: Entry) -> None:
     """What a type checker refuses; without its error, mypy reports the comment as unused."""
     session.add_user_message("hello", importnace=1)  # type: ignore[call-arg]
     session.add_tool_result("look", 1, status="fine")  # type: ignore[arg-type]
+    memory.session("s", format="opnai")  # type: ignore[arg-type]
+    memory.session("s", persistence="never")  # type: ignore[arg-type]
+    memory.session("s", auto_compact="later", long_term="lrv")  # type: ignore[arg-type]
+    memory.on("entry:add", handler)  # type: ignore[arg-type]
+    memory.import_session({}, on_conflict="both")  # type: ignore[arg-type]
+    memory.import_file("x", source="gpt")  # type: ignore[arg-type]
+    Memory.open("memory://", synchronous="OFF")  # type: ignore[arg-type]
+    Memory.open("memory://", sync="FULL")  # type: ignore[call-arg]
+    session.compact("lrv")  # type: ignore[arg-type]
+    session.export_to("x", format="markdown")  # type: ignore[arg-type]
     session.context("be brief")  # type: ignore[call-arg]
     entry.text = "changed"  # type: ignore[misc]
     entry.seq = 2  # type: ignore[misc]

@@ -131,6 +131,37 @@ def _summaries(shell: Shell) -> None:
     shell.run("summaries", "s", "--json")
 
 
+def _delete(shell: Shell) -> None:
+    shell.talked()
+    shell.talked("stays")
+    shell.run("delete", "s", "--dry-run")
+    shell.run("delete", "s", "--yes", "--json")
+
+
+def _erase(shell: Shell) -> None:
+    shell.talked()
+    shell.run("erase", "s", "2-3", "--reason", f"for {shell.marker}", "--yes")
+    shell.run("erase", "s", shell.marker, "--yes", status=3)
+
+
+def _pin(shell: Shell) -> None:
+    shell.talked()
+    shell.run("pin", "s", "2", "4-5")
+    shell.run("pin", "s", shell.marker, "--json", status=3)
+
+
+def _title(shell: Shell) -> None:
+    shell.talked()
+    shell.run("title", "s", f"about {shell.marker}")
+    shell.run("title", "s")
+    shell.run("sessions", "--title", shell.marker)
+
+
+def _unpin(shell: Shell) -> None:
+    _pin(shell)
+    shell.run("unpin", "s", "2", "--json")
+
+
 def _forget(shell: Shell) -> None:
     shell.talked()
     shell.run("forget", "--matches", f"9 {shell.marker}", "--yes")
@@ -146,13 +177,18 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "chat": _chat,
     "compact": _compact,
     "context": _context,
+    "delete": _delete,
+    "erase": _erase,
     "export": _export,
     "forget": _forget,
     "fork": _fork,
     "import": _import,
+    "pin": _pin,
     "rewind": _rewind,
     "scan": _scan,
     "summaries": _summaries,
+    "title": _title,
+    "unpin": _unpin,
     "demo": "it writes a conversation that it has invented, into a folder of its own",
     "derived": "it reads, or takes a name out, with notes of numbers and ids",
     "diff": "it reads",

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from palimpsest import CallableSummarizer, Entry, Neuralyzer, Text
+from palimpsest import Entry, Text
 from palimpsest.log.entry import Native
+from palimpsest.strategies import CallableSummarizer, Neuralyzer
 from private_messages import MESSAGES, arguments, entries, export, files, malformed, metadata, parts, play
 from watched import Unstored, Watched
 
@@ -259,6 +260,15 @@ def _pin(w: Watched) -> Unstored:
     return Unstored("it takes ids")
 
 
+def _hide(w: Watched) -> Unstored:
+    w.session().add_user_message("x")
+    w.session().hide(1)
+    w.session().show(1)
+    w.refused(w.session().hide, w.marker)
+    w.refused(w.session().show, {w.marker: 1})
+    return Unstored("it takes ids")
+
+
 def _erase(w: Watched) -> None:
     session = w.session(summarizer=w.asked)
     _talk(w, session)
@@ -401,8 +411,8 @@ class _Strange:
     name, summarizes, erases = "strange", False, False
 
     def __init__(self, marker: str) -> None:
-        from palimpsest import Triggers
         from palimpsest.compaction.style import Style
+        from palimpsest.strategies import Triggers
 
         self._marker, self.style = marker, Style()
         condition = f"not contains(interaction.tool_names, '{marker}') and interaction.metadata < 3"
@@ -505,6 +515,16 @@ def _sweep(w: Watched) -> None:
     assert w.memory.sweep() == 1
 
 
+def _describe(w: Watched) -> None:
+    session = w.session()
+    session.describe(title=w.marker, metadata=metadata(w.marker))
+    session.add_user_message(w.marker)
+    session.describe(title=f"again {w.marker}")
+    w.refused(session.describe, user=w.marker)
+    w.refused(session.describe, title=[w.marker])
+    w.refused(session.describe, metadata={w.marker: {w.marker}})
+
+
 def _session(w: Watched) -> None:
     w.session().add_user_message(w.marker)
     for option in (
@@ -512,6 +532,12 @@ def _session(w: Watched) -> None:
         {"format": w.marker},
         {"counter": w.marker},
         {"persistence": w.marker},
+        {"user": w.marker},
+        {"user": [w.marker]},
+        {"title": [w.marker]},
+        {"title": f"\ud800{w.marker}"},
+        {"metadata": [w.marker]},
+        {"metadata": {w.marker: {w.marker}}},
         {"auto_compact": w.marker},
         {"summarizer": {w.marker: 1}},
         {"long_term": w.marker},
@@ -527,6 +553,7 @@ def _session(w: Watched) -> None:
         {w.marker: 1},
     ):
         w.attempted(w.memory.session, "s", **option)
+    w.session("said", title=f"to {w.marker}", metadata=metadata(w.marker)).add_user_message("x")
     w.session("warned", model=f"nobody's {w.marker}")
     assert w.errors >= 14
     w.refused(w.memory.session, f"a\n{w.marker}")
@@ -595,8 +622,9 @@ def _close(w: Watched) -> Unstored | None:
 MEMORY: Mapping[str, Driver | str] = {
     "open": "it is given a policy, and text of its own only in addresses and options; every driver begins with it",
     "connect": "as `open`",
+    "for_tenant": "it is given an id, and what its memory does others do",
     "session": _session,
-    "sessions": "it reads ids and figures",
+    "sessions": "it reads ids, figures, and what is said of sessions",
     "info": "it reads ids and figures",
     "import_session": _import_session,
     "import_file": _import_file,
@@ -630,6 +658,8 @@ SESSION: Mapping[str, Driver | str] = {
     "end_turn": _end_turn,
     "context": _view,
     "record_usage": _usage,
+    "describe": _describe,
+    "info": "it reads figures, and what is said of the session",
     "pin": _pin,
     "unpin": _pin,
     "erase": _erase,
@@ -644,6 +674,9 @@ SESSION: Mapping[str, Driver | str] = {
     "entries": "it reads",
     "entry": "it reads; what it may store is when an entry was accessed",
     "active_entries": "it reads",
+    "messages": "it reads",
+    "hide": _hide,
+    "show": _hide,
     "interactions": "it reads",
     "history": "it reads",
     "stats": "it reads; what it may store are counts",
@@ -652,6 +685,8 @@ SESSION: Mapping[str, Driver | str] = {
     "expand": "it reads",
     "verify": "it reads",
     "id": "an id",
+    "in_turn": "whether a turn is open",
+    "in_atomic_turn": "whether that is an atomic one",
     "options": "what the session was opened with",
 }
 
@@ -660,11 +695,15 @@ FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession"}
 
 VALUES = {
     "CallableSummarizer": "asks a function; a memory gives it prompts that have passed",
+    "Derived": "is a program's own, and is told ids alone",
     "Keys": "holds keys",
     "ModelSummarizer": "asks a model; a memory gives it prompts that have passed",
     "Answer": "gathers what a stream tells; its session stores that",
     "Context": "is given by a session and stores nothing",
+    "Recogniser": "is what finds",
     "Redactor": "is what cleans",
+    "SessionPage": "is a list of what is stored",
+    "Strategy": "plans, and is given what has passed",
 }
 """Public names that are neither records nor errors nor faces, and why they write nothing."""
 

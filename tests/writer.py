@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from palimpsest import Closed, ForkedProcess, Memory, PalimpsestError, Session
+from palimpsest import Memory, PalimpsestError, Session
+from palimpsest.errors import Closed, ForkedProcess
 from palimpsest.formats import find_format
 from palimpsest.stores.sqlite import vacuuming
 

@@ -170,12 +170,12 @@ class BranchConformance(Contract):
         await fork(on.store, KEY, BRANCH)
         on.clock.advance(10)
 
-        assert await on.store.sweep(on.clock.now) >= 1
+        assert await on.store.sweep(KEY.tenant, on.clock.now) >= 1
 
         for key in (KEY, BRANCH):
             assert [entry.erased for entry in await on.store.read(key)] == [True, False]
             assert (await on.store.head(key) or Head()).erased == 1
-        assert await on.store.sweep(on.clock.now) == 0
+        assert await on.store.sweep(KEY.tenant, on.clock.now) == 0
 
     @rule
     async def test_clearing_or_deleting_one_leaves_the_others_whole(self, on: OpenedStore) -> None:

@@ -248,7 +248,7 @@ class CompactionConformance(Contract):
         await on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch)
         on.clock.advance(10)
 
-        assert await on.store.sweep(on.clock.now) >= 1
+        assert await on.store.sweep(KEY.tenant, on.clock.now) >= 1
 
         for key in (KEY, BRANCH):
             assert [made.text for made in (await summaries(on.store, key)).values()] == ["", "kept"]

@@ -50,11 +50,11 @@ class ErasureConformance(Contract):
         await fork(on.store, KEY, OTHER)
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(3,)))
 
-        assert await on.store.due(on.clock.now) == []
+        assert await on.store.due(KEY.tenant, on.clock.now) == []
         later = on.clock.now + 1_000_000
-        assert sorted(await on.store.due(later)) == sorted([(KEY, (2,)), (OTHER, (2,))])
-        await on.store.sweep(later)
-        assert await on.store.due(later) == []
+        assert sorted(await on.store.due(KEY.tenant, later)) == sorted([(KEY, (2,)), (OTHER, (2,))])
+        await on.store.sweep(KEY.tenant, later)
+        assert await on.store.due(KEY.tenant, later) == []
 
     @rule
     async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: OpenedStore) -> None:

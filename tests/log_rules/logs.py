@@ -110,16 +110,6 @@ class AppendConformance(Contract):
             assert (await on.store.append(key, batch, check_ids=True)).added == 1
 
     @rule
-    async def test_an_expected_revision_guards_an_append(self, on: OpenedStore) -> None:
-        """With `expect` an append happens only at that revision; a session that is not there is at 0."""
-        await refused(Conflict, on.store.append(KEY, said("a"), expect=1))
-        await on.store.append(KEY, said("a"), expect=0)
-        await refused(Conflict, on.store.append(KEY, said("b"), expect=0))
-        await on.store.append(KEY, said("c"), expect=1)
-
-        assert texts(await on.store.read(KEY)) == ["a", "c"]
-
-    @rule
     async def test_what_comes_out_is_not_what_is_kept(self, on: OpenedStore) -> None:
         """Changing what went in or came out changes nothing that is stored."""
         metadata = {"tags": ["kept"]}

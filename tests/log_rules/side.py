@@ -175,7 +175,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_sweep_erases_what_has_expired(self, on: OpenedStore) -> None:
-        """Expired entries of all tenants become tombstones, with a record; expired items go; both are counted."""
+        """A tenant's expired entries become tombstones, with a record; its expired items go; both are counted."""
         now = on.clock.now
         soon, later = (datetime.fromtimestamp(now / 1_000_000 + seconds, UTC) for seconds in (10, 20))
         await on.store.append(KEY, [*said("a", expires_at=soon), *said("b", expires_at=later), *said("c")])
@@ -184,9 +184,11 @@ class SideConformance(Contract):
         await on.store.put_item(TENANT, "n", "k", b"", expires=now + 10_000_000)
         await on.store.put_item(TENANT, "n", "m", b"", expires=now + 20_000_000)
 
-        assert await on.store.sweep(now + 9_999_999) == 0
-        assert await on.store.sweep(now + 10_000_000) == 3
-        assert await on.store.sweep(now + 10_000_000) == 0
+        assert await on.store.sweep(TENANT, now + 9_999_999) == 0
+        assert await on.store.sweep(TENANT, now + 10_000_000) == 2
+        assert await on.store.sweep(TENANT, now + 10_000_000) == 0
+        assert texts(await on.store.read(FOREIGN)) == ["d"]
+        assert await on.store.sweep(FOREIGN.tenant, now + 10_000_000) == 1
 
         assert texts(await on.store.read(KEY)) == ["", "b", "c"]
         assert [entry.erased for entry in await on.store.read(FOREIGN)] == [True]
@@ -204,7 +206,7 @@ class SideConformance(Contract):
         await on.store.append(KEY, said("a", expires_at=soon))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
-        assert await on.store.sweep(on.clock.now + 60_000_000) == 0
+        assert await on.store.sweep(TENANT, on.clock.now + 60_000_000) == 0
 
     # --- closing
 
@@ -230,4 +232,4 @@ class SideConformance(Contract):
         await refused(Closed, store.delete_item(TENANT, "n", "k"))
         await refused(Closed, store.list_items(TENANT, "n"))
         await refused(Closed, store.lease(TENANT, "l", "h", 1))
-        await refused(Closed, store.sweep(0))
+        await refused(Closed, store.sweep(TENANT, 0))

@@ -1,0 +1,143 @@
+"""Instructions of an append, a context and a cold start, as valgrind counts them: alike however busy a machine is.
+
+    python bench/instructions.py [--json] [--gate]      two minutes; needs `valgrind`
+
+Only what a process does itself is counted, not what the kernel does for it, and an instruction that waits for memory
+is one as well. So a ratio says what more is done, and the times of `append.py` and `cold.py` what that takes. What a
+process does once is taken away: each is run with few of the calls and with more.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from cold import ASYNC, NOTHING, RAW, SYNC, environment
+from cold import prepare as prepare_cold
+from context import prepare as prepare_context
+from measure import SESSION, Figure, arguments, memory_folder, report, scratch, store
+from raw import filled
+from workload import history
+
+from palimpsest import Memory
+
+BUDGET = 8_000
+SIZE = 1_000
+FEW, MORE = 20, 120
+
+RAW_LOG = """
+import sys
+from pathlib import Path
+from raw import RawLog
+from workload import some
+path, calls = Path(sys.argv[1]), int(sys.argv[2])
+work, log = some(200, seed=5), RawLog(path)
+{do}
+log.close()
+"""
+OURS = f"""
+import sys
+from pathlib import Path
+from palimpsest import Memory
+from workload import some
+path, calls = Path(sys.argv[1]), int(sys.argv[2])
+work = some(200, seed=5)
+with Memory.open(path, view_bytes=0) as memory:
+    session = memory.session({SESSION!r}, max_tokens={BUDGET})
+    {{do}}
+"""
+APPENDS = "for turn in work[:calls]: {}.add(turn)"
+CONTEXTS = "for _ in range(calls): {}"
+
+
+def instructions(script: str, *given: object) -> int:
+    """How many a new interpreter takes for the script, once its byte code is there."""
+    here = str(Path(__file__).parent)
+    known = environment()
+    paths = ":".join(filter(None, (here, known.get("PYTHONPATH", ""))))
+    command = [sys.executable, "-c", script, *map(str, given)]
+    counting = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]
+    told = subprocess.run(
+        counting, env=known | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True
+    )
+    found = re.search(r"Collected : (\d+)", told.stderr)
+    assert found is not None, told.stderr
+    return int(found[1])
+
+
+def each(script: str, path: Path) -> float:
+    """Instructions of one call among many; each run has a copy of the file."""
+    found = []
+    for calls in (FEW, MORE):
+        with scratch(path.parent) as own:
+            copy = own / path.name
+            shutil.copy(path, copy)
+            found.append(instructions(script, copy, calls))
+    return (found[1] - found[0]) / (MORE - FEW)
+
+
+def started(folder: Path) -> dict[str, float]:
+    """Instructions of fresh processes to their first context, less those of an empty script."""
+    path = folder / "cold.db"
+    first, last = prepare_cold(path, SIZE)
+    scripts = {"pass": (NOTHING,), "raw": (RAW, path, first, last), "sync": (SYNC, path), "async": (ASYNC, path)}
+    for script, *given in scripts.values():  # byte code
+        subprocess.run(
+            [sys.executable, "-c", script, *map(str, given)], env=environment(), capture_output=True, check=True
+        )
+    found = {name: instructions(script, *given) for name, (script, *given) in scripts.items()}
+    return {name: count - found["pass"] for name, count in found.items()}
+
+
+def called(folder: Path) -> dict[str, float]:
+    """Instructions of an append and of a context that is not remembered, on both sides."""
+    ours, raw = folder / "ours.db", folder / "raw.db"
+    store(ours, history(SIZE), counted=True)
+    filled(raw, history(SIZE)).close()
+    place = prepare_context(folder, SIZE, 0)
+    with Memory.open(place.path, view_bytes=0) as memory:
+        shown = len(memory.session(SESSION, max_tokens=BUDGET).context().messages)
+    windows = f"budget = log.budget_of({shown})\n" + CONTEXTS.format("log.window(budget)")
+    return {
+        "append": each(OURS.format(do=APPENDS.format("session")), ours),
+        "raw append": each(RAW_LOG.format(do=APPENDS.format("log")), raw),
+        "context": each(OURS.format(do=CONTEXTS.format("session.context()")), place.path),
+        "raw context": each(RAW_LOG.format(do=windows), place.raw),
+    }
+
+
+def main() -> int:
+    """Count and print."""
+    given = arguments(__doc__ or "", runs=1)
+    if shutil.which("valgrind") is None:
+        print("Instructions: skipped, for valgrind is not installed.")
+        return 0
+    with scratch(memory_folder() or given.disk) as folder:
+        starts, calls = started(folder), called(folder)
+    bounds = {"append": 1.3, "context": 2.0}
+    figures = [
+        Figure(
+            f"{name}, N = {SIZE:,}",
+            calls[name] / calls[f"raw {name}"],
+            bound,
+            f"{calls[name] / 1e3:,.0f} / {calls[f'raw {name}'] / 1e3:,.0f} thousand",
+        )
+        for name, bound in bounds.items()
+    ]
+    figures += [
+        Figure(
+            f"cold start, {kind}",
+            starts[kind] / starts["raw"],
+            bound,
+            f"{starts[kind] / 1e6:,.0f} / {starts['raw'] / 1e6:,.0f} million",
+        )
+        for kind, bound in (("sync", 2.0), ("async", 3.0))
+    ]
+    return report("Instructions", figures, given, "Counted by valgrind, less those that a process takes once.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""A request can be made again, and for another model than the session's."""
+
+from __future__ import annotations
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestWarning
+
+QUESTION = {"role": "user", "content": "Which gate?"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "B 12"}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [[QUESTION], [RESULT], [{"role": "user", "content": [{"type": "text", "text": "This?"}, PICTURE]}, QUESTION]],
+    ids=["a question", "a result", "several"],
+)
+def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[dict[str, object]]) -> None:
+    """With `unless_last` the same messages return the entries that are there, in any session object."""
+    memory.session("s").add([QUESTION, CALLING])
+    first = memory.session("s").add(batch, unless_last=True)
+
+    again = memory.session("s").add(batch, unless_last=True)
+
+    assert [one.id for one in again] == [one.id for one in first]
+    assert len(memory.session("s").entries()) == 2 + len(first)
+
+
+def test_what_is_said_again_later_is_added(memory: Memory) -> None:
+    """Behind anything else, or without the option, the same words are new; so are others."""
+    session = memory.session("s")
+    session.add(QUESTION, unless_last=True)
+    session.add({"role": "assistant", "content": "B 12"})
+
+    session.add(QUESTION, unless_last=True)
+    session.add({"role": "user", "content": "which gate?"}, unless_last=True)
+    session.add({"role": "user", "content": "which gate?"})
+
+    assert [entry.text for entry in session.entries()] == [
+        "Which gate?",
+        "B 12",
+        "Which gate?",
+        "which gate?",
+        "which gate?",
+    ]
+
+
+def test_what_is_taken_out_is_known_again() -> None:
+    """Under a policy it is what would be stored that is compared with what is."""
+    with Memory.open("memory://", privacy={"redact_patterns": [r"\w+@example\.com"]}) as memory:
+        session = memory.session("s")
+        message = {"role": "user", "content": "Write to ann@example.com."}
+        session.add(message, unless_last=True)
+
+        session.add(message, unless_last=True)
+
+        assert len(session.entries()) == 1
+        assert "ann@example.com" not in session.entries()[0].text
+
+
+def test_a_call_may_be_for_another_model(memory: Memory) -> None:
+    """The window is that of the model that is named; its cut is the session's."""
+    session = memory.session("s")
+    for number in range(40):
+        session.add_user_message(f"{number}: " + "word " * 300)
+        session.add_assistant_message("Yes.")
+
+    large, small = session.context(model="gpt-4o", reserve=100), session.context(model="gpt-4", reserve=100)
+
+    assert large.budget is not None
+    assert small.budget is not None
+    assert (large.budget.limit, small.budget.limit) == (128_000, 8_192)
+    assert large.tokens > 8_192 > small.tokens
+    assert small.epoch is not None
+    assert session.context(model="gpt-4", reserve=100).messages == small.messages
+    assert session.context().budget is None
+
+
+def test_what_a_call_for_another_model_cost_scales_its_budget(memory: Memory) -> None:
+    """A report is learned from for the model that it is of, though the session has none."""
+    session = memory.session("s")
+    session.add_user_message("word " * 2_000)
+    context = session.context(model="claude-sonnet-4-6")
+
+    session.record_usage(input_tokens=context.counted * 2)
+
+    budget = session.context(model="claude-sonnet-4-6").budget
+    assert budget is not None
+    usage = session.stats().usage
+    assert usage is not None
+    assert usage.margin == context.margin > 1
+
+
+def test_a_model_that_nobody_knows_warns(memory: Memory) -> None:
+    """As with a session's; what is no name is refused."""
+    session = memory.session("s")
+    session.add_user_message("Hello")
+
+    with pytest.warns(PalimpsestWarning, match="not in the table"):
+        assert session.context(model="gtp-4o").budget is None
+    with pytest.raises(ConfigError, match="model"):
+        session.context(model=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_an_open_turn_is_told() -> None:
+    """`in_turn` is true inside of `turn()`, and of that object alone."""
+    async with AsyncMemory.open("memory://") as memory:
+        session, other = memory.session("s"), memory.session("s")
+
+        async with session.turn():
+            assert (session.in_turn, other.in_turn) == (True, False)
+
+        assert not session.in_turn

@@ -1,0 +1,133 @@
+"""What is made once, or by one thread at a time, in threads and in forked children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from palimpsest.runtime.once import ProcessLock, lazy
+from palimpsest.tokens.counter import Encoding
+
+PATIENCE = 20
+"""Seconds after which something is taken to hang."""
+
+
+class Maker:
+    """Something with a part that is made as `make` says."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
+
+    @lazy
+    def part(self) -> object:
+        """A part."""
+        return self.make()
+
+
+def child_does(work: Callable[[], object]) -> int:
+    """What a forked child ends with that does this; a negative number where a signal ended it."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.alarm(PATIENCE)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Stands:
+    """Calls something in a thread, and stands still where that calls `here` until the block is over."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=work)
+        self._there, self._go = threading.Event(), threading.Event()
+
+    def here(self) -> object:
+        if threading.current_thread() is self._thread:
+            self._there.set()
+            self._go.wait()
+        return object()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._there.wait(PATIENCE)
+
+    def __exit__(self, *_: object) -> None:
+        self._go.set()
+        self._thread.join()
+
+
+def test_a_part_is_made_once() -> None:
+    """What was made is kept, for this object alone."""
+    one, other = Maker(object), Maker(object)
+
+    first = one.part
+
+    assert one.part is first
+    assert other.part is not first
+
+
+def test_of_threads_that_make_a_part_all_get_the_first() -> None:
+    """Nobody waits for whoever is making it, and what is made second is dropped."""
+    slow = Stands(lambda: found.append(maker.part))
+    maker, found = Maker(slow.here), list[object]()
+
+    with slow:
+        found.append(maker.part)
+
+    assert found == [maker.part] * 2
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@needs_fork
+def test_a_child_makes_a_part_that_a_thread_was_making() -> None:
+    """A fork while another thread makes the part keeps the child from nothing, of this object or of others."""
+    slow = Stands(lambda: maker.part)
+    maker, other = Maker(slow.here), Maker(object)
+
+    with slow:
+        code = child_does(lambda: (maker.part, other.part))
+
+    assert code == 0
+
+
+@needs_fork
+def test_a_childs_lock_is_free() -> None:
+    """A lock that another thread had at the fork is free in the child, and the parent's is as it was."""
+    lock = ProcessLock()
+
+    with lock.own():
+        code = child_does(lambda: lock.own().acquire())
+
+        assert code == 0
+        assert lock.own().locked()
+
+
+@needs_fork
+def test_a_child_counts_with_a_tokenizer_that_a_thread_was_loading() -> None:
+    """A fork while another thread reads a vocabulary keeps the child from counting with it in no way."""
+
+    class Letters:
+        def encode_ordinary(self, text: str, /) -> list[int]:
+            return [*text.encode()]
+
+    def load() -> Letters:
+        slow.here()
+        return Letters()
+
+    slow = Stands(lambda: encoding.count("text"))
+    encoding = Encoding("letters", load=load)
+
+    with slow:
+        code = child_does(lambda: encoding.count("text"))
+
+    assert code == 0

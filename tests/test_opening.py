@@ -1,0 +1,130 @@
+"""`AsyncMemory.open` names a store, and the first verb that is awaited opens it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, AsyncSession, ConfigError, StoreUnavailable, WrongKey
+from sealed import FIRST, NEW, address
+
+
+async def in_turn(session: AsyncSession) -> None:
+    async with session.turn():
+        await session.add_user_message("hello")
+
+
+async def streamed(session: AsyncSession) -> None:
+    async with session.stream() as answer:
+        answer.feed({"type": "response.output_text.delta", "delta": "hello"})
+
+
+async def forked(memory: AsyncMemory, session: AsyncSession) -> None:
+    await memory.session("root").add_user_message("hello")
+    await memory.session("root").fork("branch")
+
+
+FIRSTS: dict[str, Callable[[AsyncMemory, AsyncSession], Coroutine[Any, Any, Any]]] = {
+    "add": lambda _, session: session.add_user_message("hello"),
+    "context": lambda _, session: session.context(max_tokens=100),
+    "entries": lambda _, session: session.entries(),
+    "turn": lambda _, session: in_turn(session),
+    "stream": lambda _, session: streamed(session),
+    "fork": forked,
+    "list": lambda memory, _: memory.sessions(),
+    "sweep": lambda memory, _: memory.sweep(),
+    "forget": lambda memory, _: memory.forget(matches="hello"),
+    "another tenant's": lambda memory, _: memory.for_tenant("other").session("one").add_user_message("hello"),
+    "a user's": lambda memory, _: memory.session("ann's", user="ann").add_user_message("hello"),
+}
+
+
+@pytest.mark.parametrize("name", FIRSTS)
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file", "sqlite sealed"])
+def test_the_first_verb_opens_the_store(kind: str, name: str, tmp_path: Path) -> None:
+    """Memory and sessions are made before any event loop runs, and nothing is opened until something is awaited."""
+    kind, _, sealed = kind.partition(" ")
+    options: dict[str, Any] = {"encryption": FIRST} if sealed else {}
+    memory = AsyncMemory.open(address(kind, tmp_path), **options)
+    session = memory.session("one")
+    assert not any(tmp_path.iterdir())
+
+    async def run() -> None:
+        await FIRSTS[name](memory, session)
+        await session.add_user_message("and then")
+        assert (await session.entries())[-1].text == "and then"
+        await memory.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_whoever_comes_at_once_finds_one_store(ephemeral: bool) -> None:
+    """Ten first verbs at a time open one store: what each adds is found by the others."""
+    memory = AsyncMemory.open("memory://")
+    sessions = [memory.session("one", persistence="ephemeral" if ephemeral else "incremental") for _ in range(10)]
+
+    async def run() -> list[int]:
+        await asyncio.gather(*(session.add_user_message("hello") for session in sessions))
+        found = [len(await session.entries()) for session in sessions]
+        await memory.close()
+        return found
+
+    assert asyncio.run(run()) == [1 if ephemeral else 10] * 10
+
+
+def test_what_keeps_it_from_opening_is_told_by_each_verb_until_it_opens(tmp_path: Path) -> None:
+    """A store that is not there is told by the verb, and the next one tries again."""
+    path = tmp_path / "log.db"
+    memory = AsyncMemory.open(path, readonly=True)
+    session = memory.session("one")
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await session.entries()
+        async with AsyncMemory.open(path) as other:
+            await other.session("one").add_user_message("hello")
+        assert [entry.text for entry in await session.entries()] == ["hello"]
+        await memory.close()
+
+    asyncio.run(run())
+
+
+def test_wrong_keys_are_told_by_the_first_verb(tmp_path: Path) -> None:
+    """An encrypted store is unlocked as it is opened."""
+    path = tmp_path / "log.db"
+
+    async def run() -> None:
+        async with AsyncMemory.open(path, encryption=FIRST) as memory:
+            await memory.session("one").add_user_message("hello")
+        with pytest.raises(WrongKey):
+            await AsyncMemory.open(path, encryption={"new": NEW}).session("one").entries()
+
+    asyncio.run(run())
+
+
+def test_what_is_not_awaited_asks_for_an_open_store() -> None:
+    """The store itself is there when the memory is open, and the error says how it is opened; closing needs nothing."""
+    memory = AsyncMemory.open("memory://")
+
+    with pytest.raises(ConfigError, match="not open yet"):
+        memory.store  # noqa: B018 (it raises)
+    asyncio.run(memory.close())
+
+
+def test_a_memory_that_was_closed_is_not_opened_again() -> None:
+    """Whoever uses a memory after its end is told so, also where it had never opened."""
+
+    async def run() -> None:
+        memory = AsyncMemory.open("memory://")
+        await memory.connect()
+        await memory.close()
+        with pytest.raises(Exception, match="closed"):
+            await memory.session("one").entries()
+
+    asyncio.run(run())

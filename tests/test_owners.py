@@ -1,0 +1,474 @@
+"""Whose a session is, what it is called and what else is said of it: kept, changed, listed and found by."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers import driven
+from exports_chatgpt import simple
+from palimpsest import AsyncMemory, Keys, Memory
+from palimpsest.errors import ConfigError, SessionNotFound, WrongUser
+from palimpsest.stores import STORES
+from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.testing import FakeClock
+from suspending import awaited
+
+KEYS = Keys({"one": bytes(range(32))}, current="one")
+KINDS = ("memory", "sqlite", "file", "memory sealed", "sqlite sealed", "file sealed", "driver")
+
+
+def opened(kind: str, folder: Path, clock: FakeClock, **options: Any) -> Any:
+    """A store of this kind, as a context."""
+    if kind == "driver":
+        return awaited("suspending://", clock=clock, **options)
+    name, _, sealed = kind.partition(" ")
+    addresses = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/log.db", "file": f"file://{folder}/logs"}
+    return Memory.open(addresses[name], clock=clock, encryption=KEYS if sealed else None, **options)
+
+
+@pytest.fixture(params=KINDS)
+def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
+    """An empty store of each kind."""
+    with opened(request.param, tmp_path, clock) as memory:
+        yield memory
+
+
+def said(memory: Memory, id: str, **options: Any) -> None:
+    """Add a message to a session."""
+    memory.session(id, **options).add_user_message("hello")
+
+
+def ids(page: Any) -> list[str]:
+    """The ids of listed sessions."""
+    return [one.session for one in page]
+
+
+# --- what is said of one
+
+
+def test_what_is_said_of_a_session_is_kept_with_its_first_entry(memory: Memory) -> None:
+    """User, title and metadata come with the step that makes the session; before that there is none."""
+    chat = memory.session("s", user="ann", title="Trip to Rome", metadata={"channel": "web", "tags": [1, None]})
+    with pytest.raises(SessionNotFound):
+        chat.info()
+
+    chat.add_user_message("hello")
+
+    info = chat.info()
+    assert (info.user, info.title, info.metadata) == ("ann", "Trip to Rome", {"channel": "web", "tags": [1, None]})
+    assert info == memory.info("s") == memory.sessions()[0]
+    assert info.entries == 1
+
+
+def test_odd_text_in_metadata_comes_back_equal(memory: Memory) -> None:
+    """Lone surrogates, figures and depth, in the store, a listing, and an export that is taken back."""
+    odd = {"lone": "\ud800", "big": 2**63, "share": 0.1, "deep": [[[{"": None}]]], "é": "\u0000"}
+    chat = memory.session("s", metadata=odd)
+    chat.add_user_message("hello")
+    memory.import_session(chat.export(), session_id="copy")
+
+    assert [one.metadata for one in memory.sessions()] == [odd, odd]
+
+
+def test_what_is_there_stays_as_it_is(memory: Memory) -> None:
+    """Title and metadata of a later opening change nothing."""
+    said(memory, "s", title="Rome", metadata={"a": 1})
+
+    said(memory, "s", title="Paris", metadata={"b": 2})
+
+    assert (memory.info("s").title, memory.info("s").metadata) == ("Rome", {"a": 1})
+
+
+def test_another_user_neither_reads_nor_writes(memory: Memory) -> None:
+    """Every verb of a session that was opened as another user's names both users and does nothing."""
+    said(memory, "s", user="ann")
+    said(memory, "nobody's")
+
+    for id, owner in (("s", "ann"), ("nobody's", None)):
+        other = memory.session(id, user="bob", max_tokens=1000)
+        for verb in (
+            lambda: other.add_user_message("mine now"),  # noqa: B023
+            lambda: other.add([{"role": "user", "content": "x"}], key="k"),  # noqa: B023
+            other.entries,
+            other.context,
+            other.info,
+            other.export,
+            other.clear,
+            lambda: other.describe(user="bob"),  # noqa: B023
+            lambda: other.erase([1]),  # noqa: B023
+        ):
+            with pytest.raises(WrongUser) as caught:
+                verb()
+            assert (caught.value.session, caught.value.user, caught.value.owner) == (id, "bob", owner)
+        assert memory.info(id).entries == 1
+        assert memory.info(id).user == owner
+
+
+def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memory) -> None:
+    """One that was handed over, or deleted and made anew by another, is not the first one's any more."""
+    ann = memory.session("s", user="ann")
+    ann.add_user_message("hello")
+
+    memory.session("s").describe(user="bob")
+    with pytest.raises(WrongUser):
+        ann.entries()
+    with pytest.raises(WrongUser):
+        ann.add_user_message("more")
+    memory.delete_session("s")
+
+    ann.add_user_message("anew")
+    assert memory.info("s").user == "ann"
+
+
+def test_describe_changes_what_is_given(memory: Memory) -> None:
+    """What is not given stays, None takes away; a session without entries comes into being."""
+    chat = memory.session("s", user="ann", title="Rome")
+    made = chat.describe(metadata={"a": 1})
+    assert (made.user, made.title, made.metadata, made.entries) == ("ann", "Rome", {"a": 1}, 0)
+
+    chat.add_user_message("hello")
+    chat.describe(title="Paris")
+    assert (memory.info("s").user, memory.info("s").title, memory.info("s").metadata) == ("ann", "Paris", {"a": 1})
+    chat.describe(title=None, metadata=None)
+    assert (memory.info("s").user, memory.info("s").title, memory.info("s").metadata) == ("ann", None, {})
+
+    chat.describe(user="bob")
+    chat.add_user_message("handed over")
+    assert ids(memory.sessions(user="bob")) == ["s"]
+    assert memory.sessions(user="ann") == []
+    chat.describe(user=None)
+    assert memory.sessions(user="bob") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user": ""},
+        {"user": "a\x00"},
+        {"user": 7},
+        {"title": ""},
+        {"title": "x" * 1001},
+        {"title": "\ud800"},
+        {"metadata": [1]},
+        {"metadata": {"x": object()}},
+        {"metadata": {"\ud800": 1}},
+        {"metadata": {"x": "y" * 20_000}},
+    ],
+)
+def test_what_cannot_be_said_is_refused(options: dict[str, Any]) -> None:
+    """With the option's name, when the session is opened and when it is described."""
+    (name,) = options
+    with Memory.open("memory://") as memory:
+        with pytest.raises(ConfigError, match=name):
+            memory.session("s", **options)
+        with pytest.raises(ConfigError, match=name):
+            memory.session("s").describe(**options)
+        assert memory.sessions() == []
+
+
+def test_what_is_said_outlives_what_becomes_of_the_log(memory: Memory) -> None:
+    """Clearing, rewinding and compacting leave it; a branch inherits it; export and import carry it."""
+    chat = memory.session("s", user="ann", title="Rome", metadata={"a": 1})
+    first = chat.add_user_message("one")
+    chat.add_user_message("two")
+    chat.fork("b")
+    chat.rewind(first.id)
+    exported = chat.export()
+    memory.import_session(exported, session_id="i")
+    memory.import_session(exported, session_id="b", on_conflict="replace")
+    chat.clear()
+
+    for id in ("s", "b", "i"):
+        info = memory.info(id)
+        assert (info.user, info.title, info.metadata) == ("ann", "Rome", {"a": 1})
+    assert ids(memory.sessions(user="ann")) == ["b", "i", "s"]
+
+
+def test_it_is_there_for_who_opens_the_store_again(tmp_path: Path, clock: FakeClock) -> None:
+    """On disk, in clear and sealed; and no file of a sealed store has any of it in clear."""
+    for kind in ("sqlite", "file", "sqlite sealed", "file sealed"):
+        folder = tmp_path / kind.replace(" ", "-")
+        folder.mkdir()
+        with opened(kind, folder, clock) as memory:
+            said(memory, "s", user="ann-of-arc", title="Trip to Rouen", metadata={"secret": "siege"})
+            memory.session("s").fork("branch")
+        with opened(kind, folder, clock) as memory:
+            assert [(one.session, one.user) for one in memory.sessions(user="ann-of-arc")] == [
+                ("branch", "ann-of-arc"),
+                ("s", "ann-of-arc"),
+            ]
+        if kind.endswith("sealed"):
+            for file in folder.rglob("*"):
+                stored = file.read_bytes() if file.is_file() else b""
+                assert not any(word in stored for word in (b"ann-of-arc", b"Rouen", b"siege"))
+
+
+def test_a_deleted_session_is_nobody_s(memory: Memory) -> None:
+    """Its note goes with it, that of a branch whose root is gone stays, and one replaced is the new owner's."""
+    said(memory, "s", user="ann")
+    memory.session("s").fork("b")
+    exported = memory.session("s").export()
+    memory.delete_session("s")
+    assert ids(memory.sessions(user="ann")) == ["b"]
+
+    said(memory, "s", user="bob")
+    assert ids(memory.sessions(user="bob")) == ["s"]
+    memory.import_session(exported, session_id="s", on_conflict="replace")
+
+    assert ids(memory.sessions(user="ann")) == ["b", "s"]
+    assert memory.sessions(user="bob") == []
+    assert memory.delete_session("b")
+    assert memory.delete_session("s")
+    assert memory.sessions(user="ann") == []
+
+
+# --- listing
+
+
+def many(memory: Memory, clock: FakeClock) -> dict[str, tuple[str, str, int]]:
+    """Sessions of three users, by id, with user, title and the time of their last use."""
+    made: dict[str, tuple[str, str, int]] = {}
+    for number in range(23):
+        clock.advance(60)
+        id, user, title = f"{'ab'[number % 2]}-{number * 7 % 23:02}", ("ann", "bob", "cy")[number % 3], f"Trip {number}"
+        said(memory, id, user=user, title=title)
+        made[id] = (user, title, clock())
+    for id in ("a-00", "a-14"):
+        clock.advance(60)
+        said(memory, id)
+        made[id] = (*made[id][:2], clock())
+    return made
+
+
+def test_pages_give_each_session_once(memory: Memory, clock: FakeClock) -> None:
+    """In both orders, with every filter, in pages of any size: what one listing without a limit gives."""
+    made = many(memory, clock)
+    latest = sorted(made, key=lambda id: -made[id][2])
+    when = datetime.fromtimestamp(made[latest[9]][2] / 1_000_000, UTC)
+    filters: list[tuple[dict[str, Any], Any]] = [
+        ({}, lambda id: True),
+        ({"user": "bob"}, lambda id: made[id][0] == "bob"),
+        ({"user": "nobody"}, lambda id: False),
+        ({"title": "TRIP 1"}, lambda id: "Trip 1" in made[id][1]),
+        ({"prefix": "a-"}, lambda id: id.startswith("a-")),
+        ({"prefix": "a-0", "user": "ann"}, lambda id: id.startswith("a-0") and made[id][0] == "ann"),
+        ({"since": when}, lambda id: id in latest[:10]),
+        ({"before": when}, lambda id: id in latest[10:]),
+    ]
+    for options, fits in filters:
+        for order, wanted in (("id", sorted(made)), ("latest", latest)):
+            expected = [id for id in wanted if fits(id)]
+            assert ids(memory.sessions(order=order, **options)) == expected
+            for limit in (1, 4, len(expected) or 1, 100):
+                found, page = [], memory.sessions(order=order, limit=limit, **options)
+                found += page
+                while page.next is not None:
+                    assert len(page) == limit
+                    page = memory.sessions(order=order, limit=limit, after=page.next, **options)
+                    found += page
+                assert ids(found) == expected
+
+
+def test_a_page_that_is_not_one_is_refused(memory: Memory) -> None:
+    """An order that is none, a cursor of another order, a time without zone: each is named."""
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("order", {"order": "newest"}),
+        ("after", {"order": "latest", "after": "a-01"}),
+        ("after", {"after": 3}),
+        ("since", {"since": datetime(2026, 1, 1)}),  # noqa: DTZ001
+        ("limit", {"limit": -1}),
+        ("user", {"user": ""}),
+        ("prefix", {"prefix": None}),
+        ("title", {"title": 5}),
+    ]
+    for name, options in refused:
+        with pytest.raises(ConfigError, match=name):
+            memory.sessions(**options)
+
+
+def test_tenants_do_not_see_each_other_s_users(tmp_path: Path, clock: FakeClock) -> None:
+    """The same user and the same session of two tenants are two."""
+    for kind in ("sqlite", "sqlite sealed"):
+        folder = tmp_path / kind.replace(" ", "-")
+        folder.mkdir()
+        for tenant in ("one", "two"):
+            with opened(kind, folder, clock, tenant=tenant) as memory:
+                said(memory, f"of {tenant}", user="ann")
+        with opened(kind, folder, clock, tenant="two") as memory:
+            assert ids(memory.sessions(user="ann")) == ["of two"]
+
+
+def test_both_faces_list(clock: FakeClock) -> None:
+    """The asynchronous memory describes and lists as the synchronous one does."""
+
+    async def main() -> None:
+        async with AsyncMemory.open("memory://", clock=clock) as memory:
+            chat = memory.session("s", user="ann", title="Rome")
+            await chat.add_user_message("hello")
+            await chat.describe(title="Paris")
+            with pytest.raises(WrongUser):
+                await memory.session("s", user="bob").entries()
+            page = await memory.sessions(user="ann", since=datetime.now(UTC) - timedelta(days=36500), limit=1)
+            assert [(one.title, page.next) for one in page] == [("Paris", None)]
+
+    asyncio.run(main())
+
+
+# --- what is private
+
+
+def test_a_policy_is_applied_to_what_is_said(clock: FakeClock) -> None:
+    """Title and metadata are kept without what is private, and a user's id that is private is refused."""
+    with ExitStack() as stack:
+        memory = stack.enter_context(Memory.open("memory://", clock=clock, privacy="default"))
+        said(memory, "s", title="Mail to ann@example.com", metadata={"mail": ["ann@example.com"]})
+        memory.session("t").describe(title="ann@example.com")
+
+        with pytest.raises(ConfigError, match="user"):
+            memory.session("u", user="ann@example.com")
+
+        told = str([memory.info("s"), memory.info("t"), memory.session("s").export()])
+        assert "ann@example.com" not in told
+        assert memory.info("s").title.startswith("Mail to ")
+
+
+def test_what_was_said_before_the_policy_is_redacted(memory: Memory, clock: FakeClock) -> None:
+    """A scan finds what is private in titles and metadata, and with `apply` nothing of it is left."""
+    memory.session("s", user="ann", title="Mail to ann@example.com", metadata={"m": ["ann@example.com"]}).describe()
+    said(memory, "s")
+    memory.session("s").describe(title="Mail to ann@example.com", metadata={"m": ["ann@example.com"]})
+
+    assert {found.place for found in memory.scan("default").samples} >= {"title", "metadata"}
+    memory.scan("default", apply=True)
+
+    assert "ann@example.com" not in str([memory.info("s"), memory.session("s").export()])
+    assert memory.info("s").user == "ann"
+    assert not memory.scan("default").samples
+
+
+def test_an_erasure_takes_a_title_that_tells_of_it(memory: Memory) -> None:
+    """Of what is said of a session that goes which mentions the text; the rest stays, in branches, too."""
+    chat = memory.session("s", user="ann", title="About Zanzibar", metadata={"a": 1})
+    chat.add_user_message("I go to Zanzibar")
+    chat.fork("b").describe(title="Rome", metadata={"to": ["Zanzibar"]})
+    said(memory, "other", title="Zanzibar, too")
+
+    memory.forget(matches="Zanzibar")
+
+    assert [(one.session, one.title, one.metadata) for one in memory.sessions()] == [
+        ("b", "Rome", {}),
+        ("other", None, {}),
+        ("s", None, {"a": 1}),
+    ]
+    assert memory.info("s").user == "ann"
+
+
+# --- forgetting a user
+
+
+def test_forgetting_a_user_takes_their_sessions(memory: Memory) -> None:
+    """Whole, with what branches of others share, whoever is named in messages; a dry run counts the same."""
+    said(memory, "s1", user="ann")
+    memory.session("s1").add_assistant_message("hello, you")
+    memory.session("s1").fork("of-bob").describe(user="bob")
+    said(memory, "of-bob")
+    said(memory, "s2", user="ann")
+    said(memory, "nobody's")
+    memory.session("nobody's").add_user_message("by name", name="ann")
+    said(memory, "bob's", user="bob")
+    seen: list[tuple[int, int]] = []
+
+    would = memory.forget(user="ann", dry_run=True)
+    done = memory.forget(user="ann", progress=lambda *told: seen.append(told))
+
+    assert done.sessions == would.sessions == ("s1", "s2")
+    assert done.entries == would.entries == 4
+    assert done.branches == ("of-bob",)
+    assert not done.unknown
+    assert seen[-1][0] == seen[-1][1]
+    assert [(one.session, one.entries) for one in memory.sessions()] == [("bob's", 1), ("nobody's", 1), ("of-bob", 1)]
+    assert memory.sessions(user="ann") == []
+    again = memory.forget(user="ann")
+    assert not again
+    assert "'ann'" in again.unknown
+
+
+def test_another_key_finds_the_same_users(tmp_path: Path, clock: FakeClock) -> None:
+    """After a change of keys the sessions of a user are found as before, by who has the new key alone."""
+    both = Keys({"one": bytes(range(32)), "two": bytes(range(1, 33))}, current="two")
+    with opened("sqlite sealed", tmp_path, clock) as memory:
+        for number in range(5):
+            said(memory, f"s{number}", user="ann" if number % 2 else "bob")
+    where = f"sqlite:///{tmp_path}/log.db"
+    with Memory.open(where, clock=clock, encryption=both) as memory:
+        rotate_keys(memory)
+    with Memory.open(where, clock=clock, encryption=Keys({"two": bytes(range(1, 33))}, current="two")) as memory:
+        assert ids(memory.sessions(user="ann")) == ["s1", "s3"]
+        memory.session("s1").describe(user="bob")
+        memory.delete_session("s0")
+        assert ids(memory.sessions(user="bob")) == ["s1", "s2", "s4"]
+
+
+# --- titles of conversations that are imported
+
+
+def test_imports_bring_titles(memory: Memory, tmp_path: Path) -> None:
+    """Of the exports of other programs; what is no title is left out, and a title that was changed here stays."""
+    long = "Bread " * 400
+    talks = {"talk-1": "Baking bread", "talk-2": None, "talk-3": long, "talk-4": "\ud800 half"}
+    export = []
+    for id, title in talks.items():
+        talk = simple(id)
+        talk.title = title
+        export.append(talk.done())
+    (tmp_path / "conversations.json").write_text(json.dumps(export))
+    plain = {"session_id": "own", "title": "Ours", "messages": [{"role": "user", "content": "x"}]}
+    (tmp_path / "own.json").write_text(json.dumps(plain))
+
+    memory.import_file(tmp_path / "conversations.json")
+    memory.import_file(tmp_path / "own.json")
+
+    titles = {one.session: one.title for one in memory.sessions()}
+    assert titles == {
+        "talk-1": "Baking bread",
+        "talk-2": None,
+        "talk-3": long[:1000],
+        "talk-4": "? half",
+        "own": "Ours",
+    }
+    memory.session("talk-1").describe(title="Sourdough")
+    memory.import_file(tmp_path / "conversations.json")
+    assert memory.info("talk-1").title == "Sourdough"
+
+
+# --- what it costs
+
+
+def test_listing_one_user_reads_nobody_else(clock: FakeClock) -> None:
+    """However many sessions a tenant has: a user's cost two calls, an append by a user one."""
+
+    async def main() -> None:
+        backend = driven()
+        STORES.register("counted", lambda _, __: backend)
+        async with AsyncMemory.open("counted://", clock=clock) as memory:
+            for number in range(300):
+                await memory.session(f"s{number:03}", user=f"user {number % 100}").add_user_message("x")
+            backend.calls.clear()
+
+            page = await memory.sessions(user="user 7", order="latest")
+
+            assert sorted(one.session for one in page) == ["s007", "s107", "s207"]
+            assert backend.calls == ["places", "look"]
+            backend.calls.clear()
+            await memory.session("s007", user="user 7").add_user_message("more")
+            assert backend.calls == ["write"]
+
+    asyncio.run(main())

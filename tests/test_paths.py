@@ -1,0 +1,52 @@
+"""What `open` is given: paths and addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from palimpsest import AsyncMemory, Memory
+
+PATHS = ("agent.db", "agent", "./agent.db", "a b.db", "odd?name=1.db", "./co:lon.db")
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_text_without_a_kind_is_the_path_of_an_sqlite_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not begin with a kind and a colon is a path, as it is in a `pathlib.Path`, on both faces."""
+    monkeypatch.chdir(tmp_path)
+
+    with Memory.open(name) as memory:
+        memory.session("s").add_user_message("Hello.")
+
+    async def read() -> list[str]:
+        async with AsyncMemory.open(Path(name)) as memory:
+            return [entry.text for entry in await memory.session("s").entries()]
+
+    assert asyncio.run(read()) == ["Hello."]
+    assert (tmp_path / name).read_bytes().startswith(b"SQLite format 3")
+
+
+def test_a_tilde_is_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~/agent.db` is a file in the user's own folder, as a text and as a `pathlib.Path`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    with Memory.open("~/agent.db") as memory:
+        memory.session("s").add_user_message("Hello.")
+
+    assert (tmp_path / "agent.db").exists()
+    with Memory.open(Path("~/agent.db")) as memory:
+        assert [entry.text for entry in memory.session("s").entries()] == ["Hello."]
+
+
+def test_what_sqlite_calls_memory_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`:memory:` is on no disk."""
+    monkeypatch.chdir(tmp_path)
+
+    with Memory.open(":memory:") as memory:
+        memory.session("s").add_user_message("Hello.")
+
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,259 @@
+"""The programs of the guides run as they stand there, alone, with the real clients, against servers of their vendors.
+
+A program is the first example of its page. The address of the server reaches it by the variable that its client reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from exports_chatgpt import Talk
+from openai_server import Play, says
+from palimpsest import Memory
+from streams import StreamServer, answers
+from test_docs import blocks
+
+GUIDES = Path(__file__).resolve().parent.parent / "docs" / "guides"
+
+LONGEST = {
+    "openai.md": 17,
+    "anthropic.md": 11,
+    "google.md": 17,
+    "summarizer.md": 14,
+    "fastapi.md": 17,
+    "chatgpt.md": 15,
+}
+"""Pages, and how many lines their programs have at most, empty lines and comments apart."""
+
+
+def programs(page: str) -> list[str]:
+    """The examples of a page."""
+    text = NOT_RUN_ANYWHERE.sub("", (GUIDES / page).read_text("utf-8"))
+    return [block.body for block in blocks(text)]
+
+
+def program(page: str) -> str:
+    """The first example of a page."""
+    return programs(page)[0]
+
+
+NOT_RUN_ANYWHERE = re.compile(r"<!-- not run: [^\n]*-->\n")
+
+
+def environment(server: StreamServer) -> dict[str, str]:
+    """Where each client finds its vendor, and how often a key is asked for."""
+    return os.environ | {
+        "OPENAI_BASE_URL": server.url,
+        "OPENAI_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": server.root,
+        "ANTHROPIC_API_KEY": "none",
+        "GOOGLE_GEMINI_BASE_URL": server.root,
+        "GEMINI_API_KEY": "none",
+    }
+
+
+def run(page: str, folder: Path, server: StreamServer, typed: str = "") -> str:
+    """Run a page's program in this folder, and return what it printed."""
+    file = folder / "program.py"
+    file.write_text(program(page), "utf-8")
+    with server:
+        ran = subprocess.run(
+            [sys.executable, str(file)],
+            cwd=folder,
+            env=environment(server),
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def said(folder: Path, name: str, session: str) -> list[tuple[str, str]]:
+    """The log that a program has left: roles, and what was said."""
+    with Memory.open(f"sqlite:///{folder / name}") as memory:
+        return [(one.role, one.text) for one in memory.session(session).entries()]
+
+
+@pytest.mark.parametrize("page", LONGEST)
+def test_a_program_is_short(page: str) -> None:
+    """No program has more lines than it may."""
+    lines = [line for line in program(page).splitlines() if line.strip() and not line.strip().startswith("#")]
+
+    assert len(lines) <= LONGEST[page]
+    assert max(map(len, lines)) <= 120
+
+
+def chat_answer(id: str, content: str | None, **message: Any) -> Play:
+    """An answer of chat completions."""
+    finish = "tool_calls" if message else "stop"
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
+    usage = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
+    made = {"id": id, "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
+    return answers({**made, "usage": usage})
+
+
+def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
+    """Two questions, the first with a call; then the program again, which knows of both."""
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    plays = [
+        chat_answer("1", None, tool_calls=[call]),
+        chat_answer("2", "Clear."),
+        chat_answer("3", "You are welcome."),
+    ]
+
+    printed = run("openai.md", tmp_path, server := StreamServer(*plays), "How is Oslo?\nThank you\n\n")
+    again = run("openai.md", tmp_path, later := StreamServer(chat_answer("4", "Of Oslo.")), "Which city?\n\n")
+
+    assert printed == "> Clear.\n> You are welcome.\n> "
+    assert again == "> Of Oslo.\n> "
+    assert [asked.path for asked in server.asked] == ["/v1/chat/completions"] * 3
+    assert server.asked[1].body["messages"][-1]["content"] == "It is 21 °C and clear in Oslo."
+    assert len(later.asked[0].body["messages"]) == 7
+    assert later.asked[0].body["tools"] == server.asked[0].body["tools"]
+
+
+def message(id: str, *content: dict[str, Any], stop: str = "end_turn") -> Play:
+    """An answer of Anthropic's."""
+    usage = {"input_tokens": 40, "output_tokens": 9}
+    made = {"id": id, "type": "message", "role": "assistant", "model": "claude-sonnet-5", "stop_sequence": None}
+    return answers({**made, "stop_reason": stop, "usage": usage, "content": list(content)})
+
+
+def test_the_agent_thinks_and_calls_until_it_knows(tmp_path: Path) -> None:
+    """Parallel calls are answered together, and thinking goes back with its signature."""
+    thought = {"type": "thinking", "thinking": "Two roots.", "signature": "c2lnbmVk"}
+    calls = [{"type": "tool_use", "id": f"toolu_{of}", "name": "root", "input": {"of": of}} for of in (30, 20)]
+    plays = [
+        message("m1", thought, *calls, stop="tool_use"),
+        message("m2", {"type": "text", "text": "About 1.005."}),
+    ]
+
+    printed = run("anthropic.md", tmp_path, server := StreamServer(*plays))
+
+    assert printed == "About 1.005.\n"
+    _, answer, results = server.asked[1].body["messages"]
+    assert [block["type"] for block in answer["content"]] == ["thinking", "tool_use", "tool_use"]
+    assert answer["content"][0] == thought
+    assert [block["content"] for block in results["content"]] == [str(30**0.5), str(20**0.5)]
+    assert server.asked[1].body["thinking"] == {"type": "adaptive"}
+    assert len(said(tmp_path, "agent.db", "sums")) == 7
+
+
+def contents(id: str, *parts: dict[str, Any]) -> Play:
+    """An answer of Google's."""
+    candidate = {"index": 0, "content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}
+    usage = {"promptTokenCount": 40, "candidatesTokenCount": 9, "totalTokenCount": 49}
+    return answers({"candidates": [candidate], "usageMetadata": usage, "responseId": id})
+
+
+def test_google_s_client_calls_what_is_declared(tmp_path: Path) -> None:
+    """A call is answered by the program, and what it declares is sent each time."""
+    call = {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2lnbmVk"}
+
+    server = StreamServer(contents("r1", call), contents("r2", {"text": "Yes."}))
+
+    printed = run("google.md", tmp_path, server)
+
+    assert printed == "Yes.\n"
+    assert [one["role"] for one in server.asked[1].body["contents"]] == ["user", "model", "user"]
+    assert server.asked[1].body["contents"][1]["parts"][0]["thoughtSignature"] == "c2lnbmVk"
+    assert server.asked[1].body["tools"] == server.asked[0].body["tools"]
+
+
+class SummarizingServer(StreamServer):
+    """Answers chat completions with a word, and responses with a summary."""
+
+    def begin(self, exchange: Any) -> None:
+        summary = {"type": "output_text", "text": "The ship has sailed on, page by page.", "annotations": []}
+        item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [summary]}
+        made = {"id": "r", "object": "response", "created_at": 1, "model": "gpt-4o-mini", "status": "completed"}
+        whole = {**made, "output": [item], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+        self.plays.append(answers(whole) if exchange.asked.path.endswith("responses") else says("Sailed."))
+        super().begin(exchange)
+
+
+def test_a_summary_is_written_by_the_program_s_own_model(tmp_path: Path) -> None:
+    """What outgrows the budget is summarised by the function, and the summary is printed."""
+    printed = run("summarizer.md", tmp_path, server := SummarizingServer())
+
+    assert printed == "The ship has sailed on, page by page.\n"
+    paths = [asked.path for asked in server.asked]
+    assert paths.count("/v1/chat/completions") == 12
+    assert "/v1/responses" in paths
+    assert len(said(tmp_path, "novel.db", "novel")) == 24
+
+
+def test_a_chat_of_chatgpt_goes_on(tmp_path: Path) -> None:
+    """A conversation is chosen by its title, and the model is sent all of it."""
+    talk = Talk(title="A trip")
+    talk.said("user", "I fly to Oslo on Friday.")
+    talk.said("assistant", "Have a good flight.")
+    with zipfile.ZipFile(tmp_path / "chatgpt.zip", "w") as archive:
+        archive.writestr("conversations.json", json.dumps([talk.done()]))
+
+    server = StreamServer(chat_answer("1", "On Friday."))
+
+    printed = run("chatgpt.md", tmp_path, server, "0\nWhen do I fly?\n\n")
+
+    assert printed == "0 A trip\nWhich one? > On Friday.\n> "
+    assert [one["content"] for one in server.asked[0].body["messages"]] == [
+        "I fly to Oslo on Friday.",
+        "Have a good flight.",
+        "When do I fly?",
+    ]
+
+
+def test_ten_requests_at_once_are_ten_turns(tmp_path: Path) -> None:
+    """A server over real connections: each question stands beside its answer, and tenants do not see each other."""
+    (tmp_path / "program.py").write_text("\n".join(programs("fastapi.md")), "utf-8")
+    with StreamServer() as vendor, socket.create_server(("127.0.0.1", 0), backlog=32) as listening:
+        vendor.plays.extend(says(f"answer {number}") for number in range(12))
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "program:app", "--fd", str(listening.fileno()), "--log-level", "error"],
+            cwd=tmp_path,
+            env=environment(vendor),
+            pass_fds=[listening.fileno()],
+        )
+        try:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            with ThreadPoolExecutor(10) as pool:
+                answered = list(pool.map(lambda number: post(f"{url}/acme/ann/chat", f"question {number}"), range(10)))
+            other = post(f"{url}/globex/ann/chat", "question")
+            streamed = post(f"{url}/globex/ann/stream", "question in pieces")
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.wait(60)
+
+    assert streamed == "answer 11"
+    assert sorted([*answered, other]) == sorted(f"answer {number}" for number in range(11))
+    with Memory.open(f"sqlite:///{tmp_path / 'chat.db'}", tenant="acme") as memory:
+        log = [(one.role, one.text) for one in memory.session("chat-ann").entries()]
+    assert [role for role, _ in log] == ["user", "assistant"] * 10
+    assert {text for _, text in log[::2]} == {f"question {number}" for number in range(10)}
+    assert sorted(text for _, text in log[1::2]) == sorted(answered)
+    asked = [len(request.body["messages"]) for request in vendor.asked]
+    assert sorted(asked) == sorted([*range(1, 20, 2), 1, 3])
+
+
+def post(url: str, text: str) -> str:
+    """Send a text, and return the answer, as JSON or as it is."""
+    body = json.dumps(text).encode()
+    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=120) as response:  # noqa: S310
+        answer: str = response.read().decode()
+        return json.loads(answer) if response.headers["Content-Type"] == "application/json" else answer

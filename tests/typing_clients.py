@@ -1,0 +1,43 @@
+"""What type checkers know of clients that remember. Never run: `mypy --strict` reads it with the other helpers."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from anthropic import Anthropic, AsyncAnthropic
+from anthropic.types import Message
+from google.genai import Client
+from google.genai.types import GenerateContentResponse
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletion
+
+from palimpsest import AsyncSession, Session
+from palimpsest.integrations import anthropic, google, openai
+
+
+def synchronous(session: Session) -> None:
+    """What is remembered is of the client's own type, and so is what it returns."""
+    assert_type(openai.remember(OpenAI(), session), OpenAI)
+    assert_type(anthropic.remember(Anthropic(), session), Anthropic)
+    assert_type(google.remember(Client(), session), Client)
+    asked = openai.remember(OpenAI(), session, cut_off="drop").chat.completions
+    assert_type(asked.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]), ChatCompletion)
+    contents = google.remember(Client(), session).models.generate_content(model="gemini-2.5-flash", contents="Hello")
+    assert_type(contents, GenerateContentResponse)
+
+
+async def asynchronous(session: AsyncSession) -> None:
+    """The same with an event loop."""
+    assert_type(openai.remember(AsyncOpenAI(), session), AsyncOpenAI)
+    messages = anthropic.remember(AsyncAnthropic(), session).messages
+    answer = await messages.create(
+        model="claude-sonnet-4-6", max_tokens=9, messages=[{"role": "user", "content": "Hello"}]
+    )
+    assert_type(answer, Message)
+
+
+def refused(session: Session) -> None:
+    """What a type checker refuses; without its error, mypy reports the comment as unused."""
+    openai.remember(OpenAI(), "session")  # type: ignore[arg-type]
+    openai.remember(OpenAI(), session, cut_off="mark")  # type: ignore[arg-type]
+    openai.remember(OpenAI(), session).chat.completions.create(messages=[])  # type: ignore[call-overload]
