@@ -437,3 +437,16 @@ def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str)
         assert after is not None
         assert after.version > again.version > mark.version
     assert key_ids(where, BOTH) == {"new"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_adds_after_a_change_is_told_the_ids_that_are_stored(kind: str, tmp_path: Path) -> None:
+    """What is added by somebody who has not heard of the new key yet is there under the ids that he was given."""
+    where = address(kind, tmp_path)
+    with Memory.open(where, encryption=RING) as memory, Memory.open(where, encryption=RING) as other:
+        session, beside = memory.session("s"), other.session("t")
+        first = [session.add_user_message("one"), *beside.add(turn("two"))]
+        changed(where)
+        told = [session.add_user_message("three"), *beside.add(turn("four"))]
+        stored = [entry.id for name in "st" for entry in memory.session(name).entries()]
+    assert sorted(stored) == sorted(entry.id for entry in [*first, *told])

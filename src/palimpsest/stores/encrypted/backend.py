@@ -132,6 +132,7 @@ class SealedBackend(Backend):
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
+        batches = list(batches)
         done: list[Refusal | None] = [None] * len(batches)
         left, tries = list(range(len(batches))), 0
         while left:
@@ -146,31 +147,40 @@ class SealedBackend(Backend):
                 if done[i] is None:
                     sealing.finish()
                     made.append((i, sealing))
-            over = partial(self._over, made, again) if again is not None else None
+            over = partial(self._over, batches, made, again) if again is not None else None
             steps = [one.steps for _, one in made]
             results = await self.below.write(steps, at, lasting=lasting, again=over) if made else []
             left = []
             for (i, sealing), refusal in zip(made, results, strict=True):
                 if refusal is None:
                     await self._done(sealing)
-                elif refused(sealing.batch, heads := self._refusal(sealing, refusal)) is None and (
-                    tries == 1 or not self.crowded  # who is in a crowd waits where he holds nothing
-                ):
-                    left.append(i)  # its heads were sealed anew, or another session's rows were noted: once more
                 else:
-                    done[i] = heads
+                    heads = self._refusal(sealing, refusal)
+                    # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
+                    alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
+                    if alike and (tries == 1 or not self.crowded):  # who is in a crowd waits where he holds nothing
+                        left.append(i)
+                    else:
+                        done[i] = heads
         return done
 
-    def _over(self, made: list[tuple[int, Sealing]], again: Again, number: int, refusal: Refusal) -> Batch | None:
+    def _over(
+        self, batches: list[Batch], made: list[tuple[int, Sealing]], again: Again, number: int, refusal: Refusal
+    ) -> Batch | None:
         """What is to be written in the place of a batch, as these heads are there: as `write` says.
 
-        Not where another batch may have moved what is noted of the logs among them, which is not committed yet.
+        Not where another batch may have moved what is noted of the logs among them, which is not committed yet. Who is
+        asked what to write has told from then on what is in that, as the ids of entries: it takes the batch's place
+        even where it cannot be written at once.
         """
         i, sealing = made[number]
         if len(made) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
         batch = again(i, self._refusal(sealing, refusal))
-        if batch is None or self._is_under_another(batch):
+        if batch is None:
+            return None
+        batches[i] = batch
+        if self._is_under_another(batch):
             return None
         anew = Sealing(self.rows, sealing.key_id, batch, {})
         if not anew.begin(self._heads.all):
