@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import strategies
 from laws import examples
-from palimpsest import Memory, Session
+from palimpsest import Image, Memory, Session
 from palimpsest.errors import BudgetImpossible, ConfigError, EntryNotFound
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
@@ -147,6 +147,20 @@ def test_a_hidden_entry_is_erased_like_any_other(session: Session) -> None:
     assert session.show(4) >= 1
     assert session.verify().ok
     assert "seven" not in str(session.context().messages)
+
+
+def test_a_question_that_was_hidden_does_not_come_back_with_what_follows_it(memory: Memory) -> None:
+    """Not even where the answer to it is all that a cut can show."""
+    session = memory.session("cut", counter=strategies.WORDS, max_tokens=40)
+    session.add_user_message("a question")
+    session.add_assistant_message("an answer")
+    session.hide(1)
+    session.add_assistant_message([Image(source="https://example.com/a.png", detail="low")])
+
+    ctx = session.context(format="anthropic")
+
+    assert "a question" not in str(ctx.messages)
+    assert 1 not in [entry.seq for entry in session.active_entries()]
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -207,7 +207,8 @@ class LayoutReader:
         """Lay out what the cut shows, newest first, until the room is full, or all with `whole`.
 
         `known` entries need no reading; `more` says that older ones were left unread. With `planning`, pinned entries
-        and the open human message from before are read, too, whether or not the present cut shows them.
+        and the open human message from before, unless it was hidden, are read, too, whether or not the present cut
+        shows them.
         """
         terms = self._terms
         budget, fixed = self._budget(cut)
@@ -221,7 +222,7 @@ class LayoutReader:
             first = entries[0] if entries else None
             oldest = first.seq if first else cut.start
             seqs |= {seq for seq in head.pinned if seq < oldest or spans.within(cut.skipped, seq)}
-            if first is not None and 0 < first.turn < oldest:
+            if first is not None and 0 < first.turn < oldest and not spans.within(cut.hidden, first.turn):
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
         before = yield from self.reader.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
