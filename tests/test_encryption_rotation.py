@@ -40,6 +40,7 @@ from sealed import (
     session_of,
     stored,
 )
+from tallies import summed
 from vaults import Vault
 from writer import ENTRIES_A_TURN, turn
 
@@ -102,7 +103,7 @@ def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
         for key, value in (("z", b"1"), ("a", b"1"), ("z", b"2")):
             drive(memory.store.put_item("default", "notes", key, value, expires=9_000_000_000_000_000))
         before = drive(memory.store.list_items("default", "notes"))
-        tally = drive(memory.store.tally(KEY, "custom:quarters"))
+        tally = drive(summed(memory.store, KEY, "custom:quarters"))
 
     with Memory.open(where, encryption=BOTH) as memory:
         assert rotate_keys(memory).items == 2
@@ -110,7 +111,7 @@ def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
     with Memory.open(where, encryption=LAST) as memory:
         assert drive(memory.store.list_items("default", "notes")) == before
         assert [(item.key, item.version) for item in before] == [("z", 2), ("a", 1)]
-        assert drive(memory.store.tally(KEY, "custom:quarters")) == tally
+        assert drive(summed(memory.store, KEY, "custom:quarters")) == tally
         assert tally[0] == 2
         session_of(memory).erase([1])
         assert [entry.erased for entry in session_of(memory, "branch").entries()] == [True, False]

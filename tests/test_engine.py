@@ -115,7 +115,6 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
     "read": (lambda store: store.read(KEY, counter="words"), ["look"]),
     "fetch": (lambda store: store.fetch(KEY, [1]), ["look"]),
     "records": (lambda store: store.records(KEY), ["look"]),
-    "tally": (lambda store: store.tally(KEY, "words"), ["look"]),
     "count": (lambda store: store.count(KEY, "words", {1: 1}), ["look", "write"]),
     "pin": (lambda store: store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,))), ["write"]),
     "erase": (lambda store: store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,))), ["look", "write"]),

@@ -31,6 +31,7 @@ from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.overlay import OverBackend, Overlay
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
+from tallies import summed
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")
@@ -294,7 +295,7 @@ def test_what_is_no_longer_there_below_is_gone_above(below: Store, how: str) -> 
 
     assert texts(overlay) == ["mine"]
     assert drive(overlay.fetch(KEY, [1, 5])) == [mine]
-    assert drive(overlay.tally(KEY, "words")) == (0, 0)
+    assert drive(summed(overlay, KEY, "words")) == (0, 0)
     assert texts(overlay, OTHER) == texts(below, OTHER) == ["a", "b", "c", "d"]
 
 
@@ -331,7 +332,7 @@ def test_an_erasure_above_reaches_every_branch_above_and_none_below(below: Store
     for key in (KEY, branch, OTHER):
         assert texts(overlay, key) == ["a", "", "c", "d"]
         assert [made.text for made in drive(summaries(overlay, key)).values()] == ["first", ""]
-        assert drive(overlay.tally(key, "words")) == (1, 10)
+        assert drive(summed(overlay, key, "words")) == (1, 10)
     for key in (KEY, OTHER):
         assert texts(below, key) == ["a", "b", "c", "d"]
         assert [made.text for made in drive(summaries(below, key)).values()] == ["first", "second"]

@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from drivers import driven
 from exports_chatgpt import simple
+from laws import examples
 from palimpsest import AsyncMemory, Keys, Memory
-from palimpsest.errors import ConfigError, SessionNotFound, WrongUser
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, WrongUser
 from palimpsest.stores import STORES
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.testing import FakeClock
@@ -415,6 +419,68 @@ def test_another_key_finds_the_same_users(tmp_path: Path, clock: FakeClock) -> N
         memory.session("s1").describe(user="bob")
         memory.delete_session("s0")
         assert ids(memory.sessions(user="bob")) == ["s1", "s2", "s4"]
+
+
+# --- whatever happens between a look and what is written by it
+
+USERS = st.sampled_from([None, "ann", "bob"])
+DEEDS = st.tuples(st.sampled_from([*["give"] * 6, "title", "add", "add", "pin", "clear", "delete", "fork"]), USERS)
+
+
+def does(memory: Memory, deed: str, user: str | None) -> None:
+    """Do something with one session that says, or may say, whose it is."""
+    chat = memory.session("s")
+    try:
+        if deed == "give":
+            chat.describe(user=user)
+        elif deed == "title":
+            chat.describe(title=f"of {user}")
+        elif deed == "add":
+            memory.session("s", user=user).add_user_message("hello")
+        elif deed == "pin":
+            chat.pin(1)
+        elif deed == "clear":
+            chat.clear()
+        elif deed == "fork":
+            chat.fork(f"branch of {user}")
+        else:
+            memory.delete_session("s")
+    except (SessionNotFound, EntryNotFound, WrongUser, ConfigError, Conflict):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "sqlite sealed", "file sealed"])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
+@given(deeds=st.lists(st.tuples(DEEDS, st.none() | DEEDS), min_size=1, max_size=8))
+def test_a_user_s_sessions_are_those_that_say_so(kind: str, deeds: list[Any]) -> None:
+    """Whoever gives one away, makes or deletes it right before the write of somebody who does so, too."""
+    clock = FakeClock()
+    with (
+        TemporaryDirectory() as folder,
+        opened(kind, Path(folder), clock) as memory,
+        opened(kind, Path(folder), clock) as other,
+    ):
+        backend = getattr(memory.store.backend, "below", memory.store.backend)
+        write, meanwhile = backend.write, list[Any]()
+
+        async def overtaken(*arguments: Any, **options: Any) -> Any:
+            if meanwhile:
+                does(other, *meanwhile.pop())
+            return await write(*arguments, **options)
+
+        backend.write = overtaken
+        does(memory, "add", "ann")
+        for own, theirs in deeds:
+            meanwhile[:] = [theirs] if theirs is not None else []
+            does(memory, *own)
+            _owners_agree(memory)
+
+
+def _owners_agree(memory: Memory) -> None:
+    """Each user is listed the sessions whose heads name him."""
+    of = {one.session: one.user for one in memory.sessions()}
+    for user in ("ann", "bob"):
+        assert set(ids(memory.sessions(user=user))) == {id for id, whose in of.items() if whose == user}
 
 
 # --- titles of conversations that are imported

@@ -21,6 +21,7 @@ from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from processes import filled, integrity, run, stuff, tried
+from tallies import summed
 from writer import SESSION, turn
 
 
@@ -170,7 +171,7 @@ def test_a_branch_that_was_never_made_leaves_nothing_to_a_session_of_its_name(
     assert [one.session for one in drive(store.sessions("tenant"))] == [KEY.session]
 
     add(store, "mine", "too", key=OTHER)
-    assert drive(store.tally(OTHER, "words")) == (0, 0)
+    assert drive(summed(store, OTHER, "words")) == (0, 0)
     erase(store, 1)
     assert texts(store, OTHER) == ["mine", "too"]
 

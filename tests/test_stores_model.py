@@ -27,6 +27,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Dump, Store
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
+from tallies import summed
 
 TENANTS = st.sampled_from(["t", "u"])
 KEYS = st.builds(SessionKey, TENANTS, st.sampled_from(["a", "b"]))
@@ -283,7 +284,7 @@ class TwoStores(RuleBasedStateMachine):
                 self.both(lambda store, key=key: store.read(key, counter="words"))
                 self.both(lambda store, key=key: store.records(key))
                 self.compactions_hold_together(key)
-                self.both(lambda store, key=key: store.tally(key, "words", after=1))
+                self.both(lambda store, key=key: summed(store, key, "words", after=1))
             for namespace in ("k", "l", "m"):
                 self.both(lambda store, t=tenant, n=namespace: store.list_items(t, n))
                 self.both(lambda store, t=tenant, n=namespace: store.get_item(t, n, "k"))

@@ -224,7 +224,6 @@ class SideConformance(Contract):
         await refused(Closed, store.commit(KEY, Change(kind="clear", reason="r")))
         await refused(Closed, store.records(KEY))
         await refused(Closed, store.count(KEY, "words", {1: 1}))
-        await refused(Closed, store.tally(KEY, "words"))
         await refused(Closed, store.delete(KEY))
         await refused(Closed, store.sessions(TENANT))
         await refused(Closed, store.get_item(TENANT, "n", "k"))

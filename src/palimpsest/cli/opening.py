@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +145,10 @@ def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
         if first > last:
             raise click.UsageError(f"{name}: the first number is the larger one")
         chat.entry(last)  # raises where there is none
-        meant = takewhile(lambda entry: entry.seq <= last, all_entries(chat, after=max(first - 1, 0)))  # noqa: B023
-        found |= {entry.seq: entry for entry in meant}
+        for entry in all_entries(chat, after=max(first - 1, 0)):
+            if entry.seq > last:
+                break
+            found[entry.seq] = entry
     return [found[seq] for seq in sorted(found)]
 
 

@@ -127,12 +127,15 @@ class SessionNotFound(PalimpsestError, LookupError):
 
 
 class WrongUser(PalimpsestError, PermissionError):
-    """The `session` is not this `user`'s: it is the `owner`'s, or nobody's (None). Nothing was read or written."""
+    """The `session` is not this `user`'s: it is the `owner`'s, or nobody's (None). Nothing was read or written.
+
+    The message does not name the owner, since it may be shown to the user.
+    """
 
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
-        whose = "nobody's" if owner is None else f"that of user {owner!r}"
-        told = f"session {session!r} is {whose}, not that of user {user!r}"
+        whose = "nobody's yet" if owner is None else "somebody else's"
+        told = f"session {session!r} is not that of user {user!r} but {whose}"
         super().__init__(f"{told}; open it without `user`, where `describe(user=…)` says whose it is")
 
 

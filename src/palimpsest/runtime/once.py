@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from _thread import LockType, allocate_lock
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -28,6 +28,10 @@ class lazy(Generic[T]):  # noqa: N801 (it is used as a decorator is)
         kept: dict[str, Any] = owner.__dict__
         made: T = kept.setdefault(self._name, self._make(owner))
         return made
+
+    if TYPE_CHECKING:  # without it, so that what is made, or set, is found on the object at once
+
+        def __set__(self, owner: Any, value: T) -> None: ...
 
 
 class ProcessLock:

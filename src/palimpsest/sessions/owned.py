@@ -25,7 +25,6 @@ def _of_user(verb: Callable[..., Any], *, looks: bool) -> Callable[..., Any]:
     @wraps(verb)
     async def checked_verb(self: Any, *args: Any, **options: Any) -> Any:
         scope = self._scope
-        await scope.gate.opened()
         if looks and scope.store.seen(scope.key) is None:
             scope.check_user(await scope.store.head(scope.key))
         scope.check_user_seen()

@@ -15,6 +15,7 @@ from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
+from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
@@ -173,12 +174,10 @@ class SessionScope:
         self.sent: Context | Sent | None = None
         self.room: int | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        """The store, of a session that was made before the memory was open."""
-        if name != "store":
-            raise AttributeError(name)
-        self.store = self._own_store()
-        return self.store
+    @lazy
+    def store(self) -> Store:
+        """The store; of a session that was made before the memory was open, from its first verb."""
+        return self._own_store()
 
     @property
     def is_ephemeral(self) -> bool:

@@ -65,7 +65,7 @@ class Changing:
             known, fresh = self._sessions.moved(known, refusal[0]), True
 
     def _changed_over(self, known: Known, change: Change, at: int, expect: Expect, heads: Refusal) -> Made | None:
-        """The change over the head that is there, where it has that one step and no other."""
+        """The change over the head that is there, where it moves that one and no other."""
         now = self._sessions.now(known, heads[0])
         if now.there is None or not now.reads_as(known):
             return None
@@ -77,6 +77,8 @@ class Changing:
         if linked or len(heads) > (1 if record is None else 2):
             return None
         after, step = now.step(head)
+        if noted(now, after):  # whose it is is written beside the head
+            return None
         rows = [record_row(now.log, record)] if record is not None else []
         return [step, *(Step(now.logs, rows_only=True, put=[("record", [row])]) for row in rows)], [after]
 

@@ -187,13 +187,6 @@ class Store:
         """Return the stored counts by `counter` of entries with `after` < seq < `before`, by seq."""
         return await self._look(lambda: self._reading.counts(key, counter, after, before))
 
-    async def tally(
-        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
-    ) -> tuple[int, int]:
-        """Return how many entries with `after` < seq < `before` have a stored count by `counter`, and their sum."""
-        found = await self.counts(key, counter, after=after, before=before)
-        return len(found), sum(found.values())
-
     async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None
     ) -> Head:
