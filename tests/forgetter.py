@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from palimpsest import Memory
+from palimpsest.log.entry import moment
 from sealed import FIRST
 from writer import say
 
@@ -46,5 +47,18 @@ def pester(path: str, sealed: str) -> None:
             session.add_user_message("and on")
 
 
+def branch(path: str, sealed: str) -> None:
+    """Add what has expired, and make a branch after every fifth, for ever."""
+    with Memory.open(path, encryption=FIRST if int(sealed) else None, synchronous="NORMAL") as memory:
+        session, number = memory.session("one"), 0
+        while True:
+            for _ in range(5):
+                session.add_user_message("and on", expires_at=moment(1_000_000_000_000_000))
+            number += 1
+            session.fork(f"branch {number}")
+            if number == 20:
+                say("going")
+
+
 if __name__ == "__main__":
-    {"forget": forget, "append": append, "pester": pester}[sys.argv[1]](*sys.argv[2:])
+    {"forget": forget, "append": append, "pester": pester, "branch": branch}[sys.argv[1]](*sys.argv[2:])

@@ -82,6 +82,7 @@ STEADY: dict[str, Callable[[Store], Coroutine[Any, Any, object]]] = {
     "item": lambda store: store.put_item("default", "notes", "k", b"again"),
     "lease": lambda store: store.lease("default", "l", "me", 60),
     "branches": lambda store: store.branches(KEY),
+    "sharing": lambda store: store.sharing(KEY, [1]),
 }
 
 

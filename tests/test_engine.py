@@ -120,6 +120,7 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
     "erase": (lambda store: store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,))), ["look", "write"]),
     "clear": (lambda store: store.commit(KEY, Change(kind="clear", reason="r")), ["look", "write"]),
     "branches": (lambda store: store.branches(KEY), ["look"]),
+    "sharing": (lambda store: store.sharing(KEY, [1]), ["look"]),
     "get_item": (lambda store: store.get_item("tenant", "n", "k"), ["look"]),
     "put_item": (lambda store: store.put_item("tenant", "n", "k", b"v"), ["look", "write"]),
     "list_items": (lambda store: store.list_items("tenant", "n"), ["places"]),

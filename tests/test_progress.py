@@ -401,7 +401,7 @@ def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
             return late
 
-        for verb in ("head", "read", "fetch", "records", "tally", "commit", "append", "branches"):
+        for verb in ("head", "read", "fetch", "records", "counts", "commit", "append", "branches"):
             setattr(store, verb, overtaken(getattr(store, verb)))
         stored = below(store)
         stored.look = overtaken(stored.look)
@@ -463,6 +463,31 @@ def test_what_would_be_refused_is_made_again_while_nobody_else_can_write(name: s
     assert not exists(memory, "one") or session.verify().problems == ()
 
 
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in BRIEF])
+def test_branches_that_are_made_at_every_moment_are_in_nobodys_way(name: str, sealed_or_not: Any) -> None:
+    """Somebody adds and forks right before each write of the store itself; every verb ends, in the branches, too."""
+    memory, other, stored = sealed_or_not
+    session, others = filled(memory), other.session("one")
+    write, number = stored.write, 0
+
+    async def overtaken(batches: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal number
+        number += 1
+        assert number < PATIENCE, "it begins anew for ever"
+        others.add_user_message("meanwhile")
+        others.fork(f"branch {number}")
+        return await write(batches, *arguments, **options)
+
+    stored.write = overtaken
+    done = VERBS[name].act(memory, session)
+    stored.write = write
+
+    assert VERBS[name].holds(memory, session, done)
+    for info in memory.sessions():
+        branch = memory.session(info.session)
+        assert branch.verify().problems == ()
+
+
 # --- beside a process
 
 
@@ -492,3 +517,28 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
         assert not says(session, WORD)
         assert not says(memory.session("branch"), SECRET)
         assert session.verify().problems == ()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+def test_erasures_end_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:
+    """What was due when a sweep began is gone from every branch, though more that is due is added all the time."""
+    place = f"sealed-{kind}" if sealed else kind
+    with opened(place, tmp_path) as memory:
+        session = filled(memory)
+        session.add([{"role": "user", "content": WORD}] * 300)
+        with Process("branch", address(kind, tmp_path), int(sealed), script=SCRIPT) as other:
+            assert other.hear() == "going"
+            before = len(session.entries())
+            assert memory.sweep() >= 100
+            assert session.erase(Query(text=WORD)).entries >= 300
+            assert memory.delete_session("branch 1")
+            assert session.fork("mine").entries()
+            session.rewind(session.entry(2))
+            other.kill()
+
+        for name in ("one", "branch 2", "mine"):
+            branch = memory.session(name)
+            assert not says(branch, WORD)
+            assert not any(entry.seq <= before and entry.text == "and on" for entry in branch.entries(rewound=True))
+            assert branch.verify().problems == ()

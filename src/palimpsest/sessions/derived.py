@@ -198,9 +198,6 @@ class Unmaking:
             return
         entries = {entry.seq: entry.id for entry in await self._store.fetch(self._key, self._seqs)}
         yield self._key, entries
-        for branch in await self._store.branches(self._key) if self._branches else ():
-            other = self._key._replace(session=branch)
-            there = await self._store.fetch(other, entries)
-            shared = {one.seq: one.id for one in there if one.id == entries[one.seq]}
-            if shared:
-                yield other, shared
+        sharing = await self._store.sharing(self._key, entries) if self._branches else {}
+        for branch, seqs in sharing.items():
+            yield self._key._replace(session=branch), {seq: entries[seq] for seq in seqs}

@@ -142,7 +142,11 @@ Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
 
 
-Again = Callable[[int, Refusal], Batch | None]
+Look = Callable[[Sequence[Ask]], list[Seen]]
+"""Looks as `Backend.look` does, at the home of one batch, while nobody else can write; what other batches of the same
+call have done need not be seen."""
+
+Again = Callable[[int, Refusal, Look], Batch | None]
 """What is to be done in the place of the batch of this number, as these heads are there; None: nothing."""
 
 
@@ -243,7 +247,7 @@ class Backend(ABC):
 
         A store whose writers wait for each other anyhow may ask `again` what to do in the place of a batch that it
         would refuse, while nobody else can write: so a writer need not come back, who may find another in his way
-        again. It is called at once, does not wait, and must not call the store.
+        again. It is called at once, does not wait, and must not call the store, but by what it is given to look with.
         """
 
     @abstractmethod

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
@@ -97,13 +97,16 @@ class KeyedBackend(BlockingBackend):
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         with self.begun() as pairs:
-            return [
-                Seen(
-                    _head(self._kept(pairs, ask.place)) if ask.head else None,
-                    [self._rows(pairs, ask.place, one) for one in ask.rows],
-                )
-                for ask in asks
-            ]
+            return self._seen(pairs, asks)
+
+    def _seen(self, pairs: Pairs, asks: Sequence[Ask]) -> list[Seen]:
+        return [
+            Seen(
+                _head(self._kept(pairs, ask.place)) if ask.head else None,
+                [self._rows(pairs, ask.place, one) for one in ask.rows],
+            )
+            for ask in asks
+        ]
 
     def _read(self, decoder: msgspec.msgpack.Decoder[T], value: bytes) -> T:
         try:
@@ -169,9 +172,10 @@ class KeyedBackend(BlockingBackend):
     ) -> list[Refusal | None]:
         done: list[Refusal | None] = []
         with self.begun(write=True) as pairs:
+            look = partial(self._seen, pairs)
             for number, batch in enumerate(batches):
                 refusal = self._taken(pairs, batch)
-                other = again(number, refusal) if refusal is not None and again is not None else None
+                other = again(number, refusal, look) if refusal is not None and again is not None else None
                 done.append(refusal if other is None else self._taken(pairs, other))
         return done
 

@@ -115,7 +115,7 @@ class Eraser:
     ) -> tuple[Erased, Lost]:
         """Erase what a look has found, in one step, and return what that took."""
         key, seqs = look.key, tuple(entry.seq for entry in found)
-        branches = await self.sharing(found)
+        branches = list(await self._store.sharing(key, seqs))
         change = Change(
             kind="erase",
             reason=reason,
@@ -143,15 +143,6 @@ class Eraser:
         media = sum(media_in(entry) for entry in found if entry.seq in gone)
         done = Erased(entries=len(gone), branches=tuple(branches), media=media)
         return done + unmade.done, await self.lost(before)
-
-    async def sharing(self, found: Sequence[Entry]) -> list[str]:
-        """Return the other sessions that share some of these entries."""
-        ids, sharing = {entry.seq: entry.id for entry in found}, []
-        for branch in await self._store.branches(self._scope.key) if ids else ():
-            there = await self._store.fetch(self._scope.key._replace(session=branch), ids)
-            if any(one.id == ids[one.seq] for one in there):
-                sharing.append(branch)
-        return sharing
 
     async def _hush_branches(self, mentions: Mentions | None, reason: str) -> Lost:
         """Take the words of whatever tells of a text in the branches, and return which summaries that were.

@@ -178,11 +178,9 @@ class FamilyEraser:
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
         """Those of these entries that no other session shares."""
-        for branch in await self._store.branches(self._scope.key(name)) if found else ():
-            there = await self._store.fetch(self._scope.key(branch), ids=[entry.id for entry in found])
-            shared = {entry.id for entry in there}
-            found = [entry for entry in found if entry.id not in shared]
-        return found
+        sharing = await self._store.sharing(self._scope.key(name), [entry.seq for entry in found])
+        shared = {seq for seqs in sharing.values() for seq in seqs}
+        return [entry for entry in found if entry.seq not in shared]
 
     async def forgotten(
         self,

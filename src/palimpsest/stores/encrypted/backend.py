@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
@@ -23,6 +23,7 @@ from palimpsest.stores.backend import (
     Batch,
     Due,
     Listed,
+    Look,
     Place,
     PlaceHead,
     Refusal,
@@ -65,6 +66,16 @@ async def unlocked_backend(
     return SealedBackend(backend, Values(sealer), markings)
 
 
+class Looking(NamedTuple):
+    """What is asked for: of which places as they are kept, what below, and which heads there are known not to be
+    older than."""
+
+    asks: Sequence[Ask]
+    places: Sequence[Place]
+    below: Sequence[Ask]
+    floors: Sequence[Known | None]
+
+
 class SealedBackend(Backend):
     """A backend whose values are sealed. `markings` says under which keys."""
 
@@ -100,6 +111,11 @@ class SealedBackend(Backend):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        looking = self._looking(asks)
+        return self._opened(looking, await self.below.look(looking.below))
+
+    def _looking(self, asks: Sequence[Ask]) -> Looking:
+        """What is asked for below."""
         rows = self.rows
         places = [rows.at(ask.place) for ask in asks]
         below, vouching = list[Ask](), dict[Place, bool]()  # what vouches for rows, and whether it is asked for
@@ -111,17 +127,19 @@ class SealedBackend(Backend):
                 head = vouching[place] = True
             below.append(rows.asked(ask, place, head))
         below += [Ask(place) for place, asked in vouching.items() if not asked]
-        floors = [self._heads.all.get(ask.place) for ask in below]
-        seen = await self.below.look(below)
-        heads: dict[Place, Known | None] = {}
-        for ask, one, floor in zip(below, seen, floors, strict=True):
+        return Looking(asks, places, below, [self._heads.all.get(ask.place) for ask in below])
+
+    def _opened(self, looking: Looking, seen: Sequence[Seen]) -> list[Seen]:
+        """What was asked for, of what was seen below."""
+        rows, heads = self.rows, dict[Place, Known | None]()
+        for ask, one, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
                 heads[ask.place] = self._heads.opened(ask.place, one.head, floor)
         if not agrees(list(heads.items())):
             told = ", ".join(rows.what(place) for place in heads if place.space == SESSION)
             raise StoreCorrupt(self.url, f"{told} is of an earlier time, or what is noted of its rows is")
         found = []
-        for ask, place, one in zip(asks, places, seen, strict=False):
+        for ask, place, one in zip(looking.asks, looking.places, seen, strict=False):
             known = heads.get(place)
             some = [rows.opened(place, what, its, known) for what, its in zip(ask.rows, one.rows, strict=True)]
             found.append(Seen(known.plain if known is not None and ask.head else None, some))
@@ -165,7 +183,13 @@ class SealedBackend(Backend):
         return done
 
     def _over(
-        self, batches: list[Batch], made: list[tuple[int, Sealing]], again: Again, number: int, refusal: Refusal
+        self,
+        batches: list[Batch],
+        made: list[tuple[int, Sealing]],
+        again: Again,
+        number: int,
+        refusal: Refusal,
+        look: Look,
     ) -> Batch | None:
         """What is to be written in the place of a batch, as these heads are there: as `write` says.
 
@@ -176,7 +200,7 @@ class SealedBackend(Backend):
         i, sealing = made[number]
         if len(made) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
-        batch = again(i, self._refusal(sealing, refusal))
+        batch = again(i, self._refusal(sealing, refusal), partial(self._seen_inside, look))
         if batch is None:
             return None
         batches[i] = batch
@@ -188,6 +212,11 @@ class SealedBackend(Backend):
         anew.finish()
         made[number] = i, anew
         return anew.steps
+
+    def _seen_inside(self, look: Look, asks: Sequence[Ask]) -> list[Seen]:
+        """What is asked for, while nobody else can write."""
+        looking = self._looking(asks)
+        return self._opened(looking, look(looking.below))
 
     async def _fit(self, steps: Sequence[Step]) -> None:
         """See what the store says of its keys where a head is under another than the one that is written with.

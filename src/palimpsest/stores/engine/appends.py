@@ -11,7 +11,7 @@ from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorr
 from palimpsest.log.entry import Entry, same
 from palimpsest.log.head import About, SessionKey
 from palimpsest.log.linking import link
-from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Step
+from palimpsest.stores.backend import Ask, Batch, Cells, Look, Range, Refusal, Step
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
@@ -119,6 +119,7 @@ class Appends:
         at: int,
         number: int,
         heads: Refusal,
+        _: Look,
     ) -> Batch | None:
         """What writes the appends of the batch of this number over the head that is there, if it is of the same log."""
         before = batches[number][0]

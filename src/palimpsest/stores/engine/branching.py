@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
@@ -35,6 +35,11 @@ class Branching:
             # Whoever reads the first entry that is shared reads all up to where the two parted.
             names |= tree.sharing(log, first, last)
         return sorted(names - {key.session})
+
+    async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
+        known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+        others = Tree(self._url, known, seen[0]).others(known, seqs) if seen else {}
+        return {name: read for (name, _), read in sorted(others.items())}
 
     async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
         while True:

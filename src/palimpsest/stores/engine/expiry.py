@@ -34,13 +34,13 @@ class Expiry:
         self._backend = sessions.backend
 
     async def _pages(self, tenant: str, now: int) -> AsyncIterator[list[Due]]:
-        after: Due | None = None
-        while True:
-            page = await self._backend.expired(tenant, now, after=after, limit=PAGE)
-            if not page:
+        """Yield what is due, in larger and larger pages: so it ends beside somebody who goes on adding what is."""
+        after, limit, whole = None, PAGE, True
+        while page := await self._backend.expired(tenant, now, after=after, limit=limit):
+            if not whole:  # this came since the last one; it was asked for to hear of what is damaged
                 return
             yield page
-            after = page[-1]
+            after, limit, whole = page[-1], 2 * limit, len(page) == limit
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         found: dict[SessionKey, set[int]] = {}
@@ -53,19 +53,24 @@ class Expiry:
         return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
 
     async def sweep(self, tenant: str, now: int) -> int:
+        """Erase what is due when it is called: beside somebody who goes on adding what has expired it ends, too."""
         swept, damaged = 0, list[StoreCorrupt]()
+        heads, entries = list[Place](), dict[tuple[Place, int], list[int]]()
         try:
             async for page in self._pages(tenant, now):
-                for due in page:
-                    if not due.table:
-                        swept += await self._taken(due.place, now)
-                for (place, log), seqs in _by_log(page).items():
-                    try:
-                        swept += await self._erased(place, log, seqs)
-                    except StoreCorrupt as fault:  # all else is swept all the same
-                        damaged.append(fault)
+                heads += [due.place for due in page if not due.table]
+                for where, seqs in _by_log(page).items():
+                    entries.setdefault(where, []).extend(seqs)
         except StoreCorrupt as fault:
             damaged.append(fault)
+        for place in heads:
+            swept += await self._taken(place, now)
+        for (place, log), seqs in entries.items():
+            for some in (seqs[first : first + PAGE] for first in range(0, len(seqs), PAGE)):
+                try:
+                    swept += await self._erased(place, log, some)
+                except StoreCorrupt as fault:  # all else is swept all the same
+                    damaged.append(fault)
         if damaged:
             raise damaged[0]
         return swept
@@ -87,9 +92,12 @@ class Expiry:
         return 0
 
     async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:
-        """Erase entries of a log in all who read them, beginning with one; how many entries that were."""
-        left = set(seqs)
-        for key, read in (await self._readers(place, log, seqs)).items():
+        """Erase entries of a log in all who read them, in one step where one of these has them all; how many that were.
+
+        So whoever has the most is first.
+        """
+        left, readers = set(seqs), await self._readers(place, log, seqs)
+        for key, read in sorted(readers.items(), key=lambda one: -len(one[1])):
             meant = tuple(seq for seq in read if seq in left)
             if meant:
                 await self._changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)

@@ -9,7 +9,7 @@ import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.backend import Ask, Backend, Batch, Place, PlaceHead, Range, Refusal, Seen, Step
+from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import (
     DAMAGED,
@@ -282,21 +282,21 @@ class Sessions:
 
     async def write(self, batch: Batch, at: int, *after: Known) -> Refusal | None:
         """Write a batch, after which these sessions are so; what came of it."""
-        return (await self.write_over((batch, after), at, lambda _: None))[0]
+        return (await self.write_over((batch, after), at, lambda _, __: None))[0]
 
     async def write_over(
-        self, made: Made, at: int, anew: Callable[[Refusal], Made | None]
+        self, made: Made, at: int, anew: Callable[[Refusal, Look], Made | None]
     ) -> tuple[Refusal | None, Sequence[Known]]:
         """Write a batch; what came of it, and the sessions after it.
 
-        Where it would be refused, `anew` is given the heads that are there, and may say what is written instead, while
-        nobody else can write: so nobody who never pauses is in the way for ever.
+        Where it would be refused, `anew` is given the heads that are there, and what looks at more, and may say what is
+        written instead, while nobody else can write: so nobody who never pauses is in the way for ever.
         """
         batch, after = made
 
-        def again(_: int, heads: Refusal) -> Batch | None:
+        def again(_: int, heads: Refusal, look: Look) -> Batch | None:
             nonlocal after
-            other = anew(heads)
+            other = anew(heads, look)
             if other is None:
                 return None
             instead, after = other

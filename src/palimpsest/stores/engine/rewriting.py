@@ -11,7 +11,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
-from palimpsest.stores.engine.changing import beside, only_appended
+from palimpsest.stores.engine.erasure import asks_beside, beside, only_appended
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
@@ -115,7 +115,8 @@ class Rewriting:
                 read.setdefault(reader, []).extend(some)
         read.pop((known.key.session, known.log), None)
         steps, heads = [], []
-        for other, _ in await beside(self._sessions, known, list(read)) if read else ():
+        seen = await self._sessions.backend.look(asks_beside(known, read)) if read else ()
+        for other, _ in beside(self._sessions, known, read, seen):
             now, step = other.step(how.branch(other.key, other.head, read[other.key.session, other.log]))
             steps.append(step)
             heads.append(now)

@@ -217,6 +217,10 @@ class Store:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
         return await self._look(lambda: self._seldom.branching.branches(key))
 
+    async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
+        """Return which of these entries other sessions of the tenant share, by their ids."""
+        return await self._look(lambda: self._seldom.branching.sharing(key, seqs)) if seqs else {}
+
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
         await self._run(lambda: self._seldom.loading.load(key, dump, replace))

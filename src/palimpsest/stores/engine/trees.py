@@ -7,7 +7,8 @@ free. A home without this place has the session of its name alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -45,15 +46,24 @@ class Tree:
         return [*self._rows.values(), *self._new]
 
     def readers(self, log: int, seqs: Sequence[int]) -> dict[tuple[str, int], tuple[int, ...]]:
-        """The sessions, each with its own log, that read some of these entries of a log, and which.
+        """The sessions, each with its own log, that read some of these entries of a log, and which, in order.
 
         Of a home without a tree there are none but the session itself, which is not among them.
         """
-        found: dict[tuple[str, int], tuple[int, ...]] = {}
+        found, meant = dict[tuple[str, int], tuple[int, ...]](), tuple(sorted(seqs))
         for one in self._now:
-            read = tuple(seq for seq in seqs if one.first <= seq <= one.last) if one.log == log else ()
+            read = meant[bisect_left(meant, one.first) : bisect_right(meant, one.last)] if one.log == log else ()
             if read:
                 found[one.session, one.own] = read
+        return found
+
+    def others(self, known: Known, seqs: Collection[int]) -> dict[tuple[str, int], tuple[int, ...]]:
+        """The sessions beside this one that have some of its entries, each with its own log, and which."""
+        found = dict[tuple[str, int], tuple[int, ...]]()
+        for log, some in known.by_log(seqs).items():
+            for reader, read in self.readers(log, some).items():
+                found[reader] = (*found.get(reader, ()), *read)
+        found.pop((known.key.session, known.log), None)
         return found
 
     def sharing(self, log: int, first: int, last: int) -> set[str]:

@@ -259,9 +259,10 @@ class FileBackend(BlockingBackend):
         with home.lock:
             home.refresh(fd, status, sure=True)
             end, change = home.end, Change(home, lasting)
+            look = partial(_looked, home, fd)
             for i, batch in batches:
                 refusal = change.take(batch)
-                other = again(i, refusal) if refusal is not None and again is not None else None
+                other = again(i, refusal, look) if refusal is not None and again is not None else None
                 done[i] = refusal if other is None else change.take(other)
             if not change.batches:
                 if not end:
@@ -278,3 +279,8 @@ class FileBackend(BlockingBackend):
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
                 self._scrubbing.anew(home, fd)
         return True
+
+
+def _looked(home: Home, fd: int, asks: Sequence[Ask]) -> list[Seen]:
+    """What is asked for of a home that is locked."""
+    return [seen_in((home, fd), ask) for ask in asks]

@@ -225,7 +225,7 @@ class Tables:
                 continue
             self.begin()
             refusal = self._done(batch, at)
-            other = again(number, refusal) if refusal is not None and again is not None else None
+            other = again(number, refusal, self.look) if refusal is not None and again is not None else None
             done.append(refusal if other is None else self._done(other, at))
         return done
 
