@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
 from palimpsest.stores.backend import Look, Refusal, Seen, Step
-from palimpsest.stores.engine.erasure import OF_ENTRIES, Erasure, of_erasure, only_appended
+from palimpsest.stores.engine.erasure import OF_ENTRIES, Erasure, of_erasure
 from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
 from palimpsest.stores.engine.heads import Known, Made, Sessions, expected
 from palimpsest.stores.engine.large import Large
@@ -121,36 +121,23 @@ class Changing:
             at = self._clock()
             more = (await self._large.taken(known, [], erasure.points))[1]
             more += await self._sessions.created(known, at)
-            over = partial(self._erased_over, known, erasure, more, at, expect)
+            over = partial(self._erased_over, erasure, more, at, expect)
             refusal, after = await self._sessions.write_over(erasure.batch(known, at, more), at, over)
             if refusal is None:
                 return after[0].head
             known, seen = self._still(known, erasure, refusal, seen)
 
     def _erased_over(
-        self, known: Known, erasure: Erasure, more: list[Step], at: int, expect: Expect, heads: Refusal, look: Look
+        self, erasure: Erasure, more: list[Step], at: int, expect: Expect, heads: Refusal, look: Look
     ) -> Made | None:
-        """The erasure over the heads that are there, where nothing has become of the session but that it was added to.
-
-        Whoever has come to the tree meanwhile, or was changed, is looked at: so it ends beside those who never pause to
-        make branches, too.
-        """
-        now = self._sessions.now(known, heads[0])
-        if now.there is None or not only_appended(known, now):
-            return None
+        """The erasure over the heads that are there."""
+        now = erasure.sharing.again(erasure.steps, heads, look)
         try:
-            expect(now.head)
+            if now is not None:
+                expect(now.head)
         except Conflict:
             return None
-        there = {step.place: head for step, head in zip(erasure.steps, heads, strict=True) if not step.rows_only}
-        moved = {
-            step.place
-            for step in erasure.steps[1:]
-            if not step.rows_only and (head.hot if (head := there[step.place]) is not None else None) != step.expect
-        }
-        if moved - erasure.beside.keys() or (moved and not erasure.renewed(now, there, look)):
-            return None
-        return erasure.batch(now, at, more)
+        return erasure.batch(now, at, more) if now is not None else None
 
     def _still(self, known: Known, erasure: Erasure, refusal: Refusal, seen: list[Seen]) -> tuple[Known, list[Seen]]:
         """The session as it is now, and what was read of it, where nobody but those who append was in the way.
@@ -158,12 +145,8 @@ class Changing:
         So an erasure beside a writer who never pauses looks once, and has only its last step to do again.
         """
         now = self._sessions.moved(known, refusal[0])
-        others = {step.place: head for step, head in zip(erasure.steps, refusal, strict=False)}
-        if now is None or not seen or not only_appended(known, now):
-            return known if now is None else now, []
-        if any(others[place] != was for place, was in erasure.beside.items()):
-            return now, []
-        return now, seen
+        still = now is not None and seen and erasure.sharing.again(erasure.steps, refusal) is not None
+        return known if now is None else now, seen if still else []
 
 
 def spans_of(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:

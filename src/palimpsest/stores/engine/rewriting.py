@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
-from palimpsest.stores.engine.erasure import asks_beside, beside, only_appended
+from palimpsest.stores.backend import Ask, Cells, Look, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, entry_row, record_row
-from palimpsest.stores.engine.heads import Known, Sessions
+from palimpsest.stores.engine.heads import Known, Made, Sessions
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
-from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.engine.sharing import Sharing
+from palimpsest.stores.engine.trees import of_tree
 
 
 class Rewrite(Protocol):
@@ -53,45 +53,32 @@ class Rewriting:
             wanted = Range("entry", list(ranges.of(known.keys(seqs))))
             return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
 
-        made: tuple[list[Row], list[Cells]] | None = None
         while True:
-            if made is None:
-                known, seen = await self._sessions.look(key, asks)
-                if not seen:
-                    return 0
-            head = how.head(known.head)  # first, for it may object
-            made = made or await self._made(known, how, seen)
-            if not (made[0] or made[1] or head is not known.head):
+            known, seen = await self._sessions.look(key, asks)
+            if not seen:
                 return 0
-            steps, heads = await self._steps(known, head, how, seen, *made)
-            refusal = await self._sessions.write(steps, self._clock(), *heads)
-            if refusal is None:
-                return len(made[0]) + len(made[1])
-            now = self._sessions.moved(known, refusal[0])
-            others = [(head and head.hot) == one.expect for one, head in zip(steps, refusal, strict=True)]
-            if now is None or not only_appended(known, now) or not all(others[1:]):
-                made = None
-            else:  # so beside a writer who never pauses it looks once
-                known = now
+            head = how.head(known.head)  # first, for it may object
+            records, new = await self._made(known, how, seen)
+            if not (records or new or head is not known.head):
+                return 0
+            sharing = Sharing(self._sessions, known, seen[0], [row[0] & LAST for row in new])
+            await sharing.look()
+            put, more = await self._large.taken(known, new, list(ranges.of(row[0] for row in new)))
+            rewritten = Rewritten(how, sharing, [*put, ("record", records)] if records else put, more, new)
+            now: Known | None = known
+            while now is not None:  # who is only added to was looked at once
+                made = rewritten.batch(now, head if now is known else how.head(now.head))
+                refusal, _ = await self._sessions.write_over(made, self._clock(), rewritten.over)
+                if refusal is None:
+                    return len(records) + len(new)
+                self._sessions.moved(now, refusal[0])
+                now = sharing.again(rewritten.steps, refusal)
 
     async def _made(self, known: Known, how: Rewrite, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
         """What records and entries that were read become others, and which."""
         there, rows = self._reading.told(known, seen[1].rows[0]), seen[2].rows[0]
         records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
         return records, self._new(known, how, rows, await self._reading.entries(known, rows, {}))
-
-    async def _steps(
-        self, known: Known, head: Head, how: Rewrite, seen: list[Seen], records: list[Row], new: list[Cells]
-    ) -> tuple[list[Step], list[Known]]:
-        """What puts these in the place of others, and the sessions after it."""
-        tree = Tree(self._sessions.url, known, seen[0])
-        steps, heads = await self._branches(known, how, tree, [row[0] for row in new])
-        put, more = await self._large.taken(known, new, gone := list(ranges.of(row[0] for row in new)))
-        drop = [(table, low, high) for table in ("held", "tokens/*") for low, high in gone]
-        put = [*put, ("record", records)] if records else put
-        now, step = known.step(head)
-        log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
-        return [step, *steps, log, tree.step(), *more], [*heads, now]
 
     def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Cells]:
         found = []
@@ -104,20 +91,40 @@ class Rewriting:
                 found.append(entry_row(row[0] >> 32, new))
         return found
 
-    async def _branches(
-        self, known: Known, how: Rewrite, tree: Tree, keys: list[int]
-    ) -> tuple[list[Step], list[Known]]:
-        """What moves the heads of the other sessions that have these entries, and those sessions after it."""
-        read: dict[tuple[str, int], list[int]] = {}
-        for log in {key >> 32 for key in keys}:
-            meant = [key & LAST for key in keys if key >> 32 == log]
-            for reader, some in tree.readers(log, meant).items():
-                read.setdefault(reader, []).extend(some)
-        read.pop((known.key.session, known.log), None)
-        steps, heads = [], []
-        seen = await self._sessions.backend.look(asks_beside(known, read)) if read else ()
-        for other, _ in beside(self._sessions, known, read, seen):
-            now, step = other.step(how.branch(other.key, other.head, read[other.key.session, other.log]))
+
+class Rewritten:
+    """What takes the place of stored values: `put` in the log, `new` of it for entries, and `more` steps with it."""
+
+    def __init__(
+        self,
+        how: Rewrite,
+        sharing: Sharing,
+        put: Sequence[tuple[str, Sequence[Cells]]],
+        more: Sequence[Step],
+        new: Sequence[Cells],
+    ) -> None:
+        self._how, self._sharing, self._put, self._more = how, sharing, put, more
+        gone = list(ranges.of(row[0] for row in new))
+        self._drop = [(table, low, high) for table in ("held", "tokens/*") for low, high in gone]
+        self.steps: list[Step] = []
+        """What it was made to last."""
+
+    def batch(self, known: Known, head: Head) -> Made:
+        """The steps of it, and the sessions after them; of the session as it is known by now, which gets this head."""
+        now, step = known.step(head)
+        steps, heads = [step], [now]
+        for other, seqs, _ in self._sharing.others:
+            after, step = other.step(self._how.branch(other.key, other.head, seqs))
             steps.append(step)
-            heads.append(now)
-        return steps, heads
+            heads.append(after)
+        log = Step(known.logs, rows_only=True, drop=self._drop, put=self._put, destroys=True)
+        self.steps = [*steps, log, self._sharing.tree.step(), *self._more]
+        return self.steps, heads
+
+    def over(self, heads: Refusal, look: Look) -> Made | None:
+        """The same over the heads that are there."""
+        now = self._sharing.again(self.steps, heads, look)
+        try:
+            return self.batch(now, self._how.head(now.head)) if now is not None else None
+        except Conflict:  # whoever asked for it hears of that when he has looked
+            return None
