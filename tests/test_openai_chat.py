@@ -209,6 +209,18 @@ def looks_like_messages() -> st.SearchStrategy[Any]:
     return st.lists(message | values, max_size=3) | values
 
 
+@pytest.mark.parametrize("part", [{"type": "text"}, {"type": "text", "text": None}, {"type": "text", "text": 5}])
+def test_a_text_part_without_text_is_kept_and_not_sent(part: dict[str, Any]) -> None:
+    """The API would refuse the whole request."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        said = [{"type": "text", "text": "hello"}]
+        session.add([{"role": "user", "content": [part, *said]}])
+
+        assert session.context(format="openai").messages == [{"role": "user", "content": said}]
+        assert FORMAT.encode(session.entries()) == [{"role": "user", "content": [part, *said]}]
+
+
 @settings(max_examples=examples(600))
 @given(data=looks_like_messages())
 def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:

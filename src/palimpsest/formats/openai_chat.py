@@ -252,13 +252,19 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if isinstance(part, Text | Reasoning) and not part.text and not (own and adapted is None):
+        if _says_nothing(part) and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
         elif text := replaced_by_text(entry, part, adapted):
             encoded.append({"type": "text", "text": text})
     return encoded
+
+
+def _says_nothing(part: Part) -> bool:
+    if isinstance(part, Opaque):  # which may have come by an import
+        return part.item.get("type") == "text" and not (isinstance(part.item.get("text"), str) and part.item["text"])
+    return isinstance(part, Text | Reasoning) and not part.text
 
 
 def _has_counterpart(part: Part, entry: Entry, own: bool) -> bool:
