@@ -156,6 +156,7 @@ def _plain_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PalimpsestWarning)
+        warnings.filterwarnings("ignore", "nothing bounds this context")  # what is printed of a context says so
         warnings.showwarning = show
         yield
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from palimpsest.errors import ConfigError, PalimpsestWarning, nearest, shorten
+from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.log.checks import unfit
+from palimpsest.runtime.logs import warn_caller
 from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def model_of(name: str | None) -> Model | None:
         near = nearest(name, model_names())
         hint = f"; did you mean {near!r}?" if near else "."
         text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
-        warnings.warn(text, PalimpsestWarning, stacklevel=6)
+        warn_caller(text)
     return model
 
 

@@ -15,6 +15,7 @@ from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
+from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
 from palimpsest.sessions.lease import TURN_SECONDS, Renewals
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from palimpsest.summaries.models import Summarizer
 
 
+UNBOUNDED = (
+    "nothing bounds this context: the session has no max_tokens, and no model whose window is known. It grows with the "
+    "conversation until the provider refuses it. Open the session with max_tokens=… or model=… (this is said once)"
+)
+
+
 class Opened:
     """The store of a memory, and of those of other tenants that share it: None until it is open.
 
@@ -37,6 +44,8 @@ class Opened:
 
     def __init__(self) -> None:
         self.store: Store | None = None
+        self.warned = False
+        """Whether it was said that nothing bounds a context."""
         self.observers: dict[str, Observers] = {}
         self.derivations: dict[str, Derivations] = {}
 
@@ -66,6 +75,12 @@ class MemoryScope:
         """What is withheld of open interactions: several objects of one session see it."""
         check_whole(view_bytes, "view_bytes")
         self.views = Views(view_bytes)
+
+    def tell_unbounded(self) -> None:
+        """Warn, once, that nothing keeps a context from growing."""
+        if not self._shared.warned:
+            self._shared.warned = True
+            warn_caller(UNBOUNDED)
 
     def sharing(self, tenant: str) -> MemoryScope:
         """The scope of another tenant's memory, which shares the store of this one and whatever runs beside it."""

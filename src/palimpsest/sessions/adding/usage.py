@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from palimpsest.errors import ConfigError, PalimpsestWarning
+from palimpsest.errors import ConfigError
 from palimpsest.formats.received import reported_by
 from palimpsest.formats.received.values import Reported
 from palimpsest.log.change import Change
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Usage
+from palimpsest.runtime.logs import warn_caller
 from palimpsest.sessions.scope import Sent, SessionScope
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class UsageRecorder:
             try:
                 await self._recorded(report, sent)
             except ConfigError as fault:
-                warnings.warn(f"the usage of what was added is not recorded: {fault}", PalimpsestWarning, stacklevel=2)
+                warn_caller(f"the usage of what was added is not recorded: {fault}")
 
     async def _recorded(self, report: Reported, sent: Context | Sent | None) -> Usage:
         """Keep the report with the session, unless it is that of the response which was reported last."""

@@ -72,6 +72,8 @@ class Contexts:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
         else:
             context = await self._stored(call, mode)
+        if context.budget is None:
+            self._scope.memory.tell_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
         return context

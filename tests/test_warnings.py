@@ -1,0 +1,90 @@
+"""What a program is warned of, at its own line."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers import driven
+from palimpsest import AsyncMemory, Memory
+from palimpsest.errors import PalimpsestWarning
+from palimpsest.stores import STORES
+
+
+def unbounded(told: list[warnings.WarningMessage]) -> list[str]:
+    """The lines at which it was said that nothing bounds a context."""
+    meant = [one for one in told if "nothing bounds this context" in str(one.message)]
+    assert all(one.category is PalimpsestWarning for one in meant)
+    return [linecache.getline(one.filename, one.lineno).strip() for one in meant]
+
+
+@pytest.fixture
+def told() -> Any:
+    """Every warning, as often as it comes."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield told
+
+
+def test_nothing_bounds_a_context_is_said_once_at_the_caller_s_line(told: list[warnings.WarningMessage]) -> None:
+    """Whichever session is first, of whatever tenant; not where a budget or a model's window bounds it."""
+    with Memory.open("memory://") as memory:
+        memory.session("a", max_tokens=1000).context()
+        memory.session("b", model="gpt-4o").context()
+        assert unbounded(told) == []
+
+        memory.session("c").context()  # here
+        memory.session("d").context()
+        memory.for_tenant("other").session("e").context()
+
+    assert unbounded(told) == ['memory.session("c").context()  # here']
+
+
+@pytest.mark.parametrize("store", ["memory://", "file", "suspended://"])
+def test_an_asynchronous_program_is_told_at_its_line(
+    store: str, tmp_path: Path, told: list[warnings.WarningMessage]
+) -> None:
+    """Also where the store was waited for in between, by a thread or a driver."""
+    STORES.register("suspended", lambda _, __: driven())
+
+    async def main() -> None:
+        async with AsyncMemory.open(tmp_path / "log" if store == "file" else store) as memory:
+            chat = memory.session("s")
+            await chat.add_user_message("hello")
+            await chat.context()  # there
+
+    asyncio.run(main())
+
+    assert unbounded(told) == ["await chat.context()  # there"]
+
+
+def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
+    """With the nearest that there is."""
+    with Memory.open("memory://") as memory:
+        memory.session("s", model="gpt-4oo", max_tokens=1000)
+
+    (one,) = [one for one in told if "not in the table" in str(one.message)]
+    assert linecache.getline(one.filename, one.lineno).strip().startswith('memory.session("s", model="gpt-4oo"')
+
+
+def test_the_command_line_does_not_warn(tmp_path: Path) -> None:
+    """What it prints of a context says that there is no budget."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        memory.session("s").add_user_message("hello")
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "palimpsest.cli", "--store", str(tmp_path / "log.db"), "context", "s"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "nothing bounds" not in ran.stderr
+    assert "no budget" in ran.stdout + ran.stderr
