@@ -81,10 +81,10 @@ class Round:
                     if code := nursery.wait(process):
                         self._fault(f"process {slot}.{self._begun[slot] - 1} ended with {code}")
             else:
-                for process in self._running.values():
-                    for one in (process, *_children_of(process)):
-                        os.kill(one, signal.SIGUSR2)
-                time.sleep(1)
+                for process in nursery.forked():  # those of a process that was killed, too
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGUSR2)
+                time.sleep(3)
                 self._fault("somebody hangs")
 
     def _start(self, slot: int, nursery: Nursery) -> None:
@@ -183,14 +183,6 @@ def chaos(url: str, *, seconds: float, seed: int, sealed: bool = False, without:
             return judge.faults
         shutil.rmtree(folder)
     return []
-
-
-def _children_of(process: int) -> list[int]:
-    """Who a process has forked, where the system tells: one that waits for them does not say why they do not end."""
-    try:
-        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
-    except OSError:
-        return []
 
 
 def say(line: str) -> None:
