@@ -8,21 +8,24 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 import pytest
 
+from agent_process import CALLS, SharedClock, run
 from palimpsest import AsyncMemory, ConfigError, LockTimeout, Memory, Session
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.threads import apart
 from palimpsest.testing import FakeClock
-from sealed import FIRST
+from processes import Process
+from sealed import FIRST, address
 from writer import turn
 
 WORLDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
+AGENT = Path(__file__).with_name("agent_process.py")
 KINDS = ("at once", "when it is done", "again and again")
 FEW = 60
 """More suspensions than a turn has."""
@@ -220,6 +223,49 @@ def enter(memory: Memory) -> None:
     """Hold a turn for a moment, if nobody else does."""
     with memory.session("s").turn(wait=0):
         pass
+
+
+def test_an_agent_s_run_stays_whole_in_one_process(place: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """However long the model takes: a second request waits for minutes until the first run is over."""
+    where, options = place
+    clock = SharedClock(tmp_path / "clock")
+    with Memory.open(where, clock=clock, **options) as memory:
+        runs = [apart(run, memory, name, clock) for name in ("ann", "bob")]
+        for each in runs:
+            each.result()
+
+        first = memory.session("s").entries()[0].text.split()[0]
+        whole_runs(memory.session("s"), ["ann", "bob"] if first == "ann" else ["bob", "ann"])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+def test_agents_runs_stay_whole_in_two_processes(kind: str, sealed: bool, tmp_path: Path) -> None:
+    """The other process, which began while the first run was on, is let in when that is over, and not before."""
+    where, clock = address(kind, tmp_path), SharedClock(tmp_path / "clock")
+    with Memory.open(where, clock=clock, encryption=FIRST if sealed else None) as memory, ExitStack() as stack:
+        others = []
+
+        def begun() -> None:
+            others.append(stack.enter_context(Process("run", where, int(sealed), clock.path, "bob", script=AGENT)))
+            assert others[0].hear() == "waits"
+
+        run(memory, "ann", clock, begun)
+        assert others[0].end() == ["done"]
+
+        whole_runs(memory.session("s"), ["ann", "bob"])
+
+
+def whole_runs(session: Session, names: list[str]) -> None:
+    """Each agent's run is in the log whole, and took the minutes that it took, one after the other."""
+    entries = session.entries()
+    said = [(entry.text if entry.kind == "message" else entry.call_id or "").partition("-")[0] for entry in entries]
+    each = 2 + 2 * CALLS
+    assert [name.split()[0] for name in said] == [name for name in names for _ in range(each)]
+    for first in (0, each):
+        run_of_one = entries[first : first + each]
+        assert run_of_one[-1].at - run_of_one[0].at >= 60_000_000 * (CALLS + 1)
+    assert session.verify().problems == ()
 
 
 def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
