@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from processes import Process
+from sealed import address
 
 SCRIPT = Path(__file__).with_name("forker.py")
+STRUCK = Path(__file__).with_name("struck_forker.py")
+FORKS = 300
 MOMENTS = Path(__file__).with_name("fork_moments.py")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -84,6 +87,16 @@ def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
     failed, _ = Process(*where, rest, 20, script=MOMENTS).end()[0]
 
     assert failed == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str, tmp_path: Path) -> None:
+    """Python ends the hook in which a handler raises: what it was to let go of is let go of all the same."""
+    (told, *sessions) = Process("run", address(kind, tmp_path), FORKS, script=STRUCK).end()
+
+    assert told["struck"] > 0
+    assert told["children"] > FORKS / 2
+    assert sessions == [[1 + FORKS // 5, True], [told["adding"], True]]
 
 
 def test_a_child_of_a_transaction_that_does_not_end_is_refused(tmp_path: Path) -> None:

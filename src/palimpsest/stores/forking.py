@@ -49,6 +49,10 @@ _stuck: list[Holder] = []
 _inherited: dict[tuple[int, int], int] = {}  # device and inode -> the process that had it open
 _kept: list[object] = []
 _hooks: list[bool] = []
+_ready: list[bool] = []  # whether all has let go for the fork that is under way
+
+HOOKS = 3
+"""How often each hook is registered: one that a signal's handler ends by raising is gone on with by the next."""
 
 
 def watch(store: Holder) -> None:
@@ -57,7 +61,8 @@ def watch(store: Holder) -> None:
         _watched[:] = [*(one for one in _watched if one() is not None), ref(store)]
     if not _hooks and hasattr(os, "register_at_fork"):
         _hooks.append(True)
-        os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
+        for _ in range(HOOKS):
+            os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
 
 
 def refuse(path: str) -> None:
@@ -81,20 +86,26 @@ def _take(lock: LockType, patience: float) -> bool:
     It is taken and noted in one call of C, so that no signal's handler comes between the two.
     """
     note = (get_ident(), lock)
+    if note in _held:  # before a handler's exception
+        return True
     all(map(CALL, (partial(lock.acquire, True, patience), partial(_held.append, note))))
     return note in _held
 
 
 def _before() -> None:
+    if _ready and (get_ident(), _one) in _held:
+        return
     _take(_one, -1)
     _stuck[:] = [store for one in _watched if (store := one()) is not None]
     for store in tuple(_stuck):
         if all(_take(lock, PATIENCE) for lock in store.locks):
             store.let_go()
             _stuck.remove(store)
+    _ready.append(True)
 
 
 def _release() -> None:
+    _ready.clear()
     while _held and _held[-1][0] == get_ident():
         unbroken(_held[-1][1].release, _held.pop)
 

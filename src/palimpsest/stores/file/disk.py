@@ -150,13 +150,13 @@ class Disk:
                 with FileIO(path, mode, opener=_private) as file:
                     made = True
                     fd = file.fileno()
-                    deadline = self._lock(fd, path, operation, deadline, patience)
                     try:
+                        self._locked.add(file)  # before it is: a child may be made at any moment
+                        deadline = self._lock(fd, path, operation, deadline, patience)
                         if deadline and self._id:
                             self.check()
                         status = is_at(fd, path)
                         if status is not None:  # else another file took its place while this one waited
-                            self._locked.add(file)
                             return do(fd, status)
                     finally:
                         self._locked.discard(file)
