@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, StoreCorrupt
+from palimpsest.runtime.runner import drive
+from palimpsest.stores.backend import Place, Step
+from palimpsest.stores.engine.items import ITEMS
 from palimpsest.testing import FakeClock
 from test_owners import KINDS, ids, opened, said
 
@@ -88,3 +91,19 @@ def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
     """With the option's name, and nothing is deleted."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="untouched_for"):
         memory.sweep(untouched_for=length)
+
+
+def test_a_damaged_item_keeps_no_sweep_from_the_rest(clock: FakeClock) -> None:
+    """All else that is due is gone when the damage is told."""
+    with Memory.open("memory://", clock=clock) as memory:
+        chat = memory.session("s")
+        chat.add_user_message("soon over", expires_at=datetime.fromtimestamp(clock() / 1e6 + 10, UTC))
+        due = clock() + 5_000_000
+        item = Place("default", "n", f"{ITEMS}n", "k")
+        drive(memory.store.backend.write([[Step(item, None, b"damaged", b"", due)]], 0))
+        clock.advance(20)
+
+        with pytest.raises(StoreCorrupt):
+            memory.sweep()
+
+        assert chat.entry(1).erased

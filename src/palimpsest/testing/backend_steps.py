@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from itertools import product
 
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Batch, Cells, Named, PlaceHead, Range, Row, Step
+from palimpsest.stores.backend import (
+    LAST_KEY,
+    Ask,
+    Backend,
+    Batch,
+    Cells,
+    Look,
+    Named,
+    PlaceHead,
+    Range,
+    Refusal,
+    Row,
+    Seen,
+    Step,
+)
 from palimpsest.testing.backend_contract import (
     AWAY,
     BESIDE,
@@ -186,6 +200,31 @@ class StepConformance(BackendContract):
         for table in ("t", "tokens/a", "tokens/b", "token"):
             assert await rows(backend, ONE, all_of(table)) == []
         assert await keys(backend, TWO, all_of()) == list(PARTS)
+
+    @rule
+    async def test_who_is_asked_again_sees_what_is_there(self, backend: Backend) -> None:
+        """By the heads that he is told, and by looking at heads and rows. A store that asks nobody refuses, as ever."""
+        there, beside = PlaceHead(b"there", b"cold"), Step(BESIDE, None, b"beside")
+        put = [Row(1, b"a"), Row(2, b"b", "x")]
+        await written(backend, Step(ONE, None, there.hot, there.cold, put=[("t", put)]), beside)
+        asked: list[tuple[int, Refusal, list[Seen]]] = []
+
+        def again(number: int, heads: Refusal, look: Look) -> Batch:
+            asked.append((number, heads, look([Ask(ONE, [all_of(), Named("t", ["x"])]), Ask(BESIDE), Ask(TWO)])))
+            return [Step(ONE, there.hot, b"next")]
+
+        (refusal,) = await backend.write([[Step(ONE, b"other", b"never")]], NOW, again=again)
+
+        if not asked:
+            assert refusal == (there,)
+            assert await head(backend, ONE) == there
+            return
+        ((number, heads, (one, two, none)),) = asked
+        assert (number, heads, one.head) == (0, (there,), there)
+        assert [[Row(*row) for row in found] for found in one.rows] == [put, put[1:]]
+        assert (two.head, none.head) == (PlaceHead(b"beside"), None)
+        assert refusal is None
+        assert await head(backend, ONE) == PlaceHead(b"next", b"cold")
 
     @rule
     async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
@@ -63,14 +64,14 @@ class Expiry:
                     entries.setdefault(where, []).extend(seqs)
         except StoreCorrupt as fault:
             damaged.append(fault)
-        for place in heads:
-            swept += await self._taken(place, now)
+        steps = [partial(self._taken, place, now) for place in heads]
         for (place, log), seqs in entries.items():
-            for some in (seqs[first : first + PAGE] for first in range(0, len(seqs), PAGE)):
-                try:
-                    swept += await self._erased(place, log, some)
-                except StoreCorrupt as fault:  # all else is swept all the same
-                    damaged.append(fault)
+            steps += [partial(self._erased, place, log, seqs[i : i + PAGE]) for i in range(0, len(seqs), PAGE)]
+        for step in steps:
+            try:
+                swept += await step()
+            except StoreCorrupt as fault:  # all else is swept all the same
+                damaged.append(fault)
         if damaged:
             raise damaged[0]
         return swept
