@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import laws
+import servers
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
@@ -45,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp()
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         config.stash[COMPILED] = folder
+        servers_in = tempfile.mkdtemp()
+        Path(servers_in).chmod(0o755)  # one that runs as another user has its folder there
+        config.add_cleanup(servers.configure(servers_in))
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", default=0):
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = folder

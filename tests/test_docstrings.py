@@ -18,7 +18,7 @@ import pytest
 import palimpsest
 from palimpsest import AsyncMemory, AsyncSession, Memory, Session, errors, strategies, types
 from palimpsest.sessions.options import GivenOptions
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.common import StoreOptions
 
 CLASSES = {
     name: value
@@ -38,7 +38,7 @@ MADE = {
     *("Keys", "Policy", "Query", "Redactor"),
 }
 """What programs make: how stands under `Args:`, one by one."""
-OPTIONS = {"session": GivenOptions.__struct_fields__, "open": DiskOptions.__struct_fields__}
+OPTIONS = {"session": GivenOptions.__struct_fields__, "open": StoreOptions.__annotations__}
 """What `**options` of a verb may be."""
 
 

@@ -7,7 +7,6 @@ import inspect
 from typing import get_args, get_type_hints
 
 import pytest
-from msgspec.structs import fields
 
 from palimpsest import AsyncMemory, ConfigError, Memory, types
 from palimpsest.compaction.loading import STRATEGIES
@@ -16,6 +15,7 @@ from palimpsest.runtime.events import EVENTS
 from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.servers import ServerOptions
 from palimpsest.transfer.sources import SOURCES
 
 
@@ -43,6 +43,8 @@ CLOSED: dict[object, object] = {
 }
 """Types of names, and where what goes by these names is kept."""
 
+ON_SERVERS = (ServerOptions,)
+
 
 @pytest.mark.parametrize(("alias", "known"), CLOSED.items())
 def test_a_type_of_names_has_each_that_there_is(alias: object, known: object) -> None:
@@ -51,10 +53,12 @@ def test_a_type_of_names_has_each_that_there_is(alias: object, known: object) ->
 
 
 def test_type_checkers_see_the_options_of_a_store() -> None:
-    """What `open` hands to a store on disk has the names and the types that the store declares."""
-    declared = {field.name: field.type for field in fields(DiskOptions)}
+    """What `open` hands to a store has the names and the types that stores on disks and on servers declare."""
+    declared = get_type_hints(DiskOptions) | {
+        name: hint for one in ON_SERVERS for name, hint in get_type_hints(one).items()
+    }
 
-    assert get_type_hints(types.StoreOptions) == declared
+    assert get_type_hints(types.StoreOptions) == {name: hint for name, hint in declared.items() if name[0] != "_"}
 
 
 def test_who_reads_about_a_session_finds_every_option() -> None:

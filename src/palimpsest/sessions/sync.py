@@ -820,9 +820,11 @@ class Memory:
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
-            readonly: on disk, whether nothing may be written; False by default.
-            large_bytes: on disk, from how many bytes a text, or an image's data, is kept once, however many entries
-                hold it.
+            timeout_seconds: on a server, how long a call may take, whatever it waits for; 30 by default.
+            pool_size: on a server, how many connections there are at most; 10 by default.
+            readonly: on a disk or a server, whether nothing may be written; False by default.
+            large_bytes: on a disk or a server, from how many bytes a text, or an image's data, is kept once, however
+                many entries hold it.
         """
         core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, {**options})
         drive(core.connect())

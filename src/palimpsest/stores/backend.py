@@ -248,6 +248,7 @@ class Backend(ABC):
         A store whose writers wait for each other anyhow may ask `again` what to do in the place of a batch that it
         would refuse, while nobody else can write: so a writer need not come back, who may find another in his way
         again. It is called at once, does not wait, and must not call the store, but by what it is given to look with.
+        Over a driver that may raise what its caller awaits: then it is called anew, and sees there what it asked for.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
 
 class StoreOptions(TypedDict, total=False):
-    """The options that `Memory.open` hands to a store on disk, as `DiskOptions` has them (a test compares them).
+    """The options that `Memory.open` hands to a store, as those of disks and of servers have them (a test compares).
 
     A store of your own may take others: hand them as `**options`, of type `dict[str, Any]`.
     """
@@ -26,6 +26,8 @@ class StoreOptions(TypedDict, total=False):
     busy_seconds: float
     readonly: bool
     large_bytes: int
+    timeout_seconds: float
+    pool_size: int
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +100,8 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
 
 
-HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes")
-"""Options whose values are no secrets: those of stores on a disk."""
+HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes", "timeout_seconds", "pool_size")
+"""Options whose values are no secrets: our own."""
 
 
 def discreet_address(address: str) -> str:

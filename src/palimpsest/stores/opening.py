@@ -49,8 +49,9 @@ def open_store(where: str | Path, runner: Runner, clock: Callable[[], int] = now
 def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     """Return what opens the store that `where` names, the address without its options, and the options in it.
 
-    What is given beside the address holds before these. An opener of somebody else's gets the address as it is. Raises
-    ConfigError, naming it, for an address of an unknown kind, or an option in it that is unknown or cannot be read.
+    What is given beside the address holds before these. An opener of somebody else's, or of a store on a server, gets
+    the address as it is, which holds a driver's own options, too. Raises ConfigError, naming it, for an address of an
+    unknown kind, or an option in it that is unknown or cannot be read.
     """
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     shown = discreet_address(address) if isinstance(address, str) else where
@@ -70,7 +71,7 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
         return STORES.find("sqlite"), f"sqlite:///{path}", {}
     opener: Opener = STORES.find(address.partition(":")[0], shown)
     url, mark, query = address.partition("?")
-    if not mark or not opener.__module__.startswith("palimpsest.stores"):
+    if not mark or not opener.__module__.startswith(_HERE):
         return opener, address, {}
     return opener, url, options_in(query)
 
@@ -80,6 +81,9 @@ LONGEST = 4096
 
 IN_MEMORY = ":memory:"
 """What SQLite calls a database that is nowhere on a disk."""
+
+_HERE = ("palimpsest.stores.file", "palimpsest.stores.memory", "palimpsest.stores.sqlite")
+"""Where stores of this machine are opened, whose options are read here."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ALLOWED = "a path such as agent.db, or an address such as sqlite:///agent.db or memory://"

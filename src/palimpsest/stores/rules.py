@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-from palimpsest.stores.backend import Backend, Batch, Listed, Place, PlaceHead, Refusal
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Listed, Place, PlaceHead, Refusal, Seen
 
 PAGE = 1000
 """Places of one page."""
@@ -32,6 +32,36 @@ def are_fleeting(batches: Iterable[Batch]) -> bool:
             if not step.fleeting:
                 return False
     return True
+
+
+class _Unseen(Exception):
+    """What `asked_again` has to look at before `again` can say more."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.asks = asks
+
+
+async def asked_again(
+    again: Again, number: int, heads: Refusal, look: Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
+) -> Batch | None:
+    """Return what `again` says is to be done in the place of a batch, over a driver, where looking has to be awaited.
+
+    It is called anew with each thing more that it has looked at, so what it looks at follows from what it saw.
+    """
+    seen: list[list[Seen]] = []
+    while True:
+        left = iter(seen)
+
+        def known(asks: Sequence[Ask], left: Iterator[list[Seen]] = left) -> list[Seen]:
+            there = next(left, None)
+            if there is None:
+                raise _Unseen(asks)
+            return there
+
+        try:
+            return again(number, heads, known)
+        except _Unseen as more:
+            seen.append(await look(more.asks))
 
 
 # --- pages of listings

@@ -1,0 +1,145 @@
+"""What stores on servers share: their addresses and options, when they connect, and what becomes of a driver's faults.
+
+A driver belongs to one event loop and one process. So it connects at the first verb, and refuses any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Generic, TypeVar
+from urllib.parse import unquote_plus
+
+import msgspec
+from msgspec import Meta
+
+from palimpsest.errors import ConfigError, ForkedProcess, PalimpsestError, StoreUnavailable
+from palimpsest.log import values
+from palimpsest.stores.backend import Backend
+from palimpsest.stores.common import discreet_address
+from palimpsest.stores.values import LARGE
+
+T = TypeVar("T")
+Options = TypeVar("Options", bound="ServerOptions")
+C = TypeVar("C")
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of stores on servers.
+
+    No call takes longer than `timeout_seconds`, whatever it waits for; a process has at most `pool_size` connections;
+    a text or the data of an image of more than `large_bytes` is kept once, however many entries hold it.
+    """
+
+    timeout_seconds: Annotated[float, Meta(gt=0, description="a number of seconds above 0")] = 30
+    pool_size: Annotated[int, Meta(ge=1, le=1000, description="a whole number of connections, 1 to 1000")] = 10
+    readonly: Annotated[bool, Meta(description="true or false")] = False
+    large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
+
+
+def server_options(kind: type[Options], address: str, given: Mapping[str, Any]) -> tuple[str, Options]:
+    """Return the address as the driver is to have it, and the options of ours that stand in it or were given beside it.
+
+    What is given beside the address holds before what stands in it. An option of the address that is none of ours is
+    the driver's, and stays. Raises ConfigError, naming it, for one that comes twice or is not accepted; no value of an
+    address is quoted.
+    """
+    values.known("option", given, kind.__struct_fields__)
+    bare, _, query = address.partition("?")
+    found: dict[str, str] = {}
+    rest = list[str]()
+    for part in filter(None, query.split("&")):
+        name, _, text = part.partition("=")
+        if name not in kind.__struct_fields__:
+            rest.append(part)
+        elif name in found:
+            raise ConfigError("store option", name, "each option once")
+        else:
+            found[name] = unquote_plus(text)
+    return "?".join(filter(None, (bare, "&".join(rest)))), _read(kind, found, given)
+
+
+def _read(kind: type[Options], found: Mapping[str, str], given: Mapping[str, Any]) -> Options:
+    read: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name not in found and field.name not in given:
+            continue
+        try:
+            value = given.get(field.name, found.get(field.name))
+            read[field.name] = msgspec.convert(value, field.type, strict=field.name in given)
+        except msgspec.ValidationError:
+            shown = given.get(field.name, "its value in the address")
+            raise ConfigError(field.name, shown, _allowed(field.type)) from None
+    return kind(**read)
+
+
+def _allowed(kind: Any) -> str:
+    told = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
+    return told[0] if told else "another value"
+
+
+class ServerBackend(Backend, Generic[C]):
+    """A backend with an asynchronous driver, whose client (a pool of connections) is made by its first verb."""
+
+    faults: tuple[type[BaseException], ...] = ()
+    """What the driver raises."""
+
+    def __init__(self, address: str, options: ServerOptions) -> None:
+        self.url, self.writable, self.large_bytes = discreet_address(address), not options.readonly, options.large_bytes
+        self.address, self.seconds = address, options.timeout_seconds
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: C | None = None
+        self._connecting: asyncio.Lock | None = None
+
+    @abstractmethod
+    async def connect(self) -> C:
+        """Make the client, and see that the store can be used: whatever it lacks is made, unless it is read-only."""
+
+    @abstractmethod
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        """Return the error of ours for one of the driver's; `writes` says that a write was under way."""
+
+    async def asked(self, do: Callable[[C], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does with the client, in the time that a call may take.
+
+        Raises StoreUnavailable where that is over, with `written` None if a write was under way, and what `told` makes
+        of the driver's faults.
+        """
+        self._mine()
+        under_way = False
+        try:
+            async with asyncio.timeout(self.seconds):
+                client = self._client if self._client is not None else await self._connected()
+                under_way = writes
+                return await do(client)
+        except TimeoutError as late:
+            told = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
+            raise StoreUnavailable(self.url, told, written=None if under_way else False) from late
+        except self.faults as fault:
+            raise self.told(fault, under_way) from fault
+
+    def _mine(self) -> None:
+        """Raise ForkedProcess in another process, and StoreUnavailable on another event loop, than the driver's."""
+        if os.getpid() != self._process:
+            raise ForkedProcess(self._process, os.getpid())
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                told = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
+                raise StoreUnavailable(self.url, told)
+            self._loop = loop
+
+    async def _connected(self) -> C:
+        self._connecting = self._connecting or asyncio.Lock()
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self.connect()
+            return self._client
+
+    def release(self) -> C | None:
+        """Take the client, which somebody is about to close; the next verb would make another."""
+        client, self._client = self._client, None
+        return client

