@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import strategies
 import strategies_anthropic
 from palimpsest import Memory
 from palimpsest.context.result import Context
@@ -37,5 +38,5 @@ def context(*messages: Message, format: FormatName = "anthropic", **call: Any) -
     """The context of a session of these messages, rendered for this API."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
-        session.add(list(messages))
+        strategies.taken_in(session, messages)
         return session.context(format="anthropic", **call)

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from palimpsest.log.entry import Image, Opaque, Part, Reasoning, Role, Status, Text
+from palimpsest.errors import InvalidEntry
+from palimpsest.formats import FormatName, find_format
+from palimpsest.log.entry import Entry, Image, Opaque, Part, Reasoning, Role, Status, Text
 from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import FunctionCounter
 
@@ -107,7 +109,7 @@ Operation = Say | Call | Answer | Background | Batch
 def perform(session: Session, operation: Operation, now: int = 0) -> None:
     """Do the operation to the session; `now` is its time in microseconds since 1970."""
     if isinstance(operation, Batch):
-        session.add(operation.messages)
+        taken_in(session, operation.messages)
     elif isinstance(operation, Call):
         session.add_tool_call(operation.name, operation.arguments, call_id=operation.call_id)
     elif isinstance(operation, Answer):
@@ -120,12 +122,28 @@ def perform(session: Session, operation: Operation, now: int = 0) -> None:
     else:
         role, content, name, pinned, expires = operation
         expires_at = _moment(now, expires)
-        if role == "system":
+        if role != "assistant" and isinstance(content, str) and not content.strip():
+            entry = Entry(role=role, content=content, name=name, pinned=pinned, expires_at=expires_at)
+            session.add_entries([entry])
+        elif role == "system":
             session.add_system_message(content, name=name, expires_at=expires_at)
         elif role == "user":
             session.add_user_message(content, name=name, pinned=pinned, expires_at=expires_at)
         else:
             session.add_assistant_message(content, name=name, pinned=pinned, expires_at=expires_at)
+
+
+def taken_in(session: Session, messages: Sequence[Any], format: FormatName | None = None) -> tuple[Entry, ...]:
+    """Add a log that was made elsewhere, and return its entries.
+
+    People may have said nothing there. `add` refuses that of who says it now, so such a log goes in as entries.
+    """
+    try:
+        return session.add(messages, format=format)
+    except InvalidEntry as fault:
+        if "says nothing" not in fault.reason:
+            raise
+    return session.add_entries(find_format(format or session.options.format).decode(messages, "messages"))
 
 
 def _moment(now: int, seconds: int | None) -> datetime | None:

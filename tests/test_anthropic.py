@@ -168,7 +168,7 @@ def test_what_was_stored_comes_back_equal(messages: list[dict[str, Any]]) -> Non
     """The same through a store, where results have taken over what their calls know."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
-        session.add(messages)
+        strategies.taken_in(session, messages)
 
         assert FORMAT.encode(session.entries()) == messages
 
@@ -327,7 +327,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", counter=strategies.WORDS)
-        session.add(data)
+        strategies.taken_in(session, data)
         assert FORMAT.encode(session.entries()) == before
         ctx = session.context(system="be kind")
         assert FORMAT.validate(ctx.messages) == []
@@ -341,7 +341,7 @@ def test_batches_come_back_equal(batches: list[list[dict[str, Any]]]) -> None:
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
         for batch in batches:
-            session.add(batch)
+            strategies.taken_in(session, batch)
 
         assert FORMAT.encode(session.entries()) == [message for batch in batches for message in batch]
 
@@ -367,7 +367,7 @@ def test_contexts_are_accepted_and_begin_alike(
         session = memory.session("s", format="anthropic", max_tokens=budget, counter=strategies.WORDS)
         earlier: Context | None = None
         for batch in batches:
-            session.add(batch)
+            strategies.taken_in(session, batch)
             ctx = attempt(session, system=system)
             if ctx is None:
                 continue
@@ -395,7 +395,7 @@ def test_no_context_says_more_than_it_counts(
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=budget)
         for batch in batches:
-            session.add(batch)
+            strategies.taken_in(session, batch)
         ctx = attempt(session, system=system)
         if ctx is None:
             return
@@ -412,7 +412,7 @@ def test_words_are_counted_too(batches: list[list[dict[str, Any]]], budget: int)
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=budget, counter=strategies.WORDS)
         for batch in batches:
-            session.add(batch)
+            strategies.taken_in(session, batch)
         ctx = attempt(session)
         if ctx is None:
             return

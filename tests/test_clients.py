@@ -462,6 +462,33 @@ def test_a_whole_history_is_refused(name: str, session: Session) -> None:
     assert session.entries() == []
 
 
+SYSTEM = {"role": "system", "content": "Be kind."}
+EMPTY: dict[str, tuple[Any, str]] = {
+    "chat": ([SYSTEM, {"role": "user", "content": ""}], "messages[1].content"),
+    "responses": (
+        [SYSTEM, {"role": "user", "content": "Hi"}, {"role": "developer", "content": []}],
+        "input[2].content",
+    ),
+    "anthropic": ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "messages[0].content"),
+    "gemini": ("", "contents[0].parts"),
+}
+"""New messages of which one says nothing, and its place."""
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_message_is_refused_before_anything_is_sent(name: str, session: Session) -> None:
+    """A message that says nothing is named by its place in the call's arguments; nothing is sent, nothing is stored."""
+    way = WAYS[name]
+    new, place = EMPTY[name]
+    with StreamServer() as server, way.opened(server, False) as client:
+        with pytest.raises(InvalidEntry, match="says nothing: give text") as caught:
+            way.ask(way.remember(client, session), new)
+
+        assert server.asked == []
+    assert caught.value.where == place
+    assert (session.entries(), session.in_turn) == ([], False)
+
+
 def test_nothing_new_asks_for_the_next_answer(session: Session) -> None:
     """What was added to the session by hand is what is asked about."""
     with StreamServer(answers(STREAMED["openai"].whole)) as server, _openai(server) as client:

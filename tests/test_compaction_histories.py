@@ -702,7 +702,7 @@ def test_what_cannot_fit_says_so_with_a_summary_too(chat: Session, memory: Memor
 def test_a_pin_that_says_nothing_costs_one_cut(memory: Memory) -> None:
     """A pinned entry without content is shown by no context, and makes none of them cut anew."""
     session = memory.session("s", counter=words, max_tokens=300)
-    session.add_user_message("", pinned=True)
+    session.add_entries([Entry(content="", pinned=True)])
     for i in range(6):
         talk(session, 100, start=i)
         session.context()

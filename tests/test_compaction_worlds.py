@@ -149,7 +149,7 @@ def test_the_promises_hold_whatever_is_compacted(
         for log, happening in parts:
             for operation in log:
                 if isinstance(operation, strategies.Batch):
-                    session.add(operation.messages, format="openai")
+                    strategies.taken_in(session, operation.messages, "openai")
                 else:
                     strategies.perform(session, operation, clock.now)
                 before = _goes_on(session, format, budget, system, before)

@@ -77,8 +77,8 @@ def fill(memory: Memory, marker: str) -> Session:
     session.add({"role": "user", "content": "short", "odd": {"inside": json.dumps({"deeper": marker})}})
     session.add_context(marker, name=f"{marker[:30]}.txt")
     for number in range(30):
-        session.add_user_message(f"kept {number} " * (number * 7 % 40))
-        memory.session(f"other {number % 3}", counter=quarters).add_user_message(f"beside it {number} " * number)
+        session.add_user_message(f"kept {number} " * (1 + number * 7 % 40))
+        memory.session(f"other {number % 3}", counter=quarters).add_user_message(f"beside it {number} " * (1 + number))
     session.stats()
     session.context(max_tokens=2_000)
     return session

@@ -142,7 +142,7 @@ def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
     """The entries of the contents as a session gives them back."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", **options)
-        session.add(contents, format="gemini")
+        strategies.taken_in(session, contents, "gemini")
         return list(session.entries())
 
 
@@ -150,7 +150,7 @@ def shown(contents: Sequence[dict[str, Any]], form: str = "gemini", **request: A
     """The context of a session of these messages, which came in as `form`."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", counter=strategies.WORDS)
-        session.add(list(contents), format=form)
+        strategies.taken_in(session, list(contents), form)
         return session.context(**request)
 
 
@@ -332,7 +332,7 @@ def test_contexts_of_contents_are_valid_stable_and_fit(
         session = memory.session("s", format="gemini", max_tokens=budget, counter=strategies.WORDS)
         stable = Stable()
         for batch in given_batches:
-            session.add(batch)
+            strategies.taken_in(session, batch)
             try:
                 ctx = session.context(system="be kind")
             except BudgetImpossible:
@@ -382,7 +382,7 @@ def test_the_budget_covers_every_text_by_the_real_encoding(
     with world("memory", Path(), max_tokens=budget, counter=None) as w:
         session = w.play(log)
         for batch in given_batches:
-            session.add(batch, format="gemini")
+            strategies.taken_in(session, batch, "gemini")
         try:
             ctx = session.context(format="gemini", system="be kind")
         except BudgetImpossible:

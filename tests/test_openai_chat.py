@@ -118,7 +118,7 @@ def test_what_was_stored_comes_back_equal(messages: list[dict[str, Any]]) -> Non
     """The same through a store, where results have taken over what their calls know."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
-        session.add(messages)
+        strategies.taken_in(session, messages)
 
         assert FORMAT.encode(session.entries()) == messages
 
@@ -239,7 +239,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     ]
     with Memory.open("memory://") as memory:
         session = memory.session("s")
-        session.add(data)
+        strategies.taken_in(session, data)
         assert FORMAT.encode(session.entries()) == before
         assert FORMAT.validate(session.context().messages) == []
 
@@ -258,7 +258,7 @@ def test_a_message_of_no_parts_is_left_out_of_a_context() -> None:
     empty = [{"role": "user", "content": []}, {"role": "user", "content": [{"type": "text", "text": ""}]}]
     with Memory.open("memory://") as memory:
         session = memory.session("s")
-        session.add([*empty, {"role": "user", "content": "hello"}])
+        strategies.taken_in(session, [*empty, {"role": "user", "content": "hello"}])
 
         assert session.context().messages == [{"role": "user", "content": "hello"}]
         assert FORMAT.encode(session.entries())[:2] == empty

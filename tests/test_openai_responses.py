@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rules_openai_responses as responses
+import strategies
 import strategies_openai_responses as items
 from laws import examples
 from palimpsest import Memory
@@ -63,7 +64,7 @@ def test_what_was_stored_comes_back_equal(given: list[dict[str, Any]]) -> None:
     """The same through a store, where results have taken over what their calls know."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
-        session.add(given)
+        strategies.taken_in(session, given)
 
         assert FORMAT.encode(session.entries()) == given
 
@@ -196,7 +197,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
     assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)  # 1, 1.0 and True differ here
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
-        session.add(data, format="openai-responses")
+        strategies.taken_in(session, data, "openai-responses")
         assert FORMAT.encode(session.entries()) == before
         assert FORMAT.validate(session.context().messages) == []
         for other in ("openai", "text"):

@@ -50,7 +50,7 @@ def shown(*added: Any, **call: Any) -> list[dict[str, Any]]:
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         for batch in added:
-            session.add(batch)
+            strategies.taken_in(session, batch)
         ctx = session.context(**call)
         check(ctx)
         return ctx.messages
@@ -84,7 +84,7 @@ def test_contexts_are_valid_and_stable(
     with world("memory", Path(), max_tokens=budget, format="openai-responses") as w:
         seen: list[Context] = []
         for batch in batches:
-            w.session.add(batch)
+            strategies.taken_in(w.session, batch)
             if data.draw(st.integers(0, 9), label="erase") == 0:
                 w.session.erase([data.draw(st.sampled_from([entry.seq for entry in w.session.entries()]))])
             ctx = attempt(w.session, **data.draw(strategies.requests, label="request"))
@@ -115,7 +115,7 @@ def test_what_conditions_leave_is_valid(batches: list[list[dict[str, Any]]], con
     """Parts of a group that are left out take no reasoning item's follower away, nor an id that needs one."""
     with world("memory", Path(), format="openai-responses", conditions=conditions) as w:
         for batch in batches:
-            w.session.add(batch)
+            strategies.taken_in(w.session, batch)
             ctx = attempt(w.session)
             if ctx is not None:
                 check(ctx)
@@ -128,7 +128,7 @@ def test_the_account_covers_all_that_is_said(batches: list[list[dict[str, Any]]]
     counter = encoding("o200k_base")
     with world("memory", Path(), format="openai-responses", counter=counter) as w:
         for batch in batches:
-            w.session.add(batch)
+            strategies.taken_in(w.session, batch)
         ctx = w.session.context(**request)
 
         assert sum(map(counter.count, responses.texts(ctx.request()))) <= ctx.tokens

@@ -69,7 +69,7 @@ def test_the_promises_hold_over_the_same_logs(
         before: Context | None = None
         for operation in log:
             if isinstance(operation, strategies.Batch):
-                session.add(operation.messages, format="openai")
+                strategies.taken_in(session, operation.messages, "openai")
             else:
                 strategies.perform(session, operation, clock.now)
             ctx = attempt(session, system=system)
@@ -110,7 +110,7 @@ def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=other, max_tokens=budget, counter=strategies.WORDS)
         for messages in data.draw(st.lists(batches, min_size=1, max_size=3), label="batches"):
-            session.add(messages, format=one)
+            strategies.taken_in(session, messages, one)
             ctx = attempt(session)
             if ctx is None:
                 continue
@@ -200,7 +200,7 @@ def test_what_was_written_comes_back_equal_from_every_store(format: str, data: s
     given = data.draw(batches, label="messages")
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
-        session.add(given)
+        strategies.taken_in(session, given)
         memory.import_session(json.loads(json.dumps(session.export())), session_id="copy")
 
         for name in ("s", "copy"):

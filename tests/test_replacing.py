@@ -84,7 +84,7 @@ def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.D
             given = data.draw(answers(shown(w.session)))
             stored = w.session.replace(given)
             assert w.session.entries()[: len(before)] == before
-        fresh.session.add(given)
+        strategies.taken_in(fresh.session, given)
 
         assert [entry.content for entry in stored] == [entry.content for entry in fresh.session.entries()]
         for _ in range(2):

@@ -308,7 +308,7 @@ def test_any_text_can_be_read(text: str) -> None:
     found = FORMAT.decode([text], "messages")
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="text", max_tokens=10_000, counter=strategies.WORDS)
-        session.add([text])
+        strategies.taken_in(session, [text], "text")
 
         said = session.context().text
 

@@ -13,7 +13,8 @@ Kind: TypeAlias = Literal["create", "whole", "stream", "helper"]
 
 class Asked(NamedTuple):
     """What is new, and what the call brings itself: system text, tools, the model's name, and the most tokens that the
-    answer may have. `marks`: whether the request may carry marks for the provider's cache."""
+    answer may have. `marks`: whether the request may carry marks for the provider's cache. `where` is the argument that
+    holds the messages, of which those that are new begin at `first`."""
 
     messages: Sequence[Any]
     system: str | None
@@ -21,6 +22,13 @@ class Asked(NamedTuple):
     model: str | None
     answer: int | None
     marks: bool = True
+    where: str = "messages"
+    first: int = 0
+
+    def place(self, place: str) -> str:
+        """A place in the messages that are new, as one in the call's arguments."""
+        number, found, rest = place.removeprefix("messages[").partition("]")
+        return f"{self.where}[{int(number) + self.first}]{rest}" if found and number.isdecimal() else place
 
 
 class Dialect(Protocol):

@@ -232,7 +232,10 @@ class _Call:
         if not session.in_turn:
             await entered(stack, session.turn())
         if asked.messages:
-            await ready(session.add(list(asked.messages), format=self._dialect.format, unless_last=True))
+            try:
+                await ready(session.add(list(asked.messages), format=self._dialect.format, unless_last=True))
+            except InvalidEntry as fault:
+                raise InvalidEntry(asked.place(fault.where), fault.reason) from fault
         known = find_model(asked.model) if isinstance(asked.model, str) else None
         context = await ready(
             session.context(

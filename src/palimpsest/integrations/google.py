@@ -28,7 +28,7 @@ class _Contents:
         tools = tools_of(part_of(config, "tools"), "config.tools")
         answer = part_of(config, "max_output_tokens", "maxOutputTokens")
         texts = texts_of(system, "config.system_instruction")
-        return Asked(contents, system_of(texts), tools, given.get("model"), answer)
+        return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents")
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. The caller's tools stay as they are."""

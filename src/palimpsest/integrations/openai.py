@@ -35,9 +35,10 @@ class _Chat:
         """What is asked for."""
         one_answer(given, "n")
         texts, messages = without_system(every := listed(given.get("messages"), "messages"), "messages")
-        only_new(messages, ("user", "tool", "system", "developer"), "messages", len(every) - len(messages))
-        answer = part_of(given, "max_completion_tokens", "max_tokens")
-        return Asked(messages, system_of(texts), tools_of(given.get("tools"), "tools"), given.get("model"), answer)
+        first = len(every) - len(messages)
+        only_new(messages, ("user", "tool", "system", "developer"), "messages", first)
+        answer, tools = part_of(given, "max_completion_tokens", "max_tokens"), tools_of(given.get("tools"), "tools")
+        return Asked(messages, system_of(texts), tools, given.get("model"), answer, first=first)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. A stream tells what it cost if it is asked to."""
@@ -61,7 +62,8 @@ class _Responses:
         value = given.get("input")
         every = [{"role": "user", "content": value}] if isinstance(value, str) else listed(value, "input")
         texts, items = without_system(every, "input")
-        for i, item in enumerate(items, len(every) - len(items)):
+        first = len(every) - len(items)
+        for i, item in enumerate(items, first):
             kind = part_of(item, "type")
             if part_of(item, "role") is not None or not isinstance(kind, str):
                 only_new([item], ("user", "system", "developer"), "input", i)
@@ -69,7 +71,8 @@ class _Responses:
                 raise InvalidEntry(f"input[{i}]", f"is of the model ({kind}): {SAYS_NEW}")
         system = system_of([*texts_of(given.get("instructions"), "instructions"), *texts])
         tools = tools_of(given.get("tools"), "tools")
-        return Asked(items, system, tools, given.get("model"), given.get("max_output_tokens"))
+        answer = given.get("max_output_tokens")
+        return Asked(items, system, tools, given.get("model"), answer, where="input", first=first)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments."""

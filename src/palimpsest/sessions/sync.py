@@ -101,10 +101,10 @@ class Session:
     ) -> Entry:
         """Append what the human said, which starts an interaction, and return its entry.
 
-        Raises InvalidEntry, and stores nothing, for what is malformed.
+        Raises InvalidEntry, and stores nothing, for what is malformed or says nothing.
 
         Args:
-            content: text, or a list of parts such as `Text` and `Image`.
+            content: text, or a list of parts such as `Text` and `Image`; neither empty nor white space alone.
             name: who says it, of several users; at most 256 characters.
             metadata: JSON values of your own, kept with the entry; never sent to a model.
             importance: from 0 to 1, for conditions; None: not said.
@@ -155,10 +155,11 @@ class Session:
     ) -> Entry:
         """Append a system message to the log: every context keeps it, as if it were pinned.
 
-        A system prompt that every call brings along belongs into `context(system=…)`, not here.
+        A system prompt that every call brings along belongs into `context(system=…)`, not here. Raises InvalidEntry,
+        and stores nothing, for what is malformed or says nothing.
 
         Args:
-            content: text, or a list of parts.
+            content: text, or a list of parts; neither empty nor white space alone.
             name: who it is from; None: not said.
             metadata: JSON values of your own, kept with the entry; never sent to a model.
             expires_at: a datetime with a time zone from which no context shows it; None: never.
@@ -248,11 +249,11 @@ class Session:
         kept, and no more of it is sent back than a request may hold. What it says of its cost is recorded, once, as
         `record_usage` does; figures that cannot be lead to a warning.
 
-        Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows. With `key` the
-        batch is idempotent, since its ids derive from the key: adding it again adds nothing, adding it grown
-        adds what is new at its end (so a list of messages that grows can be added whole after every step),
-        and other content at any place raises Conflict. `statuses` gives results a status by call id;
-        `metadata` is kept with every entry of the batch.
+        Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows, and of a message
+        of the user, the system or the developer that says nothing. With `key` the batch is idempotent, since its ids
+        derive from the key: adding it again adds nothing, adding it grown adds what is new at its end (so a list of
+        messages that grows can be added whole after every step), and other content at any place raises Conflict.
+        `statuses` gives results a status by call id; `metadata` is kept with every entry of the batch.
 
         Args:
             messages: what a vendor gives, or was given: one, or a list in any mixture.
@@ -296,8 +297,8 @@ class Session:
 
         Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
         has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
-        there and says the same adds nothing, one that says something else raises Conflict. Raises InvalidEntry, and
-        stores nothing, for an entry with a field that is not allowed.
+        there and says the same adds nothing, one that says something else raises Conflict. An entry may say nothing.
+        Raises InvalidEntry, and stores nothing, for an entry with a field that is not allowed.
 
         Args:
             entries: the entries, oldest first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -10,12 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
-from palimpsest.formats import find_format
+from palimpsest.formats import Format, find_format
 from palimpsest.formats.common import canonical
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Reported, Run
 from palimpsest.log.checks import check, check_json, unfit
-from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, digest, new_ids
+from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, digest, new_ids
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
@@ -53,10 +54,13 @@ class Adding:
         pinned: bool,
         expires_at: datetime | None,
     ) -> Entry:
-        """Append what somebody said."""
+        """Append what somebody said. Raises InvalidEntry where a person, or the system, says nothing."""
+        given = content if type(content) is str else _fixed(content)
+        if role != "assistant" and not (type(given) is str and "!" <= given[:1] <= "~") and _is_blank(given):
+            raise InvalidEntry("message.content", _BLANK)
         entry = Entry(
             role=role,
-            content=content if isinstance(content, str) else _fixed(content),
+            content=given,
             name=name,
             metadata=metadata,
             importance=importance,
@@ -144,7 +148,8 @@ class Adding:
         metadata: dict[str, Any] | None,
         unless_last: bool = False,
     ) -> tuple[Entry, ...]:
-        """Append what a vendor gives, and note what it cost."""
+        """Append what a vendor gives, and note what it cost. Raises InvalidEntry where a person, or the system, says
+        nothing."""
         if self._scope.runner.suspends:
             entries, usages = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
@@ -153,7 +158,8 @@ class Adding:
             return there
         turn = self._appender.turn
         before = turn.added
-        added = await self._appender.append(entries, "messages", checked_key(key), checked=True)
+        key = None if key is None else checked_key(key)
+        added = await self._appender.append(entries, "messages", key, checked=True)
         if usages and (key is None or turn.added > before or turn.buffer is not None):  # else it was there already
             await self.usage.of_answers(usages)
         return added
@@ -186,8 +192,11 @@ class Adding:
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
     ) -> list[Entry]:
-        """Return what a vendor gives as entries, checked. Raises InvalidEntry naming the place of what is malformed."""
-        return self._decoded(messages, format, statuses, metadata)[0]
+        """Return what a vendor gives as entries, checked. Raises InvalidEntry naming the place of what is malformed.
+
+        Messages that say nothing are taken: this is a list that somebody made of a log.
+        """
+        return self._decoded(messages, format, statuses, metadata, blank=True)[0]
 
     def _decoded(
         self,
@@ -195,16 +204,17 @@ class Adding:
         format: str | None,
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
+        blank: bool = False,
     ) -> tuple[list[Entry], Sequence[Reported]]:
         batch = [messages] if type(messages) is dict else messages
         name = self._options.format if format is None else format
         shape = find_format(name)
         usages: Sequence[Reported] = ()
         if is_plain(batch, shape.name) or _is_text(batch):
-            entries = shape.decode(canonical(batch, shape.name), "messages")
+            entries = _of_messages(shape, batch, blank)
         else:
             found = received(batch, name, settled=format is not None)
-            entries, usages = [entry for run in found.runs for entry in _of_run(run)], found.usages
+            entries, usages = [entry for run in found.runs for entry in _of_run(run, blank)], found.usages
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
@@ -246,10 +256,54 @@ def _is_text(batch: object) -> bool:
     return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch or [0]))
 
 
-def _of_run(run: Run) -> list[Entry]:
+def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
+    """The entries of messages of one format. Raises InvalidEntry naming the place of what is malformed, and, unless
+    `blank` ones are taken, of a message in which a person, or the system, says nothing."""
+    messages = canonical(messages, shape.name)
+    entries = shape.decode(messages, "messages")
+    for i, entry in enumerate(() if blank else entries):
+        content, role = entry.content, entry.role
+        if type(content) is str and "!" <= content[:1] <= "~":
+            continue  # as most do
+        if entry.kind != "message" or not (role == "user" or role == "system") or not _is_blank(content):
+            continue
+        native = entry.native
+        beside = native is not None and "content" in native.absent  # it says something else, and that alone
+        if not (beside or entry.continues or (i + 1 < len(entries) and entries[i + 1].continues)):
+            raise InvalidEntry(_place_of(shape, messages, i), _BLANK)
+    return entries
+
+
+def _place_of(shape: Format, messages: Sequence[Any], number: int) -> str:
+    """Where the message is whose entry has this number: the first that so many entries end with."""
+
+    def entries(count: int) -> int:
+        return len(shape.decode(messages[:count], "messages"))
+
+    i = bisect_right(range(1, len(messages) + 1), number, key=entries)
+    return f"messages[{i}]{_SAID.get(shape.name, '.content')}"
+
+
+_SAID = {"gemini": ".parts", "text": ""}
+"""Under what messages hold what they say, where that is not `content`."""
+
+_BLANK = (
+    "the message says nothing: give text, or parts such as an image; where there is nothing to say, add no message "
+    "(add_entries and imports take a log as it is)"
+)
+
+
+def _is_blank(content: object) -> bool:
+    """Whether content is nothing, white space, or parts of nothing but that."""
+    if isinstance(content, str):
+        return not content or content.isspace()
+    return isinstance(content, tuple) and all(type(part) is Text and _is_blank(part.text) for part in content)
+
+
+def _of_run(run: Run, blank: bool) -> list[Entry]:
     """The entries of messages of one format. Raises InvalidEntry naming which of those that were given is malformed."""
     try:
-        return find_format(run.format).decode(canonical(run.messages, run.format), "messages")
+        return _of_messages(find_format(run.format), run.messages, blank)
     except InvalidEntry as fault:
         place, found, rest = fault.where.removeprefix("messages[").partition("]")
         if not found or not place.isdecimal():
@@ -257,9 +311,9 @@ def _of_run(run: Run) -> list[Entry]:
         raise InvalidEntry(f"messages[{run.places[int(place)]}]{rest}", fault.reason) from fault
 
 
-def _fixed(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts as an entry holds them; what is no list of parts comes back as it is, for the check to name it."""
-    return tuple(parts) if isinstance(parts, Sequence) else parts
+def _fixed(content: Content) -> str | tuple[Part, ...]:
+    """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
+    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, str) else content
 
 
 def checked_key(key: str | None) -> str | None:
