@@ -66,12 +66,12 @@ def environment(server: StreamServer) -> dict[str, str]:
 
 
 def run(page: str, folder: Path, server: StreamServer, typed: str = "") -> str:
-    """Run a page's program in this folder, and return what it printed."""
+    """Run a page's program in this folder, and return what it printed. It must close its memory."""
     file = folder / "program.py"
     file.write_text(program(page), "utf-8")
     with server:
         ran = subprocess.run(
-            [sys.executable, str(file)],
+            [sys.executable, "-W", "always:the memory over:ResourceWarning", str(file)],
             cwd=folder,
             env=environment(server),
             input=typed,
