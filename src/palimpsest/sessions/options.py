@@ -88,7 +88,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context_ratio: float | None = None
     """The share of the model's window that the log may take; answer, system text and tools come beside it."""
     reserve: int | None = None
-    """Tokens that are kept free for the answer."""
+    """Tokens that are kept free for the answer; None: nothing beside `max_tokens`, else the model's longest answer, but
+    at most half of its window."""
     counter: TokenCounter | Callable[[str], int] | str | None = None
     """A function from text to tokens, an object with `count` and `name`, or an encoding's name; None: the model's."""
     format: FormatName = "openai"

@@ -529,7 +529,8 @@ class AsyncSession:
             system: the system prompt: counted and sent, not stored.
             tools: schemas of tools, as the provider takes them: counted and sent, not stored.
             format: the provider's format for this context; None: the session's.
-            reserve: tokens kept for the answer; None: the session's.
+            reserve: tokens kept free for the answer; None: the session's, or else nothing beside `max_tokens`, and
+                without it the model's longest answer, but at most half of the window.
             max_tokens: the most tokens of the request, with the answer; None: the session's.
             max_messages: the most messages, as the format counts them; None: the session's.
             view: the name of the window whose cuts hold; None: the session's.

@@ -478,7 +478,8 @@ class Session:
             system: the system prompt: counted and sent, not stored.
             tools: schemas of tools, as the provider takes them: counted and sent, not stored.
             format: the provider's format for this context; None: the session's.
-            reserve: tokens kept for the answer; None: the session's.
+            reserve: tokens kept free for the answer; None: the session's, or else nothing beside `max_tokens`, and
+                without it the model's longest answer, but at most half of the window.
             max_tokens: the most tokens of the request, with the answer; None: the session's.
             max_messages: the most messages, as the format counts them; None: the session's.
             view: the name of the window whose cuts hold; None: the session's.
@@ -866,7 +867,9 @@ class Memory:
             max_messages: the most messages of a context, as the format counts them; None: no limit.
             max_context_ratio: the share of the model's window that the log may take, over 0 and up to 1; answer, system
                 text and tools come beside it. None: no such share.
-            reserve: tokens kept for the answer; None: 0 with `max_tokens`, else the model's longest answer.
+            reserve: tokens kept free for the answer: they come off `max_tokens`, or off the model's window where that
+                is smaller, or the only limit. None: beside `max_tokens` nothing, so the request may take all of it;
+                without it the model's longest answer, but at most half of the window.
             counter: what counts tokens: a function from text to a number, an object with `count` and `name`, or an
                 encoding's name; None: the model's.
             format: the provider's format of messages, "openai" by default.
