@@ -65,6 +65,17 @@ def gemini(client: genai.Client, session: Session) -> None:
     session.add(client.models.generate_content(model="gemini", **context.request()))
 
 
+def named(openai: OpenAI, claude: Anthropic, context: Context) -> tuple[object, ...]:
+    """What a whole request returns is taken for `Any` until it is named: then its attributes are checked."""
+    message: Message = claude.messages.create(model="claude", max_tokens=9, **context.request())
+    completion: ChatCompletion = openai.chat.completions.create(model="gpt-4o", **context.request())
+    response: Response = openai.responses.create(model="gpt-4o", **context.request())
+    wrong: tuple[object, ...] = (message.choices,)  # type: ignore[attr-defined]
+    wrong = (completion.output,)  # type: ignore[attr-defined]
+    wrong = (response.content,)  # type: ignore[attr-defined]
+    return message.content, completion.choices, response.output, wrong
+
+
 async def asynchronous(openai: AsyncOpenAI, claude: AsyncAnthropic, google: genai.Client) -> None:
     """The same with an event loop."""
     async with AsyncMemory.open("memory://", tenant="acme") as memory:
