@@ -217,7 +217,7 @@ def _unconditional(views: dict[str, Cut], revisions: Sequence[int]) -> dict[str,
 
 
 def _clear(head: Head, _: Change) -> Head:
-    kept = {name: getattr(head, name) for name in ("forked_from", "epoch", "about")}
+    kept = {name: getattr(head, name) for name in ("forked_from", "epoch", "about", "expires")}
     empty = Head(first_seq=head.next_seq, next_seq=head.next_seq, **kept)
     return _begun(empty, "clear")
 
@@ -225,7 +225,8 @@ def _clear(head: Head, _: Change) -> Head:
 def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
-    kept = ("next_seq", "erased", "usage", "first_seq", "forked_from", "epoch", "attempts", "pseudonyms", "about")
+    session = ("forked_from", "epoch", "attempts", "pseudonyms", "about", "expires")
+    kept = ("next_seq", "erased", "usage", "first_seq", *session)
     return _begun(msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind")
 
 

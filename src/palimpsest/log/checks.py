@@ -11,6 +11,7 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.durations import microseconds
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
 from palimpsest.log.values import is_number, is_whole
 
@@ -309,7 +310,7 @@ METADATA = 16 * 1024
 
 
 def checked_about(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return user, title and metadata, those of them that are given, as nobody can change them any more.
+    """Return user, title, metadata and lifetime, those of them that are given, as nobody can change them any more.
 
     Raises ConfigError, naming the one that is not accepted.
     """
@@ -321,6 +322,8 @@ def checked_about(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("title", title, f"text of 1 to {TITLE:,} characters without lone surrogates, or None")
     if "metadata" in found:
         found["metadata"] = _plain_metadata(found["metadata"])
+    if found.get("lifetime") is not None:
+        found["lifetime"] = microseconds("lifetime", found["lifetime"]) / 1_000_000
     return found
 
 

@@ -165,11 +165,15 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is said of a session by whoever keeps it: whose it is, what it is called, and what else there is to say."""
+    """What is said of a session by whoever keeps it: whose it is, what it is called, and what else there is to say.
+
+    `lifetime` is how many seconds it lasts when nothing is added to it any more; None: for ever.
+    """
 
     user: str | None = None
     title: str | None = None
     metadata: dict[str, Any] = {}
+    lifetime: float | None = None
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,7 +188,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
     `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
     the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
-    `forked_from` is the session that this one branched off, and its revision then. `about` is what is said of it.
+    `forked_from` is the session that this one branched off, and its revision then. `about` is what is said of it,
+    `expires` when it is over (microseconds since 1970; None: never).
     """
 
     revision: int = 0
@@ -212,6 +217,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pseudonyms: dict[str, int] = {}
     forked_from: tuple[str, int] | None = None
     about: About | None = None
+    expires: int | None = None
     created: int = 0
     updated: int = 0
 
@@ -234,6 +240,23 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def metadata(self) -> dict[str, Any]:
         """What else is said of the session."""
         return {} if self.about is None else self.about.metadata
+
+    def is_over(self, now: int) -> bool:
+        """Whether its time is over: then there is no such session any more, whatever is still stored of it."""
+        return self.expires is not None and self.expires <= now
+
+    def renewed(self, now: int) -> "Head":
+        """The head after somebody has added to it, or said how long it lasts.
+
+        Its time begins anew where less than half of it is left, so that few appends have to say so.
+        """
+        seconds = None if self.about is None else self.about.lifetime
+        if seconds is None:
+            return self if self.expires is None else msgspec.structs.replace(self, expires=None)
+        length = int(seconds * 1_000_000)
+        if self.expires is not None and length <= 2 * (self.expires - now) <= 2 * length:
+            return self
+        return msgspec.structs.replace(self, expires=now + length)
 
     @property
     def open_calls(self) -> tuple[str, ...]:

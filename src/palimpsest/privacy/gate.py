@@ -162,10 +162,11 @@ class Gate:
         if self.redactor is None or about is None:
             return about
         user = about.user if about.user is not None and self.text(about.user) == about.user else None
-        return About(user=user, title=about.title and self.text(about.title), metadata=self.value(about.metadata))
+        title = about.title and self.text(about.title)
+        return msgspec.structs.replace(about, user=user, title=title, metadata=self.value(about.metadata))
 
     def said(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what somebody says of a session, user, title and metadata, those that are given, as it may be kept.
+        """Return what somebody says of a session, whatever of `About` is given, as it may be kept.
 
         Raises ConfigError for what is not accepted, and for a user whose id has something private in it.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -32,11 +33,12 @@ class Describing:
         user: str | UnsetType | None,
         title: str | UnsetType | None,
         metadata: dict[str, Any] | UnsetType | None,
+        lifetime: timedelta | float | str | UnsetType | None,
     ) -> SessionInfo:
         """Say something else of the session."""
         scope = self._scope
         scope.may_write()
-        values = {"user": user, "title": title, "metadata": metadata}
+        values = {"user": user, "title": title, "metadata": metadata, "lifetime": lifetime}
         given = scope.gate.said({name: one for name, one in values.items() if one is not UNSET})
         if scope.about is not None or not given:
             head = await scope.head()

@@ -52,7 +52,7 @@ async def listed(
     first, last = _instant(since, "since") or 0, _instant(before, "before")
     chunk = CHUNK if limit is None else min(limit + 1, CHUNK)
     source = _by_id if order == "id" else _by_use
-    fits = _filter(title, first, last, prefix)
+    fits = _filter(title, first, last, prefix, scope.clock())
     page = SessionPage()
     cursor = ""
     async for place, one in source(scope.store, scope.tenant, user, prefix, after, chunk, first):
@@ -65,12 +65,13 @@ async def listed(
     return page
 
 
-def _filter(title: str | None, since: int, before: int | None, prefix: str) -> Callable[[SessionInfo], bool]:
+def _filter(title: str | None, since: int, before: int | None, prefix: str, now: int) -> Callable[[SessionInfo], bool]:
     wanted = title.casefold() if title else ""
 
     def fits(one: SessionInfo) -> bool:
         return (
             one.updated >= since
+            and (one.expires is None or one.expires > now)
             and (before is None or one.updated < before)
             and one.session.startswith(prefix)
             and (not wanted or wanted in (one.title or "").casefold())

@@ -19,7 +19,7 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import GivenOptions, Options, check_id
+from palimpsest.sessions.options import ABOUT, GivenOptions, Options, check_id
 from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
@@ -224,6 +224,9 @@ class AsyncMemory:
                 said, and not looked at.
             title: what it is called, kept with a session that its first entry makes; `describe` changes it. None: none.
             metadata: what else is said of it, JSON values, kept like the title. None: nothing.
+            lifetime: how long it lasts when nothing is added to it any more, kept like the title: a timedelta, seconds,
+                or text such as "30d" or "1h30m". Then there is no such session, and `sweep` destroys what is stored of
+                it. None: for ever.
         """
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
@@ -527,7 +530,7 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
     """
     values.known("session option", given, GivenOptions.__struct_fields__)
     made = Options(key, **given)
-    if said := {name: given.get(name) for name in ("user", "title", "metadata") if given.get(name) is not None}:
+    if said := {name: given.get(name) for name in ABOUT if given.get(name) is not None}:
         made.about = About(**gate.said(said))
     if gate.redactor is not None:
         tagged = " with every cut; tag entries, and ask for the tag"

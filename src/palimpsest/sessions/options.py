@@ -19,6 +19,7 @@ from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.tokens.counter import TokenCounter
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from typing import TypedDict, Unpack
 
     from palimpsest.compaction import Strategy
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         user: str | None
         title: str | None
         metadata: dict[str, Any] | None
+        lifetime: timedelta | float | str | None
 
 
 FOR_EVER = 10**10
@@ -72,6 +74,10 @@ AutoCompact: TypeAlias = Literal["inline", "background", "off"]
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
 
 L = TypeVar("L", bound=str)
+
+
+ABOUT = ("user", "title", "metadata", "lifetime")
+"""Options that say something of a session where it is made."""
 
 
 class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +132,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What it is called, where it is made by this."""
     metadata: dict[str, Any] | None = None
     """What else is said of it, as JSON values, where it is made by this."""
+    lifetime: timedelta | float | str | None = None
+    """How long it lasts when nothing is added any more, where it is made by this; None: for ever."""
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""

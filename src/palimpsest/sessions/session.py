@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
@@ -411,8 +411,10 @@ class AsyncSession:
         user: str | UnsetType | None = UNSET,
         title: str | UnsetType | None = UNSET,
         metadata: dict[str, Any] | UnsetType | None = UNSET,
+        lifetime: timedelta | float | str | UnsetType | None = UNSET,
     ) -> SessionInfo:
-        """Say whose the session is, what it is called, or what else there is to say of it; return what is said then.
+        """Say whose the session is, what it is called, how long it lasts, or what else there is to say of it; return
+        what is said then.
 
         What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
         place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
@@ -422,8 +424,10 @@ class AsyncSession:
             user: whose it is from now on, an id; None: nobody's.
             title: what it is called, at most 1,000 characters; None: nothing.
             metadata: what else is said of it, JSON values; None: nothing.
+            lifetime: how long it lasts from now on, and from when somebody adds to it: a timedelta, seconds, or text
+                such as "30d"; None: for ever.
         """
-        return await self._describing.describe(user, title, metadata)
+        return await self._describing.describe(user, title, metadata, lifetime)
 
     # --- reading
 

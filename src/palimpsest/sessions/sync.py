@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
@@ -30,7 +30,6 @@ from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
     import os
-    from datetime import timedelta
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
@@ -366,8 +365,10 @@ class Session:
         user: str | UnsetType | None = UNSET,
         title: str | UnsetType | None = UNSET,
         metadata: dict[str, Any] | UnsetType | None = UNSET,
+        lifetime: timedelta | float | str | UnsetType | None = UNSET,
     ) -> SessionInfo:
-        """Say whose the session is, what it is called, or what else there is to say of it; return what is said then.
+        """Say whose the session is, what it is called, how long it lasts, or what else there is to say of it; return
+        what is said then.
 
         What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
         place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
@@ -377,8 +378,10 @@ class Session:
             user: whose it is from now on, an id; None: nobody's.
             title: what it is called, at most 1,000 characters; None: nothing.
             metadata: what else is said of it, JSON values; None: nothing.
+            lifetime: how long it lasts from now on, and from when somebody adds to it: a timedelta, seconds, or text
+                such as "30d"; None: for ever.
         """
-        return drive(self._core.describe(user=user, title=title, metadata=metadata))
+        return drive(self._core.describe(user=user, title=title, metadata=metadata, lifetime=lifetime))
 
     def entries(
         self,
@@ -897,6 +900,9 @@ class Memory:
                 said, and not looked at.
             title: what it is called, kept with a session that its first entry makes; `describe` changes it. None: none.
             metadata: what else is said of it, JSON values, kept like the title. None: nothing.
+            lifetime: how long it lasts when nothing is added to it any more, kept like the title: a timedelta, seconds,
+                or text such as "30d" or "1h30m". Then there is no such session, and `sweep` destroys what is stored of
+                it. None: for ever.
         """
         return Session(self._core.session(session_id, **options))
 

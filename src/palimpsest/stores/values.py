@@ -41,6 +41,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `created` and `updated`, when the first entry and anything last was written, are microseconds since 1970, UTC.
 
+    `expires` is when it is over, of one that does not last for ever; None: never.
+
     `entries` counts what is neither erased nor rewound; `forked_from` is the session that it branched off, and its
     revision then. `user` is whose it is, `title` what it is called, `metadata` what else is said of it, as JSON values.
     """
@@ -55,6 +57,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     title: str | None = None
     metadata: dict[str, Any] = {}
+    expires: int | None = None
 
     @classmethod
     def of(cls, session: str, head: Head) -> SessionInfo:
@@ -76,6 +79,11 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     def updated_at(self) -> datetime:
         """When something was written last, UTC."""
         return moment(self.updated)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the session is over, UTC; None: never."""
+        return None if self.expires is None else moment(self.expires)
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):

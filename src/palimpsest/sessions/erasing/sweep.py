@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -10,15 +9,12 @@ from datetime import timedelta
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.checks import check_progress
+from palimpsest.log.durations import microseconds
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import SessionInfo
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-MOST_SECONDS = 10**11
-"""Three thousand years."""
 
 Progress = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
@@ -35,9 +31,14 @@ async def sweep(
     check_progress(progress)
     values.switch("dry_run", dry_run)
     deleted = await untouched(scope, untouched_for, progress, dry_run=dry_run)
+    over = await scope.store.over(scope.tenant, scope.clock())
     if dry_run:
         due = await scope.store.due(scope.tenant, scope.clock())
-        return deleted + sum(len(seqs) for _, seqs in due)
+        return deleted + len(over) + sum(len(seqs) for key, seqs in due if key not in over)
+    for key in over:
+        async with scope.drop_derived(key):
+            deleted += await scope.store.end(key)
+        scope.let_go(key)
     return deleted + await _expired(scope)
 
 
@@ -67,7 +68,7 @@ async def untouched(
     """Delete the sessions that nobody has written to for so long; how many those are."""
     if length is None:
         return 0
-    until, store = scope.clock() - _microseconds(length), scope.store
+    until, store = scope.clock() - microseconds("untouched_for", length), scope.store
     found = await _used_before(scope, until)
     deleted = 0
     for number, one in enumerate(found, 1):
@@ -95,18 +96,6 @@ async def _used_before(scope: MemoryScope, until: int) -> list[SessionInfo]:
             break
         mark, after = page[-1][0], page[-1][1].session
     return list(found.values())
-
-
-def _microseconds(length: object) -> int:
-    """A length of time. Raises ConfigError for what is none."""
-    if isinstance(length, timedelta):
-        length = length.total_seconds()
-    elif isinstance(length, str) and (told := re.fullmatch(r"(\d{1,6})\s*([smhdw])", length.strip())):
-        length = int(told[1]) * _SECONDS[told[2]]
-    if not values.is_number(length) or not 0 < length < MOST_SECONDS:
-        allowed = "a timedelta, seconds, or text such as '90d', '12h', '30m', '2w', over 0"
-        raise ConfigError("untouched_for", length, allowed)
-    return int(length * 1_000_000)
 
 
 async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | None) -> Vacuumed:

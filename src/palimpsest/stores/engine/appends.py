@@ -124,7 +124,7 @@ class Appends:
         """What writes the appends of the batch of this number over the head that is there, if it is of the same log."""
         before = batches[number][0]
         known = self._sessions.now(before, heads[0])
-        if known.there is None or not known.reads_as(before):
+        if known.there is None or known.head.is_over(at) or not known.reads_as(before):
             return None
         anew = self._plain(appends[before.key], known, at)
         if anew is None:
@@ -135,7 +135,7 @@ class Appends:
     def _plain(self, appends: Sequence[Append], known: Known, at: int) -> Made | None:
         """What writes appends as most are, without asking the store for anything; None where some are not so."""
         head, log = known.head, known.log
-        if known.there is None and known.pointer is not None:
+        if known.there is None and (known.pointer is not None or known.over is not None):
             return None
         rows: list[Cells] = []
         for append in appends:
@@ -154,9 +154,11 @@ class Appends:
             return None
         for append in appends:
             append.over = known
+        if head.about is not None:
+            head = head.renewed(at)
         after, step = known.grown(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
-        if known.there is None or head.about is not known.head.about:
+        if known.there is None or head.about is not known.head.about or head.expires != known.head.expires:
             new = () if known.there is not None else (Step(where_of(known.key)),)
             return known, after, (*steps, *new, *noted(known, after))
         return known, after, steps
@@ -199,7 +201,7 @@ class Appends:
         appends[:] = [append for append in appends if not append.done]
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
-        now, step = known.grown(head)
+        now, step = known.grown(head.renewed(at))
         put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
         return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]

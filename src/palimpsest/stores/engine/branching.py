@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
@@ -53,6 +55,9 @@ class Branching:
             )
             expected(key, known.head, None, expect_epoch, created)
             target = await self._sessions.find(SessionKey(key.tenant, into))
+            if target.over is not None:
+                await self.end(target.key)
+                target = await self._sessions.find(target.key)
             if target.there is not None:
                 raise Conflict(f"session {into!r}", "is there already; give the branch another id")
             if await self._forked(known, seen, target, head):
@@ -90,17 +95,22 @@ class Branching:
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
             steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
             steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
-        after, step = branch.step(head, shares)
+        after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
         batch = [step, *steps, *noted(branch, after), *await self._sessions.created(branch, at)]
         return await self._sessions.write(batch, at, after) is None
 
     # --- deletion
 
-    async def delete(self, key: SessionKey, expect: int | None) -> bool:
+    async def end(self, key: SessionKey) -> bool:
+        """Delete the session if its time is over; return whether it was."""
+        return await self.delete(key, None, only_over=True)
+
+    async def delete(self, key: SessionKey, expect: int | None, *, only_over: bool = False) -> bool:
         while True:
-            known, seen = await self._sessions.look(key, of_removal)
-            expected(key, known.head, expect)
-            if known.there is None:
+            known, seen = await self._sessions.look(key, of_removal, over=True)
+            is_over = known.head.is_over(self._clock())
+            expected(key, Head() if is_over else known.head, expect)
+            if known.there is None or (only_over and not is_over):
                 return False
             tree, pieces, last = removed(self._url, known, seen)
             steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None)]
@@ -114,7 +124,7 @@ class Branching:
                 self._sessions.forget(key)
                 if known.place.home != key.session:
                     await self._sessions.write([Step(where_of(key), known.pointer, destroys=True)], self._clock())
-                return True
+                return only_over or not is_over
 
     # --- tenants
 

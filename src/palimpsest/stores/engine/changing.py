@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from palimpsest.errors import Conflict
-from palimpsest.log.change import Change
+from palimpsest.log.change import Change, Record
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
 from palimpsest.stores.backend import Look, Refusal, Seen, Step
@@ -62,11 +63,11 @@ class Changing:
     ) -> Made | None:
         """The change over the head that is there, where it moves that one and no other."""
         now = self._sessions.now(known, heads[0])
-        if now.there is None or not now.reads_as(known):
+        if now.there is None or now.head.is_over(at) or not now.reads_as(known):
             return None
         try:
             expect(now.head)
-            head, record, linked = committed(now.head, change, at)
+            head, record, linked = _changed(now.head, change, at)
         except Conflict:
             return None
         if linked or len(heads) > (1 if record is None else 2):
@@ -79,7 +80,7 @@ class Changing:
 
     async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
-        head, record, linked = committed(known.head, change, at)
+        head, record, linked = _changed(known.head, change, at)
         rows = [entry_row(known.log, entry) for entry in linked]
         put, more = await self._large.taken(known, rows)
         if record is not None:
@@ -147,6 +148,11 @@ class Changing:
         now = self._sessions.moved(known, refusal[0])
         still = now is not None and seen and erasure.sharing.again(erasure.steps, refusal) is not None
         return known if now is None else now, seen if still else []
+
+
+def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, list[Entry]]:
+    after, record, linked = committed(head, change, at)
+    return (after.renewed(at) if change.kind == "about" or linked else after), record, linked
 
 
 def spans_of(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items
 from palimpsest.stores.engine.loading import LAID, Loading
+from palimpsest.stores.engine.owners import ENDS
 from palimpsest.stores.engine.places import BARRED, root
 from palimpsest.stores.engine.trees import Tree, named
 
@@ -53,6 +54,13 @@ class Expiry:
                             found.setdefault(key, set()).update(read)
         return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
 
+    async def over(self, tenant: str, now: int) -> list[SessionKey]:
+        found = list[SessionKey]()
+        with suppress(StoreCorrupt):  # `sweep` raises it
+            async for page in self._pages(tenant, now):
+                found += [SessionKey(tenant, due.place.name) for due in page if due.place.space == ENDS]
+        return found
+
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what is due when it is called: beside somebody who goes on adding what has expired it ends, too."""
         swept, damaged = 0, list[StoreCorrupt]()
@@ -90,6 +98,8 @@ class Expiry:
             await self._loading.taken_away(place)
         elif place.space == BARRED:
             await self._unbarred(place, now)
+        elif place.space == ENDS:
+            return int(await self._sessions.end(SessionKey(place.tenant, place.name)))
         return 0
 
     async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:

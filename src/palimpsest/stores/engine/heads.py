@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -42,7 +42,8 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
 
     `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and its place
-    is in its own home. `pointer` is what says, if anything does, in which other home it is, or was.
+    is in its own home. `pointer` is what says, if anything does, in which other home it is, or was. `over` is the one
+    of its name whose time is over, and that is stored still: it goes before another is made.
     """
 
     key: SessionKey
@@ -53,6 +54,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     shares: tuple[Share, ...] = ()
     stirred: int = 0
     pointer: bytes | None = None
+    over: Known | None = None
 
     @property
     def standing(self) -> Standing:
@@ -119,6 +121,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             or after.pinned is not head.pinned
             or after.contexts is not head.contexts
             or after.about is not head.about
+            or after.expires != head.expires
             or after.created != head.created
         ):
             return self.step(after)
@@ -142,13 +145,20 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 class Sessions:
     """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
 
-    def __init__(self, backend: Backend, crowds: Crowds) -> None:
+    def __init__(
+        self, backend: Backend, crowds: Crowds, clock: Callable[[], int], end: Callable[[SessionKey], Awaitable[bool]]
+    ) -> None:
         self.backend, self.url, self.crowds = backend, backend.url, crowds
+        self._clock, self.end = clock, end
         self._known: dict[SessionKey, Known] = {}
 
     def remembered(self, key: SessionKey) -> Known | None:
-        """The session as it was last seen; None where it was not."""
-        return self._known.get(key)
+        """The session as it was last seen; None where it was not, or its time is over."""
+        known = self._known.get(key)
+        return known if known is None or known.head.expires is None or not self._is_over(known) else None
+
+    def _is_over(self, known: Known) -> bool:
+        return known.head.is_over(self._clock())
 
     def remember(self, known: Known) -> None:
         """Remember what was seen, or written."""
@@ -169,11 +179,12 @@ class Sessions:
         """The session as it is stored now."""
         return (await self.look(key))[0]
 
-    async def look(self, key: SessionKey, asks: Asks | None = None) -> tuple[Known, list[Seen]]:
+    async def look(self, key: SessionKey, asks: Asks | None = None, *, over: bool = False) -> tuple[Known, list[Seen]]:
         """The session as it is stored now, and what `asks` asks for of one that is as this: all of one moment.
 
-        Nothing is asked for of one that is not there. Of one that is not remembered it is seen that its head is the
-        newest: a log has nothing that its head does not know.
+        Nothing is asked for of one that is not there, or whose time is over, unless that one is asked for with `over`.
+        Of one that is not remembered it is seen that its head is the newest: a log has nothing that its head does not
+        know.
         """
         remembered = self._known.get(key)
         known = remembered or await self._sought(key)
@@ -187,6 +198,8 @@ class Sessions:
             self.remember(now)
             if now.log != known.log:
                 known = await self._sought(key)  # it may be elsewhere by now
+            elif now.head.expires is not None and not over and self._is_over(now):
+                return Known(key, root(key), new_log(), pointer=now.pointer, over=now), []
             elif now.reads_as(known):
                 return now, seen[1:]
             else:
@@ -255,7 +268,7 @@ class Sessions:
     def moved(self, known: Known, there: PlaceHead | None) -> Known | None:
         """The session by the head that a refusal tells; None where it has to be looked for."""
         now = self.now(known, there)
-        if there is None or now.log != known.log:
+        if there is None or now.log != known.log or (now.head.expires is not None and self._is_over(now)):
             self.forget(known.key)
             return None
         self.remember(now)
@@ -268,7 +281,11 @@ class Sessions:
 
         What says so still is of a branch that is gone, or not made yet: it goes in the same step, when whoever makes
         that branch has been kept from it. Where the branch is there after all, the step is one that will be refused.
+        One whose time is over goes first.
         """
+        if known.over is not None:
+            await self.end(known.key)
+            known = await self._sought(known.key)
         if known.there is not None or known.place.home != known.key.session:
             return []
         kept = known.pointer is None or await self.keeps_from(known.key, known.pointer, at)

@@ -72,7 +72,8 @@ class Loading:
         known, seen = await self._sessions.look(new.key, of_removal)
         if known.place != new.place and laid:
             raise Conflict(f"session {new.key.session!r}", "was made anew elsewhere meanwhile: load it again")
-        head, at = _head(known, dump, replace), self._clock()
+        at = self._clock()
+        head = msgspec.structs.replace(_head(known, dump, replace), expires=None).renewed(at)
         new = msgspec.structs.replace(known, log=new.log, head=Head())
         after, step = new.step(head, ())
         steps, drop, gone = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()

@@ -1,8 +1,9 @@
-"""Whose a session is: what is noted of that beside its head, so that the sessions of one user are found by name.
+"""What is noted of a session beside its head: whose it is, and when it is over.
 
-For a session that has a user there is a place in its home, in a space that the user's id is part of. It is made, moved
-and dropped in the step that does so to the head: so the two never differ, and nobody reads all sessions of a tenant to
-find those of one user.
+For a session that has a user there is a place in its home, in a space that the user's id is part of, and for one that
+does not last for ever one that expires when it does. They are made, moved and dropped in the step that does so to the
+head: so the two never differ, and nobody reads all sessions of a tenant to find those of one user, or those that are
+over.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 OWNED = "user/"
 """How the spaces begin that say which sessions are a user's."""
 
+ENDS = "ends"
+"""The space that says when sessions are over."""
+
 
 def met(key: SessionKey, head: Head, about: About | None) -> Head:
     """The head of a session that somebody adds to who takes it for this one.
@@ -39,18 +43,20 @@ def met(key: SessionKey, head: Head, about: About | None) -> Head:
 
 
 def noted(before: Known, after: Known | None) -> list[Step]:
-    """What has to become of the note of whose a session is, where it becomes another one (None: none)."""
-    was, now = _note(before if before.there is not None else None), _note(after)
-    if was == now:
-        return []
-    if was is None or now is None or was[0] != now[0]:
-        gone = [Step(was[0], was[1], destroys=True)] if was is not None else []
-        return [*gone, Step(now[0], None, now[1])] if now is not None else gone
-    return [Step(now[0], was[1], now[1])]
+    """What has to become of the notes of a session, where they become others (None: none)."""
+    was, now = _notes(before if before.there is not None else None), _notes(after)
+    gone = [Step(place, hot, destroys=True) for place, (hot, _) in was.items() if place not in now]
+    new = [(place, was.get(place), note) for place, note in now.items() if was.get(place) != note]
+    return [*gone, *(Step(place, old and old[0], hot, expires=expires) for place, old, (hot, expires) in new)]
 
 
-def _note(known: Known | None) -> tuple[Place, bytes] | None:
-    """Where it says whose a session is, and what says so: the number of its log, which no later one of its name has."""
-    if known is None or known.head.user is None:
-        return None
-    return known.place._replace(space=OWNED + known.head.user), encode(known.log)
+def _notes(known: Known | None) -> dict[Place, tuple[bytes, int | None]]:
+    """Where something is noted, what stands there, and when it expires: it names the session's log, which no later one
+    of its name has."""
+    found: dict[Place, tuple[bytes, int | None]] = {}
+    if known is not None and known.head.user is not None:
+        found[known.place._replace(space=OWNED + known.head.user)] = encode(known.log), None
+    if known is not None and known.head.expires is not None:
+        ends = known.head.expires
+        found[known.place._replace(space=ENDS)] = encode((known.log, ends)), ends
+    return found

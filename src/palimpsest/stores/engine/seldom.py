@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from palimpsest.stores.backend import Scrubbed
 from palimpsest.stores.engine.branching import Branching
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.expiry import Expiry
@@ -28,3 +29,15 @@ class Seldom:
         self.loading = Loading(sessions, large, clock)
         self.expiry = Expiry(sessions, self.changing, items, self.loading, clock)
         self.rewriting = Rewriting(sessions, reading, large, clock)
+        self._backend = sessions.backend
+
+    async def scrub(self, whole: bool, progress: Callable[[int, int], object], check: Callable[[], None]) -> Scrubbed:
+        """As `Store.scrub` says; `check` is called before each piece."""
+        all_done, most = Scrubbed(left=1), 1
+        while all_done.left:
+            check()
+            done = await self._backend.together(lambda: self._backend.scrub(whole=whole))
+            all_done = Scrubbed((*all_done.remains, *done.remains), done.left, all_done.freed + done.freed)
+            most = max(most, done.left)
+            progress(most - done.left, most)
+        return Scrubbed(all_done.remains, all_done.left, max(all_done.freed, 0))

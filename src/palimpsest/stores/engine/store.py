@@ -44,7 +44,7 @@ class Store:
         self.backend, self.url, self.writable = backend, backend.url, backend.writable
         self.blocking = backend.blocking
         self._pid, self._closed = os.getpid(), False
-        self._sessions = sessions = Sessions(backend, Crowds(backend, chance))
+        self._sessions = sessions = Sessions(backend, Crowds(backend, chance), clock, self._ended)
         self._large, self._clock = Large(backend, backend.large_bytes), clock
         self._reading = Reading(sessions, self._large, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
@@ -56,6 +56,9 @@ class Store:
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
+
+    async def _ended(self, key: SessionKey) -> bool:
+        return await self._seldom.branching.end(key)
 
     @property
     def left_open(self) -> bool:
@@ -74,8 +77,8 @@ class Store:
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         """Run a coroutine that waits for nothing but this store where its verbs run: several of them in one go.
 
-        With `reads` it only reads, or writes what it may do without. One that is `blocking` runs all of it in its own
-        thread. Else it is awaited here: what it computes at length between two verbs belongs into `apart`.
+        With `reads` it only reads, or writes what it may do without. Where the store is not `blocking` it is awaited
+        here: what it computes at length between two verbs belongs into `apart`.
         """
         return await self.backend.together(start, reads=reads)
 
@@ -110,8 +113,7 @@ class Store:
     def seen(self, key: SessionKey) -> Standing | None:
         """Return how this process saw the session last, in whatever it read or wrote; None: it did not."""
         self.check()
-        known = self._sessions.remembered(key)
-        return None if known is None else known.standing
+        return known.standing if (known := self._sessions.remembered(key)) is not None else None
 
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, about: About | None = None
@@ -226,10 +228,8 @@ class Store:
         await self._run(lambda: self._seldom.loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
-        """Destroy the session with everything that belongs to it; return whether there was one.
-
-        With `expect`, raises Conflict unless the session's revision is that number.
-        """
+        """Destroy the session with everything that belongs to it; return whether there was one. Raises Conflict unless
+        the session's revision is the one that is expected, if one is."""
         return await self._run(lambda: self._seldom.branching.delete(key, expect))
 
     async def sessions(
@@ -310,6 +310,14 @@ class Store:
         """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session."""
         return await self._look(lambda: self._seldom.expiry.due(tenant, now))
 
+    async def over(self, tenant: str, now: int) -> list[SessionKey]:
+        """Return the tenant's sessions whose time is over at `now` (microseconds), and that are still stored."""
+        return await self._look(lambda: self._seldom.expiry.over(tenant, now))
+
+    async def end(self, key: SessionKey) -> bool:
+        """Destroy the session if its time is over; return whether it was."""
+        return await self._run(lambda: self._ended(key))
+
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
         return await self._run(lambda: self._seldom.expiry.sweep(tenant, now))
@@ -331,14 +339,7 @@ class Store:
         on, and what the store does not use is given back. `progress` is called with about how many bytes were gone
         through, and of how many.
         """
-        all_done, most = Scrubbed(left=1), 1
-        while all_done.left:
-            self.check()
-            done = await self.backend.together(lambda: self.backend.scrub(whole=whole))
-            all_done = Scrubbed((*all_done.remains, *done.remains), done.left, all_done.freed + done.freed)
-            most = max(most, done.left)
-            progress(most - done.left, most)
-        return Scrubbed(all_done.remains, all_done.left, max(all_done.freed, 0))
+        return await self._seldom.scrub(whole, progress, self.check)
 
     async def close(self) -> None:
         """Let go of everything. Closing twice is fine."""

@@ -1,0 +1,76 @@
+"""Lengths of time, as people write them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.durations import microseconds
+
+SECOND = 1_000_000
+WRITTEN = {
+    "45s": 45 * SECOND,
+    "1h30m": 5400 * SECOND,
+    "250ms": 250_000,
+    "1d": 86_400 * SECOND,
+    "2w": 1_209_600 * SECOND,
+    "30 seconds": 30 * SECOND,
+    "5 minutes": 300 * SECOND,
+    " 1 day 2 hours ": 93_600 * SECOND,
+    "1m30s": 90 * SECOND,
+}
+
+
+@pytest.mark.parametrize(("text", "length"), WRITTEN.items())
+def test_text_with_units_is_a_length(text: str, length: int) -> None:
+    """Whole numbers with units, the longest first."""
+    assert microseconds("x", text) == length
+
+
+def test_numbers_are_seconds_and_a_timedelta_is_what_it_is() -> None:
+    """Parts of a second count; nothing is a length only where it is allowed."""
+    assert microseconds("x", 1.5) == 1_500_000
+    assert microseconds("x", timedelta(minutes=1)) == 60 * SECOND
+    for nothing in (0, "0", "0s", timedelta()):
+        assert microseconds("x", nothing, zero=True) == 0
+        with pytest.raises(ConfigError, match="over 0"):
+            microseconds("x", nothing)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(
+            "",
+            " ",
+            "5",
+            "-5m",
+            "5x",
+            "1.5h",
+            "m5",
+            "30m1h",
+            "1h1h",
+            "5 min utes",
+            "\u0665s",
+            "1e3s",
+            "5M",
+            "9" * 13 + "s",
+        ),
+        *("999999999999w", 1e12, float("inf"), float("nan"), -1, True, None, b"5s", ["5s"], timedelta(days=-1)),
+    ],
+)
+def test_anything_else_is_refused_by_the_name_of_the_option(given: object) -> None:
+    """Also what would be longer than three thousand years."""
+    with pytest.raises(ConfigError, match="lifetime"):
+        microseconds("lifetime", given, zero=True)
+
+
+@given(st.integers(1, 10**9))
+def test_what_is_written_with_a_unit_is_so_many_of_it(number: int) -> None:
+    """Every unit and its words."""
+    for name, word, length in (("ms", "milliseconds", 1000), ("s", "seconds", SECOND), ("m", "minutes", 60 * SECOND)):
+        assert microseconds("x", f"{number}{name}") == microseconds("x", f"{number} {word}") == number * length

@@ -1,0 +1,174 @@
+"""Sessions that last for a while: over at once when their time is, and gone after a sweep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from palimpsest import Memory, SessionNotFound
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import drive
+from palimpsest.stores.backend import LAST_KEY
+from palimpsest.testing import FakeClock
+from test_owners import KINDS, ids, opened, said
+
+SECOND = 1_000_000
+
+
+@pytest.fixture(params=KINDS)
+def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
+    """An empty store of each kind."""
+    with opened(request.param, tmp_path, clock) as memory:
+        yield memory
+
+
+def test_a_session_lives_on_while_it_is_added_to(memory: Memory, clock: FakeClock) -> None:
+    """Ten seconds: at 0 set, at 3 not renewed, at 6 renewed to 16; at 16 it is gone with archive and counts."""
+    begin, session = clock(), memory.session("s", lifetime="10s")
+    ends = []
+    for wait in (0, 3, 3):
+        clock.advance(wait)
+        session.add_user_message("hello")
+        session.context(max_tokens=1000)
+        ends.append(((memory.info("s").expires or 0) - begin) // SECOND)
+    assert ends == [10, 10, 16]
+    created = memory.info("s").created
+    clock.advance(9.999)
+    assert len(session.entries()) == 3
+    clock.advance(0.001)
+
+    key = SessionKey("default", "s")
+    late = Change(kind="compaction", reason="late", created=created)
+    assert session.entries() == session.context(max_tokens=1000).messages == []
+    assert memory.sessions() == memory.sessions(order="latest") == []
+    with pytest.raises(SessionNotFound):
+        memory.info("s")
+    with pytest.raises(Conflict):
+        drive(memory.store.commit(key, late, expect_revision=3))
+    drive(memory.store.count(key, "c", {1: 7}))
+    assert drive(memory.store.counts(key, "c")) == {}
+    assert memory.sweep(dry_run=True) == memory.sweep() == 1
+    assert memory.sweep() == 0
+    assert drive(memory.store.backend.expired("default", LAST_KEY)) == []
+    assert drive(memory.store.backend.places("default", "", beneath=True)) == []
+
+
+def test_what_comes_after_its_end_begins_anew(memory: Memory, clock: FakeClock) -> None:
+    """An append, an import or a branch of its name is a session of its own, and finds nothing of the one before."""
+    for id in ("a", "b", "c"):
+        said(memory, id, user="ann", lifetime="1m", title="old")
+    kept = memory.session("keeps").add_user_message("kept")
+    lines = memory.session("keeps").export()
+    clock.advance(60)
+
+    memory.session("a").add_user_message("new")
+    memory.import_session(lines, session_id="b")
+    memory.session("keeps").fork("c")
+
+    assert ids(memory.sessions()) == ["a", "b", "c", "keeps"]
+    assert ids(memory.sessions(user="ann")) == []
+    for id in ("a", "b", "c"):
+        info = memory.info(id)
+        assert (info.title, info.user, info.expires, info.entries) == (None, None, None, 1)
+    assert [entry.text for entry in memory.session("a").entries()] == ["new"]
+    assert [entry.text for entry in memory.session("c").entries()] == [kept.text]
+    assert memory.sweep() == 0
+
+
+def test_branches_end_by_themselves(memory: Memory, clock: FakeClock) -> None:
+    """A branch takes the length of its root over, and begins its own time; one that goes leaves the other whole."""
+    said(memory, "root", lifetime="1m")
+    clock.advance(50)
+    memory.session("root").fork("branch")
+    clock.advance(20)
+
+    assert ids(memory.sessions()) == ["branch"]
+    assert memory.sweep() == 1
+    assert [entry.text for entry in memory.session("branch").entries()] == ["hello"]
+    clock.advance(40)
+    assert memory.sessions() == []
+    memory.session("branch").add_user_message("new")
+    assert [entry.text for entry in memory.session("branch").entries()] == ["new"]
+    assert memory.sweep() == 0
+
+
+def test_how_long_it_lasts_can_be_said_later(memory: Memory, clock: FakeClock) -> None:
+    """From then on, longer or shorter; None: for ever. A clear and a rewind leave it as it is."""
+    session = memory.session("s")
+    session.add_user_message("hello")
+    begin = clock()
+    for length, ends in (("1h", 3600), (timedelta(minutes=1), 60), (10, 10), ("2d", 172_800), (None, None)):
+        info = session.describe(lifetime=length)
+        assert info.expires == (None if ends is None else begin + ends * SECOND)
+        assert memory.info("s").expires_at == info.expires_at
+    session.describe(lifetime="1m")
+    revision = memory.info("s").revision
+    session.add_user_message("more")
+    session.rewind(revision)
+    session.clear()
+    assert memory.info("s").expires == begin + 60 * SECOND
+    clock.advance(60)
+    assert memory.sessions() == []
+
+
+def test_an_export_takes_its_length_along(memory: Memory, clock: FakeClock) -> None:
+    """What is imported lasts from then on."""
+    said(memory, "s", lifetime="1m")
+    lines = memory.session("s").export()
+    clock.advance(300)
+    memory.import_session(lines, session_id="t")
+
+    assert memory.info("t").expires == clock() + 60 * SECOND
+
+
+def test_a_bad_length_is_refused_by_name(memory: Memory) -> None:
+    """Nothing is stored."""
+    for bad in (0, -1, "soon", "5", True):
+        with pytest.raises(ConfigError, match="lifetime"):
+            memory.session("s", lifetime=bad)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="lifetime"):
+            memory.session("s").describe(lifetime=bad)  # type: ignore[arg-type]
+    assert memory.sessions() == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_looks_sees_those_whose_time_is_not_over(seed: int, tmp_path: Path, clock: FakeClock) -> None:
+    """Random appends, waits, sweeps and descriptions by two processes' worth of memories, beside a plain model."""
+    dice = random.Random(seed)
+    kind = dice.choice([kind for kind in KINDS if kind.startswith(("sqlite", "file"))])
+    with opened(kind, tmp_path, clock) as one, opened(kind, tmp_path, clock) as other:
+        ends: dict[str, tuple[int | None, int | None, int]] = {}  # length, end, entries
+        for _ in range(60):
+            memory, id = dice.choice((one, other)), dice.choice("abc")
+            clock.advance(dice.choice((0, 1, 4, 7, 20)))
+            now = clock()
+            ends = {name: kept for name, kept in ends.items() if kept[1] is None or kept[1] > now}
+            match dice.choice(("add", "add", "describe", "sweep", "delete")):
+                case "add":
+                    given = dice.choice((None, 5, 15))
+                    length, end, entries = ends.get(id, (given and given * SECOND, None, 0))
+                    memory.session(id, lifetime=given).add_user_message("hello")
+                    if length is not None and (end is None or 2 * (end - now) < length):
+                        end = now + length
+                    ends[id] = length, end, entries + 1
+                case "describe" if id in ends:
+                    given = dice.choice((None, 3, 30))
+                    length, end = given and given * SECOND, ends[id][1]
+                    if length is None or end is None or not length <= 2 * (end - now) <= 2 * length:
+                        end = length and now + length
+                    memory.session(id).describe(lifetime=given)
+                    ends[id] = length, end, ends[id][2]
+                case "sweep":
+                    memory.sweep()
+                case "delete":
+                    assert memory.delete_session(id) is (ends.pop(id, None) is not None)
+            looker = dice.choice((one, other))
+            told = {info.session: (info.expires, info.entries) for info in looker.sessions()}
+            assert told == {name: kept[1:] for name, kept in ends.items()}
+            assert len(looker.session(id).entries()) == ends.get(id, (0, 0, 0))[2]
