@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.durations import microseconds
+from palimpsest.log.values import microseconds
 
 SECOND = 1_000_000
 WRITTEN = {

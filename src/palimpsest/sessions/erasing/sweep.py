@@ -9,7 +9,6 @@ from datetime import timedelta
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.checks import check_progress
-from palimpsest.log.durations import microseconds
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
@@ -68,7 +67,7 @@ async def untouched(
     """Delete the sessions that nobody has written to for so long; how many those are."""
     if length is None:
         return 0
-    until, store = scope.clock() - microseconds("untouched_for", length), scope.store
+    until, store = scope.clock() - values.microseconds("untouched_for", length), scope.store
     found = await _used_before(scope, until)
     deleted = 0
     for number, one in enumerate(found, 1):
