@@ -80,7 +80,8 @@ MEMBERS = {
 
 BODIES = {
     ("Memory", "open"): """\
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, {**options})
+        given = {**options, "circuit_breaker": circuit_breaker}
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given)
         drive(core.connect())
         return cls(core)
 """,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.reading import Stats as Stats
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
+    from palimpsest.stores.breaking import CircuitBreaker as CircuitBreaker
     from palimpsest.stores.common import StoreOptions as StoreOptions
     from palimpsest.stores.common import Synchronous as Synchronous
     from palimpsest.stores.values import SessionInfo as SessionInfo
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adapted": "formats",
     "AutoCompact": "sessions.options",
+    "CircuitBreaker": "stores.breaking",
     "CompactionResult": "sessions.compacting.result",
     "Content": "sessions.adding.verbs",
     "CutOff": "sessions.adding.streaming",

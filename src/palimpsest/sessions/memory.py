@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.stores.opening import GivenBreaker
     from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
 
@@ -91,6 +92,7 @@ class AsyncMemory:
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
+        circuit_breaker: GivenBreaker = None,
         **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
         """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -109,6 +111,8 @@ class AsyncMemory:
             privacy: what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`,
                 which has a key for pseudonyms, too. None: all is kept as it is.
             view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
+            circuit_breaker: when a store that does not answer is left alone for a while: True (after 5 calls in a row,
+                for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -120,9 +124,9 @@ class AsyncMemory:
         """
         from palimpsest.runtime.threaded import OneAtATime, Threaded  # asyncio, which a synchronous memory never loads
 
-        runner, admits = Threaded(), gate_of(privacy)
+        runner, admits, with_breaker = Threaded(), gate_of(privacy), {**options, "circuit_breaker": circuit_breaker}
         admits.outside = runner.outside
-        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, {**options})
+        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker)
         admits.opening = OneAtATime(memory._open)
         return memory
 

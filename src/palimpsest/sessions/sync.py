@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.verifying import Verification
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
+    from palimpsest.stores.opening import GivenBreaker
     from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
     from palimpsest.transfer.writing import Sink
@@ -805,6 +806,7 @@ class Memory:
         encryption: Encryption | None = None,
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
+        circuit_breaker: GivenBreaker = None,
         **options: Unpack[StoreOptions],
     ) -> Memory:
         """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -822,6 +824,8 @@ class Memory:
             privacy: what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`,
                 which has a key for pseudonyms, too. None: all is kept as it is.
             view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
+            circuit_breaker: when a store that does not answer is left alone for a while: True (after 5 calls in a row,
+                for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -831,7 +835,8 @@ class Memory:
             large_bytes: on a disk or a server, from how many bytes a text, or an image's data, is kept once, however
                 many entries hold it.
         """
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, {**options})
+        given = {**options, "circuit_breaker": circuit_breaker}
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given)
         drive(core.connect())
         return cls(core)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.checks import is_path
@@ -18,8 +18,13 @@ from palimpsest.stores.common import discreet_address, options_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from palimpsest.stores.breaking import CircuitBreaker
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.encrypted.keys import Keys
+
+
+GivenBreaker: TypeAlias = "CircuitBreaker | Mapping[str, Any] | bool | None"
+"""A circuit breaker as it is given: True is one with its defaults."""
 
 
 class Opener(Protocol):
@@ -28,7 +33,13 @@ class Opener(Protocol):
     def __call__(self, url: str, runner: Runner, **options: Any) -> Backend: ...
 
 
-def open_store(where: str | Path, runner: Runner, clock: Callable[[], int] = now_us, **options: Any) -> Store:
+def open_store(
+    where: str | Path,
+    runner: Runner,
+    clock: Callable[[], int] = now_us,
+    circuit_breaker: GivenBreaker = None,
+    **options: Any,
+) -> Store:
     """Open the store that `where` names.
 
     A path is an SQLite file: `agent.db`, `~/agent.db`, or a `pathlib.Path`. What begins with a kind and a colon is an
@@ -37,13 +48,23 @@ def open_store(where: str | Path, runner: Runner, clock: Callable[[], int] = now
     Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
     or StoreCorrupt where it cannot be opened. One with an asynchronous driver is bridged, where the runner has no loop.
     """
+    breaking = _breaking(circuit_breaker, clock) if circuit_breaker else None
     opener, url, given = read_address(where)
     backend = opener(url, runner, **{**given, **options})
+    if breaking is not None:
+        backend = breaking(backend)
     if not (backend.blocking or runner.suspends):
         from palimpsest.stores.bridged import BridgedBackend  # asyncio: only for a driver that needs it
 
         backend = BridgedBackend(backend, runner)
     return Store(backend, clock)
+
+
+def _breaking(given: GivenBreaker, clock: Callable[[], int]) -> Callable[[Backend], Backend] | None:
+    from palimpsest.stores.breaking import BreakingBackend, CircuitBreaker  # only for who has one
+
+    chosen = CircuitBreaker.of(given)
+    return None if chosen is None else lambda backend: BreakingBackend(backend, chosen, clock)
 
 
 def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
