@@ -47,8 +47,7 @@ def open_memory(
     where, owner = resolve(store, tenant)
     options["encryption"] = Keys.from_env() if KEYS in os.environ else None
     options["privacy"] = redactor()
-    is_file = isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
-    if is_file and not create:
+    if _is_file(where) and not create:
         _expect_file(where)
         looked = Memory.open(
             where, tenant=owner, readonly=True, **{name: options[name] for name in ("encryption", "privacy")}
@@ -57,6 +56,16 @@ def open_memory(
             return looked
         looked.close()
     return Memory.open(where, tenant=owner, **options)
+
+
+def _is_file(where: str | Path) -> bool:
+    return isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
+
+
+def expect_store(where: str | Path) -> None:
+    """Raise Unavailable where a store is a file or a folder that is not there."""
+    if _is_file(where):
+        _expect_file(where)
 
 
 def _expect_file(where: str | Path) -> None:

@@ -1,0 +1,45 @@
+"""`palimpsest copy`: what one store has, into another one."""
+
+from __future__ import annotations
+
+import click
+
+from palimpsest.cli.app import examples, json_option
+from palimpsest.cli.opening import expect_store, resolve
+from palimpsest.cli.output import counted, print_json, session_progress
+from palimpsest.stores.copying import copy_store
+
+
+@click.command(
+    "copy",
+    epilog=examples(
+        "palimpsest copy agent.db file:agent-logs",
+        "palimpsest copy sqlite:///agent.db sqlite:///acme.db --tenant acme",
+    ),
+)
+@click.argument("source")
+@click.argument("target")
+@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Copy this tenant alone. May be repeated.")
+@click.option("--replace", is_flag=True, help="Replace sessions and items of the same names that the target has.")
+@click.option(
+    "--counter", "counters", multiple=True, metavar="NAME", help="Copy the token counts of your own counter, too."
+)
+@json_option
+def copy_command(
+    source: str, target: str, tenants: tuple[str, ...], replace: bool, counters: tuple[str, ...], as_json: bool
+) -> None:
+    """Copy all that the store SOURCE has into the store TARGET: sessions with their branches and token counts, items,
+    and the order in which they were used. Both are addresses or paths, as --store takes them.
+
+    What was copied is compared with what is there. An encrypted store is copied as it is, without its keys, and is
+    opened with the same ones. Interrupted, the same again goes on with what is left. SOURCE is not changed.
+    """
+    (one, _), (other, _) = resolve(source, None), resolve(target, None)
+    expect_store(one)
+    with session_progress() as progress:
+        done = copy_store(one, other, tenants=tenants or None, replace=replace, counters=counters, progress=progress)
+    if as_json:
+        print_json({name: getattr(done, name) for name in done.__struct_fields__})
+        return
+    what = f"{counted(done.sessions, 'session')} and {counted(done.items, 'item')} of {counted(done.tenants, 'tenant')}"
+    click.echo(f"Copied {what}: {counted(done.rows, 'row')}, {done.bytes:,} bytes. {done.already} were there already.")

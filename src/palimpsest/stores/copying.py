@@ -1,0 +1,305 @@
+"""Moving what a store has into another one: heads and rows as they are, home by home, compared when they are there.
+
+Nothing of it is understood, so nothing of it is lost: branches, items, what was erased, and, of an encrypted store, the
+ciphertext, for which no key is needed. Rows come first, in pieces; then one step makes all heads of the home. So who
+reads the new store sees a home whole or not at all, and a copy that was interrupted goes on with the homes that are not
+there yet. Last, sessions are put in the order in which they were used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.log.checks import check_progress
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores import MARK, Store
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Step
+from palimpsest.stores.engine.items import ITEMS, LEASES
+from palimpsest.stores.engine.loading import LAID
+from palimpsest.stores.engine.places import BARRED
+from palimpsest.stores.opening import open_store
+from palimpsest.stores.rules import all_places
+from palimpsest.tokens.counter import ENCODINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Called with the number of homes that are done, and of all."""
+
+PIECE, BYTES = 1000, 2**22
+"""Rows, and bytes of rows, that are put in one step."""
+
+TRIES = 20
+"""How often a home that others write to meanwhile is begun again."""
+
+PASSING = (LEASES, LAID, BARRED)
+"""Spaces of what is under way, and is not copied."""
+
+TABLES = {"log": ("entry", "record", "held"), "tree": ("share",), "large": ("large", "uses")}
+"""The tables of the places of a home that have rows; and counts by each counter, beside entries."""
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What `copy_store` did: how many `sessions` and `items` are in the new store now, how many of them were there
+    `already`, from a copy that was interrupted; how many `rows` were put, and their `bytes`.
+    """
+
+    tenants: int = 0
+    sessions: int = 0
+    items: int = 0
+    already: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+def copy_store(
+    source: str | Path,
+    target: str | Path,
+    *,
+    tenants: Sequence[str] | None = None,
+    replace: bool = False,
+    counters: Iterable[str] = (),
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy what one store has into another: sessions with branches and token counts, items, the order of their use.
+
+    The copy is compared with what was copied. Of an encrypted store ciphertext is copied, so the new one has the same
+    keys. Others may go on writing to the source: each session is copied as it is at one moment. Interrupted, it goes on
+    where it was when it is called again. Leases are not copied, nor counts by counters that are not named.
+
+    Args:
+        source: the address of the store that is copied, which is not changed.
+        target: the address of the store to copy to, which is made where it is not there.
+        tenants: whose sessions and items are copied; None: all tenants'.
+        replace: whether a session or item of the same name in the target, that is another, is replaced. By default
+            Conflict is raised, which names it.
+        counters: names of counters of your own, whose counts are copied, too.
+        progress: called with the number of homes (sessions with their branches, namespaces of items) that are done, and
+            of all.
+    """
+    check_progress(progress)
+    if str(source) == str(target):
+        raise ConfigError("target", str(target), "another store than the one that is copied")
+    return drive(_copied(source, target, tenants, replace, tuple(counters), progress))
+
+
+async def _copied(
+    source: str | Path,
+    target: str | Path,
+    tenants: Sequence[str] | None,
+    replace: bool,
+    counters: tuple[str, ...],
+    progress: Progress | None,
+) -> Copied:
+    async with AsyncExitStack() as opened:
+        stores = list[Store]()
+        for where in (source, target):
+            runner, options = Inline(), dict[str, Any](readonly=True) if where is source else {}
+            opened.push_async_callback(runner.close)
+            stores.append(open_store(where, runner, **options))
+            opened.push_async_callback(stores[-1].close)
+        one, other = (store.backend for store in stores)
+        copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
+        names = [name async for name in _tenants(one)] if tenants is None else list(tenants)
+        await copying.begin()
+        homes = {(name, home): places for name in names for home, places in (await _homes(one, name)).items()}
+        for number, ((name, home), places) in enumerate(homes.items(), 1):
+            await copying.home(name, home, places)
+            if progress is not None:
+                progress(number, len(homes))
+        for name in names:
+            await copying.order(name)
+        return msgspec.structs.replace(copying.done, tenants=len({name for name, _ in homes}))
+
+
+async def _tenants(backend: Backend) -> AsyncIterator[str]:
+    last: str | None = None
+    while page := await backend.tenants(after=last):
+        for last in page:
+            if last != MARK[0]:
+                yield last
+
+
+async def _homes(backend: Backend, tenant: str) -> dict[str, list[Place]]:
+    """The places of a tenant that have a head, by their homes."""
+    found: dict[str, list[Place]] = {}
+    async for one in all_places(backend, tenant, "", beneath=True):
+        if one.place.space not in PASSING:
+            found.setdefault(one.place.home, []).append(one.place)
+    return found
+
+
+Heads = dict[Place, PlaceHead | None]
+
+
+class _Copying:
+    """A copy that is under way."""
+
+    def __init__(self, source: Backend, target: Backend, replace: bool, counts: list[str]) -> None:
+        self._source, self._target, self._replace, self._counts = source, target, replace, counts
+        self._ends: dict[str, dict[Place, int]] = {}
+        self._theirs: dict[str, dict[str, list[Place]]] = {}
+        self.done = Copied()
+
+    async def begin(self) -> None:
+        """See that both stores are encrypted alike; a new one becomes so."""
+        there = [await _heads(backend, [_mark()]) for backend in (self._source, self._target)]
+        ours, theirs = (heads[_mark()] for heads in there)
+        if ours == theirs:
+            return
+        if theirs is not None or [name async for name in _tenants(self._target)]:
+            told = "a store that is encrypted as the source is, or an empty one"
+            raise ConfigError("target", self._target.url, told)
+        assert ours is not None, "one of the two has a mark"
+        await self._put([Step(_mark(), None, ours.hot, ours.cold)], MARK[0])
+
+    async def home(self, tenant: str, home: str, places: Sequence[Place]) -> None:
+        """Copy a home, unless it is there as it is."""
+        if tenant not in self._theirs:
+            self._theirs = {tenant: await _homes(self._target, tenant)}
+        places = list(dict.fromkeys([*places, *self._theirs[tenant].get(home, ())]))
+        for _ in range(TRIES):
+            before = await _heads(self._source, places)
+            there = await _heads(self._target, places)
+            rows = [Place(tenant, home, space, "") for space in TABLES]
+            if before == there and await self._same(rows):
+                self._note(before, already=True)
+                return
+            self._refuse(before, there)
+            await self._put([Step(one, rows_only=True, drop=[("*", 0, LAST_KEY)]) for one in rows], home)
+            for place in rows:
+                await self._rows(place)
+            if await _heads(self._source, places) != before:
+                continue  # somebody has written to it meanwhile
+            ends = await self._ends_of(tenant)
+            steps = [
+                Step(
+                    place,
+                    old.hot if (old := there[place]) is not None else None,
+                    head.hot if head is not None else None,
+                    head.cold if head is not None else None,
+                    ends.get(place),
+                )
+                for place, head in before.items()
+            ]
+            await self._put(steps, home)
+            if not await self._same(rows) and await _heads(self._source, places) == before:
+                raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
+            self._note(before)
+            return
+        raise Conflict(f"{home!r}", f"was written to {TRIES} times while it was copied: copy when there is less to do")
+
+    def _refuse(self, ours: Heads, theirs: Heads) -> None:
+        other = [place for place, head in theirs.items() if head is not None and head != ours[place]]
+        if other and not self._replace:
+            told = f"the {'item' if other[0].space.startswith(ITEMS) else 'session'} {other[0].name or other[0].home!r}"
+            raise Conflict(f"{told} of tenant {other[0].tenant!r}", "is there already, and is another: see `replace`")
+
+    async def _rows(self, place: Place) -> None:
+        async for table, piece in self._pieces(self._source, place):
+            await self._put([Step(place, rows_only=True, put=[(table, piece)])], place.home)
+            size = sum(len(row[1]) for row in piece)
+            done = self.done
+            self.done = msgspec.structs.replace(done, rows=done.rows + len(piece), bytes=done.bytes + size)
+
+    async def _pieces(self, backend: Backend, place: Place) -> AsyncIterator[tuple[str, list[Cells]]]:
+        tables = TABLES[place.space]
+        for table in (*tables, *(self._counts if place.space == "log" else ())):
+            low = 0
+            while True:
+                (seen,) = await backend.look([Ask(place, [Range(table, [(low, LAST_KEY)], PIECE)], head=False)])
+                found = list(seen.rows[0])
+                for piece in _of_a_size(found):
+                    yield table, piece
+                if len(found) < PIECE:
+                    break
+                low = found[-1][0] + 1
+
+    async def _same(self, rows: Sequence[Place]) -> bool:
+        return [await self._digest(self._source, one) for one in rows] == [
+            await self._digest(self._target, one) for one in rows
+        ]
+
+    async def _digest(self, backend: Backend, place: Place) -> bytes:
+        found = hashlib.sha256()
+        async for table, piece in self._pieces(backend, place):
+            for row in piece:
+                found.update(msgspec.msgpack.encode((table, *row)))
+        return found.digest()
+
+    async def _put(self, steps: Sequence[Step], home: str) -> None:
+        (refusal,) = await self._target.write([steps], now_us())
+        if refusal is not None:
+            raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
+
+    def _note(self, heads: Heads, *, already: bool = False) -> None:
+        sessions = sum(place.space == "session" for place, head in heads.items() if head is not None)
+        items = sum(place.space.startswith(ITEMS) for place, head in heads.items() if head is not None)
+        done = self.done
+        self.done = msgspec.structs.replace(
+            done,
+            sessions=done.sessions + sessions,
+            items=done.items + items,
+            already=done.already + already * (sessions + items),
+        )
+
+    async def _ends_of(self, tenant: str) -> dict[Place, int]:
+        """When the heads of a tenant expire that do."""
+        if tenant not in self._ends:
+            found, last = dict[Place, int](), None
+            while page := await self._source.expired(tenant, LAST_KEY, after=last):
+                found |= {due.place: due.at for due in page if not due.table}
+                last = page[-1]
+            self._ends = {tenant: found}
+        return self._ends[tenant]
+
+    async def order(self, tenant: str) -> None:
+        """Put the tenant's sessions in the order in which they were written to last."""
+        ours, theirs = [[one async for one in _used(backend, tenant)] for backend in (self._source, self._target)]
+        there = set(theirs)
+        wanted = [place for place in dict.fromkeys(reversed(ours)) if place in there][::-1]
+        if [place for place in theirs if place in set(wanted)] == wanted:
+            return
+        for place in wanted:
+            head = (await _heads(self._target, [place]))[place]
+            if head is not None:
+                await self._put([Step(place, head.hot, head.hot, head.cold)], place.home)
+
+
+def _mark() -> Place:
+    return Place(MARK[0], MARK[1], ITEMS + MARK[1], MARK[2])
+
+
+async def _heads(backend: Backend, places: Sequence[Place]) -> Heads:
+    seen = await backend.look([Ask(place) for place in places])
+    return {place: one.head for place, one in zip(places, seen, strict=True)}
+
+
+async def _used(backend: Backend, tenant: str) -> AsyncIterator[Place]:
+    since, after = 0, None
+    while page := await backend.recent(tenant, "session", since=since, after=after, limit=PIECE):
+        for one in page:
+            yield one.place
+        if len(page) < PIECE:  # or whoever goes on writing would keep it going
+            return
+        since, after = page[-1].mark, page[-1].place
+
+
+def _of_a_size(rows: Sequence[Cells]) -> list[list[Cells]]:
+    """The rows in pieces that go into one step each."""
+    pieces, size = list[list[Cells]](), BYTES
+    for row in rows:
+        if size + len(row[1]) > BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(row)
+        size += len(row[1])
+    return pieces
