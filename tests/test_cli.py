@@ -450,6 +450,8 @@ SILENT = {
     "derived": "names of programs, which are printable",
     "doctor": "tells of the machine",
     "rotate-keys": "names keys alone",
+    "copy": "tells numbers",
+    "sweep": "tells numbers",
 }
 
 

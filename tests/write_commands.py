@@ -199,6 +199,8 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "sessions": "it reads",
     "show": "it reads",
     "stats": "it reads, and stores counts",
+    "copy": "it copies what is stored as it is",
+    "sweep": "it destroys, and tells how much",
     "vacuum": "it copies what is stored, and tells sizes",
     "verify": "it reads",
 }

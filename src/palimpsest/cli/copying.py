@@ -42,4 +42,5 @@ def copy_command(
         print_json({name: getattr(done, name) for name in done.__struct_fields__})
         return
     what = f"{counted(done.sessions, 'session')} and {counted(done.items, 'item')} of {counted(done.tenants, 'tenant')}"
-    click.echo(f"Copied {what}: {counted(done.rows, 'row')}, {done.bytes:,} bytes. {done.already} were there already.")
+    already = f" {done.already:,} of them were there already." if done.already else ""
+    click.echo(f"Copied {what}.{already}")

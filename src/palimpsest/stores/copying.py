@@ -20,7 +20,7 @@ from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Store
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
 from palimpsest.stores.engine.items import ITEMS, LEASES
 from palimpsest.stores.engine.loading import LAID
 from palimpsest.stores.engine.places import BARRED
@@ -36,6 +36,9 @@ Progress: TypeAlias = Callable[[int, int], object]
 
 PIECE, BYTES = 1000, 2**22
 """Rows, and bytes of rows, that are put in one step."""
+
+SECOND = 1_000_000
+"""Microseconds."""
 
 TRIES = 20
 """How often a home that others write to meanwhile is begun again."""
@@ -109,8 +112,9 @@ async def _copied(
         one, other = (store.backend for store in stores)
         copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
         names = [name async for name in _tenants(one)] if tenants is None else list(tenants)
-        await copying.begin()
         homes = {(name, home): places for name in names for home, places in (await _homes(one, name)).items()}
+        copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
+        await copying.begin()
         for number, ((name, home), places) in enumerate(homes.items(), 1):
             await copying.home(name, home, places)
             if progress is not None:
@@ -147,7 +151,7 @@ class _Copying:
         self._source, self._target, self._replace, self._counts = source, target, replace, counts
         self._ends: dict[str, dict[Place, int]] = {}
         self._theirs: dict[str, dict[str, list[Place]]] = {}
-        self.done = Copied()
+        self.done, self.at = Copied(), now_us()
 
     async def begin(self) -> None:
         """See that both stores are encrypted alike; a new one becomes so."""
@@ -236,7 +240,7 @@ class _Copying:
         return found.digest()
 
     async def _put(self, steps: Sequence[Step], home: str) -> None:
-        (refusal,) = await self._target.write([steps], now_us())
+        (refusal,) = await self._target.write([steps], self.at)
         if refusal is not None:
             raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
 
@@ -262,13 +266,19 @@ class _Copying:
         return self._ends[tenant]
 
     async def order(self, tenant: str) -> None:
-        """Put the tenant's sessions in the order in which they were written to last."""
-        ours, theirs = [[one async for one in _used(backend, tenant)] for backend in (self._source, self._target)]
-        there = set(theirs)
-        wanted = [place for place in dict.fromkeys(reversed(ours)) if place in there][::-1]
-        if [place for place in theirs if place in set(wanted)] == wanted:
+        """Put the tenant's sessions in the order in which they were written to last.
+
+        A store may tell apart only what is written a second apart: so they seem to be written now, a second apart.
+        """
+        ours, theirs = [
+            {one.place: one.mark async for one in _used(each, tenant)} for each in (self._source, self._target)
+        ]
+        wanted = {place: mark for place, mark in ours.items() if place in theirs}
+        if _ranks(wanted) == _ranks({place: mark for place, mark in theirs.items() if place in wanted}):
             return
-        for place in wanted:
+        begin = self.at
+        for place, rank in _ranks(wanted).items():
+            self.at = begin + (rank + 1) * SECOND
             head = (await _heads(self._target, [place]))[place]
             if head is not None:
                 await self._put([Step(place, head.hot, head.hot, head.cold)], place.home)
@@ -283,11 +293,17 @@ async def _heads(backend: Backend, places: Sequence[Place]) -> Heads:
     return {place: one.head for place, one in zip(places, seen, strict=True)}
 
 
-async def _used(backend: Backend, tenant: str) -> AsyncIterator[Place]:
+def _ranks(marks: dict[Place, int]) -> dict[Place, int]:
+    """Which of several marks each has, from the first on."""
+    ranks = {mark: number for number, mark in enumerate(sorted(set(marks.values())))}
+    return {place: ranks[mark] for place, mark in sorted(marks.items(), key=lambda one: one[1])}
+
+
+async def _used(backend: Backend, tenant: str) -> AsyncIterator[Listed]:
     since, after = 0, None
     while page := await backend.recent(tenant, "session", since=since, after=after, limit=PIECE):
         for one in page:
-            yield one.place
+            yield one
         if len(page) < PIECE:  # or whoever goes on writing would keep it going
             return
         since, after = page[-1].mark, page[-1].place

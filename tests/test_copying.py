@@ -1,0 +1,203 @@
+"""Moving what one store has into another one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Keys, Memory
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.runtime.runner import drive
+from palimpsest.stores import copying
+from palimpsest.stores.copying import copy_store
+from palimpsest.stores.file.backend import FileBackend
+from palimpsest.stores.sqlite.backend import SQLiteBackend
+from palimpsest.testing import FakeClock
+
+KEYS = Keys({"one": bytes(range(32))})
+KINDS = ("sqlite", "file")
+PAIRS = list(itertools.product(KINDS, KINDS))
+
+
+def address(kind: str, folder: Path, name: str) -> str:
+    """Where a store of this kind is."""
+    return f"sqlite:///{folder}/{name}.db" if kind == "sqlite" else f"file://{folder}/{name}"
+
+
+def filled(where: str, clock: FakeClock, **options: Any) -> None:
+    """Sessions of two tenants with branches, large content, counts, erasures, lifetimes and items."""
+    later = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(days=1)
+    with Memory.open(where, clock=clock, **options) as memory:
+        for number in range(6):
+            session = memory.session(
+                f"s{number}", user="ann" if number % 2 else None, lifetime="30d" if number < 2 else None
+            )
+            for turn in range(5):
+                clock.advance(1)
+                session.add_user_message(f"question {turn}" + "\0 and \u20ac" * turn)
+                session.add_tool_call("look", {"at": turn}, call_id=f"c{turn}")
+                session.add_tool_result(f"c{turn}", "found " * (20_000 if turn == number else 3))
+                session.add_assistant_message("answer", expires_at=later if turn == 3 else None)
+            session.context(max_tokens=100_000)
+        memory.session("s1").fork("branch")
+        memory.session("branch").add_user_message("only here")
+        memory.session("s1").erase([2])
+        clock.advance(1)
+        memory.session("s0").add_user_message("the last")
+        for tenant in ("default", "other"):
+            drive(memory.store.put_item(tenant, "notes", "k", b"value", expires=clock() + 10**10))
+        memory.for_tenant("other").session("s0").add_user_message("of another tenant")
+
+
+def shown(where: str, clock: FakeClock, **options: Any) -> dict[str, Any]:
+    """All that can be seen of a store."""
+    found: dict[str, Any] = {}
+    with Memory.open(where, clock=clock, **options) as memory:
+        for tenant in ("default", "other"):
+            mine = memory.for_tenant(tenant)
+            found[tenant, "latest"] = [one.session for one in mine.sessions(order="latest")]
+            found[tenant, "ann"] = [one.session for one in mine.sessions(user="ann")]
+            found[tenant, "items"] = drive(memory.store.list_items(tenant, "notes"))
+            found[tenant, "due"] = mine.sweep(dry_run=True), sorted(drive(memory.store.backend.expired(tenant, 2**62)))
+            for one in mine.sessions():
+                found[tenant, one.session] = one, mine.session(one.session).export()
+                assert mine.session(one.session).verify().problems == ()
+    return found
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_all_that_a_store_has_is_in_its_copy(pair: tuple[str, str], sealed: bool, tmp_path: Path) -> None:
+    """Entries, records, branches, users, ends, items, the order of use; and back again, and of a sealed one."""
+    clock = FakeClock()
+    there, here, back = (address(kind, tmp_path, name) for kind, name in zip((*pair, pair[0]), "abc", strict=True))
+    keys: dict[str, Any] = {"encryption": KEYS} if sealed else {}
+    filled(there, clock, **keys)
+    told: list[tuple[int, int]] = []
+
+    done = copy_store(there, here, progress=lambda *how: told.append(how))
+    copy_store(here, back)
+
+    before = shown(there, clock, **keys)
+    assert shown(here, clock, **keys) == shown(back, clock, **keys) == before
+    assert (done.tenants, done.sessions, done.items, done.already) == (2, 8, 2, 0)
+    assert told[-1][0] == told[-1][1] == len(told)
+    again = copy_store(there, here)
+    assert (again.already, again.rows) == (10, 0)
+
+
+def test_one_tenant_alone(tmp_path: Path, clock: FakeClock) -> None:
+    """Of the others nothing is copied."""
+    filled(address("sqlite", tmp_path, "a"), clock)
+
+    done = copy_store(address("sqlite", tmp_path, "a"), address("file", tmp_path, "b"), tenants=["other"])
+
+    assert (done.tenants, done.sessions) == (1, 1)
+    with Memory.open(address("file", tmp_path, "b"), clock=clock) as memory:
+        assert memory.sessions() == []
+        assert [one.session for one in memory.for_tenant("other").sessions()] == ["s0"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_that_was_interrupted_goes_on(
+    kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or after any write of it: nothing is lost, doubled, or left over."""
+    clock, dice = FakeClock(), random.Random(seed)
+    there, here = address("sqlite", tmp_path, "a"), address(kind, tmp_path, "b")
+    filled(there, clock)
+    monkeypatch.setattr(copying, "PIECE", 4)
+    backend = SQLiteBackend if kind == "sqlite" else FileBackend
+    write = backend.write
+    left = 0
+
+    class Struck(BaseException):
+        pass
+
+    async def struck(self: Any, *given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0 and dice.random() < 0.5:
+            raise Struck
+        done = await write(self, *given, **named)
+        if left <= 0:
+            raise Struck
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "write", struck)
+        for most in (3, 10, 30, 60):
+            left = dice.randrange(1, most)
+            with pytest.raises(Struck):
+                copy_store(there, here)
+
+    copy_store(there, here)
+    assert shown(here, clock) == shown(there, clock)
+
+
+def test_what_is_there_and_is_another_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, clock: FakeClock) -> None:
+    """By name, and with the branches of its home."""
+    there, here = address("file", tmp_path, "a"), address("sqlite", tmp_path, "b")
+    filled(there, clock)
+    with Memory.open(here, clock=clock) as memory:
+        memory.session("s1").add_user_message("mine")
+        memory.session("s1").fork("mine")
+        memory.session("s9").add_user_message("mine, too")
+
+    with pytest.raises(Conflict, match="session 's1' of tenant 'default'"):
+        copy_store(there, here)
+    with Memory.open(here, clock=clock) as memory:
+        assert memory.session("mine").entries()[0].text == "mine"
+    copy_store(there, here, replace=True)
+
+    found, wanted = shown(here, clock), shown(there, clock)
+    with Memory.open(here, clock=clock) as memory:
+        assert [one.session for one in memory.sessions()] == ["branch", *(f"s{i}" for i in range(6)), "s9"]
+    assert all(found[key] == value for key, value in wanted.items() if key[1] not in {"latest", "due"})
+
+
+def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is begun again; and what nobody stops writing to is told."""
+    there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
+    with Memory.open(there, clock=clock) as memory:
+        session = memory.session("s")
+        session.add_user_message("first")
+        times, heads = 0, copying._heads
+
+        async def beside(backend: Any, places: Any) -> Any:
+            nonlocal times
+            if backend.url.startswith("sqlite") and times:
+                times -= 1
+                session.add_user_message("more")
+            return await heads(backend, places)
+
+        monkeypatch.setattr(copying, "_heads", beside)
+        times = 8
+        copy_store(there, here)
+        wanted = session.export()["entries"]
+        with Memory.open(here, clock=clock) as copy:
+            assert copy.session("s").export()["entries"] == wanted
+        times = 10_000
+        with pytest.raises(Conflict, match="written to"):
+            copy_store(there, address("file", tmp_path, "c"))
+
+
+def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> None:
+    """A store onto itself, an encrypted one into one that is not, and into a new one under other keys."""
+    plain, sealed = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
+    filled(plain, clock)
+    filled(sealed, clock, encryption=KEYS)
+
+    with pytest.raises(ConfigError, match="another store"):
+        copy_store(plain, plain)
+    for one, other in ((plain, sealed), (sealed, plain)):
+        with pytest.raises(ConfigError, match="encrypted as the source"):
+            copy_store(one, other)
