@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 
 from agent_process import CALLS, SharedClock, run
-from palimpsest import AsyncMemory, ConfigError, LockTimeout, Memory, Session
+from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory, Session
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.threads import apart
 from palimpsest.testing import FakeClock
@@ -318,6 +318,27 @@ def test_a_turn_that_was_lost_says_so(caplog: pytest.LogCaptureFixture, clock: F
     assert [record.message for record in caplog.records if "taken over" in record.message] == [
         "the turn of a session was taken over by another, since it could not be renewed in time"
     ]
+
+
+def test_who_has_lost_his_turn_adds_nothing_under_it(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
+    """Where another turn has begun meanwhile; where none has, it is his again, and nobody else's."""
+    where, options = place
+    with Memory.open(where, clock=clock, **options) as memory:
+        first = memory.session("s")
+        with first.turn():
+            first.add_user_message("one")
+            clock.advance(31)
+            first.add_assistant_message("two")
+            with pytest.raises(LockTimeout), memory.session("s").turn(wait=0):
+                raise AssertionError("it is somebody's")
+            clock.advance(31)
+            apart(enter, memory).result()
+            with pytest.raises(Conflict, match=r"the turn of session 's' was taken over .* begin a new one"):
+                first.add_assistant_message("late")
+
+        assert [entry.text for entry in first.entries()] == ["one", "two"]
+        with first.turn():
+            first.add_user_message("again")
 
 
 def test_nobody_waits_for_himself() -> None:

@@ -135,7 +135,8 @@ class SideConformance(Contract):
 
     @rule
     async def test_renewing_keeps_the_fence_and_counts_from_now(self, on: OpenedStore) -> None:
-        """The holder with its fence gets the time again; a wrong holder, fence or an ended lease gets None."""
+        """The holder with its fence gets the time again, also of one that has ended, until somebody takes it; a wrong
+        holder or fence gets None."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         assert fence is not None
         on.clock.advance(9)
@@ -146,6 +147,12 @@ class SideConformance(Contract):
         assert await on.store.lease(TENANT, "l", "two", 10) is None
         on.clock.advance(1)
 
+        assert await on.store.lease(TENANT, "l", "two", 10, fence=fence) is None
+        assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) == fence
+        on.clock.advance(10)
+        assert await on.store.lease(TENANT, "l", "two", 10) is not None
+        assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
+        assert await on.store.lease(TENANT, "l", "two", 0) is not None
         assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
 
     @rule

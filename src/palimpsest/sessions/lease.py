@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from palimpsest.errors import Closed, ConfigError, LockTimeout, PalimpsestError
+from palimpsest.errors import Closed, ConfigError, Conflict, LockTimeout, PalimpsestError
 from palimpsest.log.entry import new_ids
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.logs import log_failure, warn
@@ -37,8 +38,17 @@ PAUSES = (0.005, 0.2)
 class Lease:
     """A lease in the session's own store, for `what` (a turn, a compaction). It ends by itself after `seconds`."""
 
-    def __init__(self, store: Store, runner: Runner, key: SessionKey, what: str, seconds: float) -> None:
-        self._store, self._runner, self._key, self._seconds = store, runner, key, seconds
+    def __init__(
+        self,
+        store: Store,
+        runner: Runner,
+        key: SessionKey,
+        what: str,
+        seconds: float,
+        clock: Callable[[], int],
+    ) -> None:
+        self._store, self._runner, self._key, self._seconds, self._clock = store, runner, key, seconds, clock
+        self._until = 0
         self._what, self._name = what, f"{what}:{key.session}"
         self._holder = new_ids(1, 0)[0]
         self._caller: object = None
@@ -54,9 +64,14 @@ class Lease:
     async def try_to_take(self) -> bool:
         """Take the lease unless somebody else holds it, and say whether it is ours."""
         self._may_hold = True  # whoever is interrupted here never learns whether it was given to him
+        until = self._end()
         self._fence = await self._store.lease(self._key.tenant, self._name, self._holder, self._seconds)
-        self._may_hold = self.held
+        self._may_hold, self._until = self.held, until
         return self.held
+
+    def _end(self) -> int:
+        """Until when at least a lease is ours that is asked for now."""
+        return self._clock() + int(self._seconds * 1_000_000)
 
     async def take(self, renewals: Renewals, wait: float | None = None) -> None:
         """Wait until nobody else holds the lease, take it, and have it renewed until it is given back.
@@ -92,8 +107,20 @@ class Lease:
         """Keep the lease for another while, where it is ours; say whether it still is."""
         if self._fence is None:
             return False
-        tenant, fence = self._key.tenant, self._fence
-        return await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is not None
+        tenant, fence, until = self._key.tenant, self._fence, self._end()
+        if await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is None:
+            return False
+        self._until = until
+        return True
+
+    async def check(self) -> None:
+        """See that the lease is ours still, for whoever is about to write under it. Raises Conflict where it is not.
+
+        Where it was renewed in time it is; else it is renewed now.
+        """
+        if self._clock() >= self._until and not await self.renew():
+            told = "was taken over by another, since it could not be renewed in time: begin a new one"
+            raise Conflict(f"the {self._what} of session {self._key.session!r}", told)
 
     def renew_beside(self) -> bool:
         """The same for a thread that the runner knows nothing of."""

@@ -41,7 +41,7 @@ class OpenTurn:
     async def take_lease(self, wait: float | None) -> None:
         """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
         scope, renewals = self._scope, self._scope.memory.renewals
-        self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds)
+        self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
         await self.lease.take(renewals, wait)
 
     async def release(self) -> None:
@@ -71,6 +71,8 @@ class Appender:
             given_ids = given_ids or entry.id != ""
         if not entries:
             return ()
+        if self.turn.lease is not None:
+            await self.turn.lease.check()
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log

@@ -54,7 +54,7 @@ class Compactor:
     def __init__(self, scope: SessionScope, snapshots: SnapshotReader, maker: SummaryMaker) -> None:
         self._scope, self._store, self._options, self._clock = scope, scope.store, scope.options, scope.clock
         self._snapshots, self._maker = snapshots, maker
-        self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", LEASE_SECONDS)
+        self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", LEASE_SECONDS, scope.clock)
         self.committed: PlannedCompaction | None = None
         """What was committed."""
 

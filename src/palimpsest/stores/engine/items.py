@@ -177,6 +177,13 @@ class Items:
             now = self._clock()
             before = self._held(place, head)
             held = before if before is not None and before.until > now else None
+            if (
+                held is None
+                and before is not None
+                and before.until
+                and (before.holder, before.fence) == (holder, fence)
+            ):
+                held = before  # it has ended by itself, and nobody has come since: it can still be renewed
             theirs = held.holder != holder if held is not None else fence is not None
             if theirs or (held is not None and fence not in (None, held.fence)):
                 if fresh:
