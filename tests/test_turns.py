@@ -333,7 +333,7 @@ def test_who_has_lost_his_turn_adds_nothing_under_it(place: tuple[str, dict[str,
                 apart(enter, memory).result()
             clock.advance(31)
             apart(enter, memory).result()
-            with pytest.raises(Conflict, match=r"the turn of session 's' was taken over .* begin a new one"):
+            with pytest.raises(Conflict, match=r"the turn of session 's': was taken over .* begin a new one"):
                 first.add_assistant_message("late")
 
         assert [entry.text for entry in first.entries()] == ["one", "two"]
