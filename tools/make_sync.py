@@ -81,7 +81,7 @@ MEMBERS = {
 BODIES = {
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
         drive(core.connect())
         return cls(core)
 """,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.everywhere import Everywhere
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.scanned import Scanned
+    from palimpsest.sessions.erasing.sweeper import Sweeper
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions
@@ -73,8 +74,13 @@ class AsyncMemory:
         privacy: Gate,
         view_bytes: int,
         options: dict[str, Any],
+        sweep_every: timedelta | float | str | None = None,
     ) -> None:
         check_id(tenant, "tenant")
+        self._sweep_every: float | None = None
+        if sweep_every is not None:
+            self._sweep_every = values.microseconds("sweep_every", sweep_every) / 1_000_000
+        self._sweeper: Sweeper | None = None
         self.runner, self.tenant, self._gate = runner, tenant, privacy
         runner.redact = privacy.redact if privacy.redactor is not None else None
         self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes)
@@ -93,6 +99,7 @@ class AsyncMemory:
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
         circuit_breaker: GivenBreaker = None,
+        sweep_every: timedelta | float | str | None = None,
         **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
         """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -113,6 +120,8 @@ class AsyncMemory:
             view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
             circuit_breaker: when a store that does not answer is left alone for a while: True (after 5 calls in a row,
                 for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
+            sweep_every: how often `sweep` runs by itself, for this tenant, while the memory is open: a timedelta,
+                seconds, or text such as "1h". None: never.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -126,7 +135,7 @@ class AsyncMemory:
 
         runner, admits, with_breaker = Threaded(), gate_of(privacy), {**options, "circuit_breaker": circuit_breaker}
         admits.outside = runner.outside
-        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker)
+        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker, sweep_every)
         admits.opening = OneAtATime(memory._open)
         return memory
 
@@ -151,9 +160,16 @@ class AsyncMemory:
         try:
             self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
             self._keys = self._gate.opening = None  # the store has what it needs of the keys
+            if self._sweep_every is not None:
+                self._sweeper = await self._sweeping(self._sweep_every)
         except BaseException:
             await store.close()
             raise
+
+    async def _sweeping(self, seconds: float) -> Sweeper:
+        from palimpsest.sessions.erasing.sweeper import Sweeper  # `threading`, only for who has one
+
+        return Sweeper(self.runner, seconds, self.sweep)
 
     def for_tenant(self, tenant: str) -> AsyncMemory:
         """Return the memory of another tenant over the same store, with the same policy, keys and clock.
@@ -169,6 +185,7 @@ class AsyncMemory:
         check_id(tenant, "tenant")
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
+        other._sweeper = None
         other._scope = self._scope.sharing(tenant)
         return other
 
@@ -521,6 +538,8 @@ class AsyncMemory:
         What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
         acknowledged. Closing twice is fine. One that `for_tenant` gave leaves the store open.
         """
+        if self._sweeper is not None:
+            self._sweeper.end()
         if self._opener is not None:
             self._scope.end()
         else:

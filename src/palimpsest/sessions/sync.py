@@ -807,6 +807,7 @@ class Memory:
         privacy: Privacy | None = None,
         view_bytes: int = VIEW_BYTES,
         circuit_breaker: GivenBreaker = None,
+        sweep_every: timedelta | float | str | None = None,
         **options: Unpack[StoreOptions],
     ) -> Memory:
         """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -826,6 +827,8 @@ class Memory:
             view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
             circuit_breaker: when a store that does not answer is left alone for a while: True (after 5 calls in a row,
                 for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
+            sweep_every: how often `sweep` runs by itself, for this tenant, while the memory is open: a timedelta,
+                seconds, or text such as "1h". None: never.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -836,7 +839,7 @@ class Memory:
                 many entries hold it.
         """
         given = {**options, "circuit_breaker": circuit_breaker}
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given)
+        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
         drive(core.connect())
         return cls(core)
 

@@ -6,7 +6,6 @@ while one is let through, and what comes of it decides for all.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -107,6 +106,8 @@ class BreakingBackend(Backend):
             self._breaker.report(answered, probe=probe)
 
     async def _in_time(self, doing: Coroutine[Any, Any, T], writes: bool) -> T:
+        import asyncio  # only over a network
+
         try:
             async with asyncio.timeout(self._seconds):
                 return await doing

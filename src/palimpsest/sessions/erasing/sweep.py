@@ -30,14 +30,9 @@ async def sweep(
     check_progress(progress)
     values.switch("dry_run", dry_run)
     deleted = await untouched(scope, untouched_for, progress, dry_run=dry_run)
-    over = await scope.store.over(scope.tenant, scope.clock())
     if dry_run:
         due = await scope.store.due(scope.tenant, scope.clock())
-        return deleted + len(over) + sum(len(seqs) for key, seqs in due if key not in over)
-    for key in over:
-        async with scope.drop_derived(key):
-            deleted += await scope.store.end(key)
-        scope.let_go(key)
+        return deleted + sum(len(seqs) or 1 for _, seqs in due)
     return deleted + await _expired(scope)
 
 
@@ -46,7 +41,12 @@ async def _expired(scope: MemoryScope) -> int:
     now = scope.clock()
     due = await scope.store.due(scope.tenant, now)
     await scope.derivations.catch_up()
-    standing = []
+    standing, ended = [], 0
+    for key in [key for key, seqs in due if not seqs]:
+        async with scope.drop_derived(key):
+            ended += await scope.store.end(key)
+        scope.let_go(key)
+    due = [(key, seqs) for key, seqs in due if seqs]
     async with AsyncExitStack() as unmaking:
         for key, seqs in due:
             await unmaking.enter_async_context(scope.drop_derived(key, seqs))
@@ -58,7 +58,7 @@ async def _expired(scope: MemoryScope) -> int:
     for eraser, before in standing:
         await eraser.rebuild(await eraser.lost(before), None)
     await scope.store.scrub(whole=False)
-    return swept
+    return swept + ended
 
 
 async def untouched(

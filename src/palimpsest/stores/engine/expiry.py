@@ -46,20 +46,15 @@ class Expiry:
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         found: dict[SessionKey, set[int]] = {}
+        over = dict[SessionKey, tuple[int, ...]]()
         with suppress(StoreCorrupt):  # `sweep` raises it
             async for page in self._pages(tenant, now):
+                over |= {SessionKey(tenant, due.place.name): () for due in page if due.place.space == ENDS}
                 for (place, log), seqs in _by_log(page).items():
                     with suppress(StoreCorrupt):
                         for key, read in (await self._readers(place, log, seqs)).items():
                             found.setdefault(key, set()).update(read)
-        return [(key, tuple(sorted(seqs))) for key, seqs in found.items()]
-
-    async def over(self, tenant: str, now: int) -> list[SessionKey]:
-        found = list[SessionKey]()
-        with suppress(StoreCorrupt):  # `sweep` raises it
-            async for page in self._pages(tenant, now):
-                found += [SessionKey(tenant, due.place.name) for due in page if due.place.space == ENDS]
-        return found
+        return list(({key: tuple(sorted(seqs)) for key, seqs in found.items()} | over).items())
 
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what is due when it is called: beside somebody who goes on adding what has expired it ends, too."""

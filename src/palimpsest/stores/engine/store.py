@@ -307,12 +307,11 @@ class Store:
     # --- expiry, rewriting, the end
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session."""
-        return await self._look(lambda: self._seldom.expiry.due(tenant, now))
+        """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session.
 
-    async def over(self, tenant: str, now: int) -> list[SessionKey]:
-        """Return the tenant's sessions whose time is over at `now` (microseconds), and that are still stored."""
-        return await self._look(lambda: self._seldom.expiry.over(tenant, now))
+        Of a session whose time is over it is all of it: no place is named.
+        """
+        return await self._look(lambda: self._seldom.expiry.due(tenant, now))
 
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
