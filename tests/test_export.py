@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -122,3 +123,25 @@ def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: A
 
     assert [info.session for info in memory.sessions()] == ["one", "two"]
     assert texts(memory.session("two").entries()) == texts(session.entries())
+
+
+def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, clock: FakeClock) -> None:
+    """What a cut knows of pins from before its start is in the export, and is taken back."""
+    session = memory.session("s", counter=quarters, max_tokens=300)
+    later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(seconds=50)
+    session.add_user_message("for a while", pinned=True, expires_at=later)
+    for number in range(20):
+        session.add_user_message(f"question {number}")
+        session.add_assistant_message("answer " * 20)
+        session.context()
+    clock.advance(60)
+    session.context()
+    cut = session.export()["head"]["views"]["main"]
+    assert cut["start"] > 1
+    assert cut["gone"] == [[1, 1]]
+
+    memory.import_session(session.export(), session_id="copy")
+
+    copy = memory.session("copy", counter=quarters, max_tokens=300)
+    assert copy.verify().ok
+    assert copy.context().messages == session.context().messages

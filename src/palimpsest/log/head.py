@@ -80,7 +80,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and
     `anchors` (human messages still open) lie before `start` and come first. `clamps` are shortened, `gone`
-    are ranges (first and last `seq`) at or after `start` that are left out, `conditions` the expressions
+    are ranges (first and last `seq`) at or after `start`, or of pins, that are left out, `conditions` the expressions
     that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
     public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
     covered, evicted or hidden at or after `start`, `hidden` all that it leaves out because somebody said so,
