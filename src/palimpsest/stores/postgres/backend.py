@@ -1,0 +1,194 @@
+"""The PostgreSQL backend: each verb one statement as a rule, over a pool of connections.
+
+It keeps the contract of backends, and the engine over it that of stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import asyncpg
+
+from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.postgres import PostgresOptions, listing
+from palimpsest.stores.postgres.faults import CROSSED, FAULTS, LOST, Unsent, told
+from palimpsest.stores.postgres.layout import prepare
+from palimpsest.stores.postgres.reading import looked
+from palimpsest.stores.postgres.statements import Statements
+from palimpsest.stores.postgres.writing import Writing
+from palimpsest.stores.servers import ServerBackend
+
+T = TypeVar("T")
+
+Connection: TypeAlias = Any
+"""A connection of the driver's, as its pool gives it."""
+
+TRIES = 10
+"""How often a write is tried that crosses others', before that is an error."""
+
+KEPT = (
+    "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
+    "write-ahead log, archives and backups until those are overwritten or removed: whoever runs the server can see to it"
+)
+"""What is so after each erasure, whatever is done here."""
+
+
+class PostgresBackend(ServerBackend[Any]):
+    """Tables of a schema."""
+
+    faults = FAULTS
+    gathers = False
+
+    def __init__(self, address: str, options: PostgresOptions) -> None:
+        super().__init__(address, options)
+        self._schema, self._size = options.schema_name, options.pool_size
+        self._dsn, self._driver = _driver_options(address)
+        self._sql = Statements(options.schema_name)
+        self._writing = Writing(self._sql)
+
+    async def connect(self) -> Any:
+        pool = await asyncpg.create_pool(
+            self._dsn, min_size=0, max_size=self._size, timeout=self.seconds, reset=_as_it_is, **self._driver
+        )
+        try:
+            async with pool.acquire() as db:
+                await prepare(db, self.url, self._schema, self.writable)
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return told(self.url, fault, writes)
+
+    async def _with(self, do: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+
+        async def once(pool: Any) -> T:
+            try:
+                db = await pool.acquire()
+            except FAULTS as fault:
+                raise Unsent from fault
+            try:
+                return await do(db)
+            finally:
+                if db.is_in_transaction():  # it was cut short: nothing of it is to stay on the connection
+                    db.terminate()
+                await pool.release(db)
+
+        async def twice(pool: Any) -> T:
+            try:
+                return await once(pool)
+            except (*LOST, Unsent) as fault:
+                if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
+                    raise
+                with suppress(asyncpg.InterfaceError):  # it is being closed
+                    await pool.expire_connections()
+            return await once(pool)
+
+        return await self.asked(twice, writes=writes)
+
+    # --- the verbs
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        return await self._with(lambda db: looked(db, self._sql, asks))
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        if not self.writable:
+            if lasting:
+                raise StoreUnavailable(self.url, "it was opened read-only")
+            return [None] * len(batches)
+        done: list[Refusal | None] = []
+        for number, batch in enumerate(batches):
+            done.append(await self._written(number, batch, again) if batch else None)
+        return done
+
+    async def _written(self, number: int, batch: Batch, again: Again | None) -> Refusal | None:
+        async def do(db: Connection) -> Refusal | None:
+            left = TRIES
+            while True:
+                try:
+                    return await self._writing.write(db, number, batch, again)
+                except CROSSED:
+                    left -= 1
+                    if db.is_in_transaction():
+                        await db.execute("ROLLBACK")
+                    if not left:
+                        raise
+
+        return await self._with(do, writes=True)
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(lambda db: listing.places(db, self._sql, self.url, tenant, space, beneath, after, limit))
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(lambda db: listing.recent(db, self._sql, self.url, tenant, space, since, after, limit))
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(lambda db: listing.newest(db, self._sql, self.url, tenant, space, until, after, limit))
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        return await self._with(lambda db: listing.expired(db, self._sql, self.url, tenant, now, after, limit))
+
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        return await self._with(lambda db: listing.tenants(db, self._sql, after, limit))
+
+    # --- the end
+
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
+        if not self.writable:
+            return Scrubbed()
+        if not whole:
+            return Scrubbed((KEPT,))
+
+        async def vacuum(db: Connection) -> int:
+            before: int = await db.fetchval(self._sql.size)
+            await db.execute(self._sql.vacuum)
+            return before - int(await db.fetchval(self._sql.size))
+
+        try:
+            return Scrubbed((KEPT,), 0, await self._with(vacuum))
+        except StoreUnavailable as fault:
+            return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
+
+    async def close(self) -> None:
+        pool = self.release()
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(min(self.seconds, 5)):
+                await pool.close()
+        except (TimeoutError, *FAULTS):
+            pool.terminate()
+
+
+async def _as_it_is(_: Connection) -> None:
+    """Leave a connection that is given back as it is: nothing is ever left on it, and to say so is a round trip."""
+
+
+def _driver_options(address: str) -> tuple[str, dict[str, Any]]:
+    """The address without those options of the driver's that it takes beside it only, and these. Raises ConfigError."""
+    bare, _, query = address.partition("?")
+    kept, given = list[str](), dict[str, Any]()
+    for part in filter(None, query.split("&")):
+        name, _, text = part.partition("=")
+        if name not in ("statement_cache_size", "max_cached_statement_lifetime"):
+            kept.append(part)
+        elif unquote(text).isdecimal():
+            given[name] = int(unquote(text))
+        else:
+            raise ConfigError(name, "its value in the address", "a whole number, 0 or more")
+    return "?".join(filter(None, (bare, "&".join(kept)))), given
