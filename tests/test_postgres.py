@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from palimpsest.runtime.runner import Inline
+from log_rules import LogConformance, StoreFactory
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores.opening import open_store
 from palimpsest.stores.postgres import open_postgres
 from palimpsest.testing import BackendFactory, StoreConformance
 from postgresstore import OnALoop, address_of
@@ -25,3 +30,27 @@ class TestPostgresBackend(OnALoop, StoreConformance):
     def backend(self) -> BackendFactory:
         address = address_of("contract")
         return lambda: open_postgres(address, Inline())
+
+
+class TestPostgresStore(OnALoop, LogConformance):
+    """The engine keeps its contract over it, on an event loop."""
+
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        address = address_of("log")
+        return lambda clock: open_store(address, Threaded(), clock=clock)
+
+
+@pytest.mark.wide
+class TestBridgedPostgresStore(LogConformance):
+    """And without one, as a synchronous memory uses it."""
+
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> Iterator[StoreFactory]:
+        runner, address = Inline(), address_of("bridged")
+        yield lambda clock: open_store(address, runner, clock=clock)
+        drive(runner.close())

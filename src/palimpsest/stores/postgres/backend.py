@@ -5,9 +5,7 @@ It keeps the contract of backends, and the engine over it that of stores.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -18,6 +16,7 @@ from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Ref
 from palimpsest.stores.postgres import PostgresOptions, listing
 from palimpsest.stores.postgres.faults import CROSSED, FAULTS, LOST, Unsent, told
 from palimpsest.stores.postgres.layout import prepare
+from palimpsest.stores.postgres.pool import Pool
 from palimpsest.stores.postgres.reading import looked
 from palimpsest.stores.postgres.statements import Statements
 from palimpsest.stores.postgres.writing import Writing
@@ -26,7 +25,9 @@ from palimpsest.stores.servers import ServerBackend
 T = TypeVar("T")
 
 Connection: TypeAlias = Any
-"""A connection of the driver's, as its pool gives it."""
+"""A connection of the driver's."""
+
+Do: TypeAlias = Callable[[Connection], Awaitable[T]]
 
 TRIES = 10
 """How often a write is tried that crosses others', before that is an error."""
@@ -38,7 +39,7 @@ KEPT = (
 """What is so after each erasure, whatever is done here."""
 
 
-class PostgresBackend(ServerBackend[Any]):
+class PostgresBackend(ServerBackend[Pool]):
     """Tables of a schema."""
 
     faults = FAULTS
@@ -51,45 +52,34 @@ class PostgresBackend(ServerBackend[Any]):
         self._sql = Statements(options.schema_name)
         self._writing = Writing(self._sql)
 
-    async def connect(self) -> Any:
-        pool = await asyncpg.create_pool(
-            self._dsn, min_size=0, max_size=self._size, timeout=self.seconds, reset=_as_it_is, **self._driver
-        )
+    async def connect(self) -> Pool:
+        pool = Pool(self._connection, self._size)
+        db = await pool.take()
         try:
-            async with pool.acquire() as db:
-                await prepare(db, self.url, self._schema, self.writable)
+            await prepare(db, self.url, self._schema, self.writable)
         except BaseException:
-            pool.terminate()
+            db.terminate()
             raise
+        pool.give(db)
         return pool
+
+    async def _connection(self) -> Connection:
+        return await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
 
-    async def _with(self, do: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
+    async def _with(self, do: Do[T], *, writes: bool = False) -> T:
         """Return what this does with a connection; once more with another, where that was lost and nothing written."""
 
-        async def once(pool: Any) -> T:
+        async def twice(pool: Pool) -> T:
             try:
-                db = await pool.acquire()
-            except FAULTS as fault:
-                raise Unsent from fault
-            try:
-                return await do(db)
-            finally:
-                if db.is_in_transaction():  # it was cut short: nothing of it is to stay on the connection
-                    db.terminate()
-                await pool.release(db)
-
-        async def twice(pool: Any) -> T:
-            try:
-                return await once(pool)
+                return await _once(pool, do)
             except (*LOST, Unsent) as fault:
                 if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
                     raise
-                with suppress(asyncpg.InterfaceError):  # it is being closed
-                    await pool.expire_connections()
-            return await once(pool)
+                pool.expire()
+            return await _once(pool, do)
 
         return await self.asked(twice, writes=writes)
 
@@ -166,17 +156,22 @@ class PostgresBackend(ServerBackend[Any]):
 
     async def close(self) -> None:
         pool = self.release()
-        if pool is None:
-            return
-        try:
-            async with asyncio.timeout(min(self.seconds, 5)):
-                await pool.close()
-        except (TimeoutError, *FAULTS):
-            pool.terminate()
+        if pool is not None:
+            await pool.close(min(self.seconds, 5))
 
 
-async def _as_it_is(_: Connection) -> None:
-    """Leave a connection that is given back as it is: nothing is ever left on it, and to say so is a round trip."""
+async def _once(pool: Pool, do: Do[T]) -> T:
+    try:
+        db = await pool.take()
+    except FAULTS as fault:
+        raise Unsent from fault
+    try:
+        done = await do(db)
+    except BaseException:
+        pool.give(db, cut_short=True)
+        raise
+    pool.give(db)
+    return done
 
 
 def _driver_options(address: str) -> tuple[str, dict[str, Any]]:
