@@ -16,7 +16,7 @@ from postgresstore import OnALoop, address_of
 
 KEEPS = (
     "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
-    "write-ahead log, archives and backups until those are overwritten or removed: whoever runs the server can see to it",
+    "write-ahead log, archives and backups until those are overwritten or removed; whoever runs it can see to that",
 )
 
 

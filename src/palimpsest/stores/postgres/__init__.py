@@ -1,7 +1,7 @@
 """`postgresql://user:password@host/database`: a store on a PostgreSQL server, shared by processes of many machines.
 
-It is the engine over two tables, which `palimpsest.stores.postgres.layout` describes. An append is one statement, and so
-is whatever is read for a context. Needs the extra `postgres`.
+It is the engine over two tables, which `palimpsest.stores.postgres.layout` describes. An append is one statement, and
+so is whatever is read for a context. Needs the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PostgresOptions(ServerOptions, frozen=True, kw_only=True):
     ] = "palimpsest"
 
 
-def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend:
-    """Open `postgresql://…` or `postgres://…`. Options are those of `PostgresOptions`; others in it are the driver's."""
+def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend:  # noqa: ARG001 (as all)
+    """Open `postgresql://…` or `postgres://…`. Options are those of `PostgresOptions`; others are the driver's."""
     address, checked = server_options(PostgresOptions, url, options)
     if checked.schema_name.startswith("pg_"):
         raise ConfigError("schema_name", checked.schema_name, "a name that does not begin with pg_, PostgreSQL's own")

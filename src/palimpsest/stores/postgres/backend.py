@@ -14,7 +14,7 @@ import asyncpg
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.postgres import PostgresOptions, listing
-from palimpsest.stores.postgres.faults import CROSSED, FAULTS, LOST, Unsent, told
+from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
 from palimpsest.stores.postgres.layout import prepare
 from palimpsest.stores.postgres.pool import Pool
 from palimpsest.stores.postgres.reading import looked
@@ -34,7 +34,7 @@ TRIES = 10
 
 KEPT = (
     "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
-    "write-ahead log, archives and backups until those are overwritten or removed: whoever runs the server can see to it"
+    "write-ahead log, archives and backups until those are overwritten or removed; whoever runs it can see to that"
 )
 """What is so after each erasure, whatever is done here."""
 
@@ -75,7 +75,7 @@ class PostgresBackend(ServerBackend[Pool]):
         async def twice(pool: Pool) -> T:
             try:
                 return await _once(pool, do)
-            except (*LOST, Unsent) as fault:
+            except AWAY as fault:
                 if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
                     raise
                 pool.expire()
@@ -118,7 +118,9 @@ class PostgresBackend(ServerBackend[Pool]):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        return await self._with(lambda db: listing.places(db, self._sql, self.url, tenant, space, beneath, after, limit))
+        return await self._with(
+            lambda db: listing.places(db, self._sql, self.url, tenant, space, beneath, after, limit)
+        )
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000

@@ -31,7 +31,14 @@ LOST: tuple[type[BaseException], ...] = (
 )
 """What says that the connection is gone: with another one things may be well."""
 
-CROSSED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+AWAY: tuple[type[BaseException], ...] = (*LOST, Unsent)
+"""The same, also before anything was sent."""
+
+CROSSED: tuple[type[BaseException], ...] = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.UniqueViolationError,
+)
 """What others have caused who wrote at the same time: nothing was written, and it may be tried again."""
 
 _DAMAGED = ("XX001", "XX002", "42P01", "42703", "22P05", "22021")
@@ -68,5 +75,7 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
 
 def _plain(fault: BaseException) -> str:
     if isinstance(fault, OSError):
-        return f"cannot be reached ({fault.strerror or type(fault).__name__}); see that the server runs, and its address"
+        return (
+            f"cannot be reached ({fault.strerror or type(fault).__name__}); see that the server runs, and its address"
+        )
     return str(fault) or type(fault).__name__

@@ -38,7 +38,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     (
         "CREATE TABLE {s}.store(version integer NOT NULL, base bigint NOT NULL, cluster text NOT NULL)",
         f"COMMENT ON TABLE {{s}}.store IS '{OURS}'",
-        'CREATE TABLE {s}.places(home bigint NOT NULL, mark bigint NOT NULL, expires bigint, place uuid NOT NULL, '
+        "CREATE TABLE {s}.places(home bigint NOT NULL, mark bigint NOT NULL, expires bigint, place uuid NOT NULL, "
         'tenant text COLLATE "C" NOT NULL, home_name text COLLATE "C" NOT NULL, space text COLLATE "C" NOT NULL, '
         'name text COLLATE "C" NOT NULL, hot bytea NOT NULL, cold bytea NOT NULL, PRIMARY KEY(home, place)) '
         "WITH (fillfactor = 60, toast_tuple_target = 1024)",
@@ -47,7 +47,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         f"CREATE INDEX places_listed ON {{s}}.places(left({ADDRESS}, 400))",
         "CREATE INDEX places_mark ON {s}.places(left(tenant, 100), left(space, 100), mark)",
         "CREATE INDEX places_due ON {s}.places(left(tenant, 100), expires) WHERE expires IS NOT NULL",
-        'CREATE TABLE {s}.rows(home bigint NOT NULL, key bigint NOT NULL, expires bigint, place uuid NOT NULL, '
+        "CREATE TABLE {s}.rows(home bigint NOT NULL, key bigint NOT NULL, expires bigint, place uuid NOT NULL, "
         '"table" text COLLATE "C" NOT NULL, table_name text COLLATE "C", id text COLLATE "C", '
         'address text COLLATE "C", value bytea NOT NULL, PRIMARY KEY(home, place, "table", key))',
         "CREATE INDEX rows_id ON {s}.rows(home, place, left(id, 100)) WHERE id IS NOT NULL",
@@ -130,7 +130,7 @@ async def _found(db: Connection, url: str, schema: str, newest: int) -> tuple[in
     if names.get("store") != OURS:
         told = f"schema {schema} has tables of another program ({', '.join(sorted(names))}); nothing was changed"
         raise StoreCorrupt(url, f"{told}. Give another schema_name")
-    row = await db.fetchrow(f"SELECT version, cluster FROM {schema}.store")  # noqa: S608 (a name that was checked)
+    row = await db.fetchrow(f"SELECT version, cluster FROM {schema}.store")
     if row is None:
         raise StoreCorrupt(url, f"the table {schema}.store is empty: it is damaged. Nothing was changed")
     if row["version"] > newest:

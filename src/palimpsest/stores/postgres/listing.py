@@ -2,8 +2,8 @@
 
 Marks are numbers of transactions. One that is still going on may have a smaller number than one that is over, and what
 it has written is not seen yet. So `recent` first asks from which number on transactions may still be going on, and then
-reads: a head with such a number is told with the last number before these. Whoever goes on from there is given it again,
-and misses nothing.
+reads: a head with such a number is told with the last number before these. Whoever goes on from there is given it
+again, and misses nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,14 @@ async def _horizon(db: Connection, sql: Statements) -> int:
 
 
 async def newest(
-    db: Connection, sql: Statements, url: str, tenant: str, space: str, until: int | None, after: Place | None, limit: int
+    db: Connection,
+    sql: Statements,
+    url: str,
+    tenant: str,
+    space: str,
+    until: int | None,
+    after: Place | None,
+    limit: int,
 ) -> list[Listed]:
     """As `Backend.newest`."""
     last = LAST_KEY if until is None else until

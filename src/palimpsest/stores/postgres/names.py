@@ -1,8 +1,8 @@
 """How names are kept in columns of text, and the keys that are made of them. Pure.
 
-PostgreSQL keeps no NUL in a text. So the first three characters there are stand as two each, in the same order; a fourth
-text cannot come to be the same, and what sorts by code point, or begins alike, still does. U+0001 is left to stand
-between the names of an address.
+PostgreSQL keeps no NUL in a text. So the first three characters there are stand as two each, in the same order. No two
+names meet by that, and those that sort by code point, or begin alike, still do. U+0001 is left to stand between the
+names of an address.
 """
 
 from __future__ import annotations

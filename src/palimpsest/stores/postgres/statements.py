@@ -14,8 +14,8 @@ FROM unnest($1::int[], $2::bigint[], $3::uuid[]) AS a(n, home, place)
 CROSS JOIN LATERAL (SELECT hot, cold FROM {s}.places WHERE home = a.home AND place = a.place LIMIT 1) p"""
 
 _RANGES = """SELECT a.n, a.i, r.key, r.value, r.id, r.expires, NULL::bytea
-FROM unnest($4::int[], $5::int[], $6::bigint[], $7::uuid[], $8::text[], $9::int[], $10::int[], $11::bigint[], $12::bool[])
-    AS a(n, i, home, place, tbl, first, last, most, newest)
+FROM unnest($4::int[], $5::int[], $6::bigint[], $7::uuid[], $8::text[], $9::int[], $10::int[], $11::bigint[],
+    $12::bool[]) AS a(n, i, home, place, tbl, first, last, most, newest)
 CROSS JOIN LATERAL (
     SELECT one.* FROM unnest(($13::bigint[])[a.first:a.last], ($14::bigint[])[a.first:a.last]) AS s(low, high)
     CROSS JOIN LATERAL (
@@ -88,7 +88,8 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24")}), want AS MATE
     SELECT * FROM {_given(16)} AS g(place, tbl, key, value, id, expires, address, table_name)
     WHERE (SELECT ok FROM ok)
 ), dropped AS (
-    DELETE FROM {{s}}.rows r USING unnest($12::uuid[], $13::text[], $14::bigint[], $15::bigint[]) AS d(place, tbl, low, high)
+    DELETE FROM {{s}}.rows r
+    USING unnest($12::uuid[], $13::text[], $14::bigint[], $15::bigint[]) AS d(place, tbl, low, high)
     WHERE (SELECT ok FROM ok) AND r.home = $1 AND r.place = d.place AND r."table" = d.tbl
     AND r.key BETWEEN d.low AND d.high
     AND NOT EXISTS (SELECT FROM given g WHERE g.place = r.place AND g.tbl = r."table" AND g.key = r.key)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CROWDS = 4096
 """Heads that are remembered at once at which others were met."""
 
+CALM = 2
+"""How often nobody has to have moved a head meanwhile before it is written to without a lock again."""
+
 SHORT = 64 << 10
 """Bytes up to which what is written is sent as text, with the commit in one trip."""
 
@@ -38,7 +41,7 @@ class Writing:
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
-        self._crowds: OrderedDict[Place, None] = OrderedDict()
+        self._crowds: OrderedDict[Place, int] = OrderedDict()
 
     async def write(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
         """Do a batch whose heads are all as expected, or what `again` says in its place."""
@@ -104,11 +107,11 @@ class Writing:
         there = {step.place: one.head for step, one in zip(heads, seen, strict=True)}
         refusal = refused(batch, [there.get(step.place) for step in batch])
         for step in heads:
-            self._crowds.pop(step.place, None)
+            left = self._crowds.pop(step.place, 0) - 1 if refusal is None else CALM
+            if left > 0:
+                self._crowds[step.place] = left
         if refusal is None:
             return None, batch
-        for step in heads:
-            self._crowds[step.place] = None
         while len(self._crowds) > CROWDS:
             self._crowds.popitem(last=False)
         return refusal, await asked_again(again, number, refusal, lambda asks: looked(db, self._sql, asks))
@@ -149,7 +152,7 @@ Drop = tuple[Place, str, int, int]
 
 def _is_simple(batch: Batch) -> bool:
     """Whether it only puts rows, over heads that are there."""
-    for step in batch:
+    for step in batch:  # noqa: SIM110 (quicker than `all` of a generator)
         if step.drop or (step.expect is None and not step.rows_only):
             return False
     return True
@@ -236,7 +239,7 @@ def _spelt(sql: str, given: Args) -> str:
     """The statement of an append with its values in it, of which nothing but digits reaches the text."""
     one = [_literal(value, kind) for value, kind in zip(given, _KINDS, strict=False)]
     for many, kind in zip(given[len(_KINDS) :], _ARRAYS, strict=True):
-        one.append(f"ARRAY[{', '.join(_literal(value, kind) for value in many)}]::{kind}[]")  # noqa: PERF401 (plainer)
+        one.append(f"ARRAY[{', '.join(_literal(value, kind) for value in many)}]::{kind}[]")
     for i in range(len(one), 0, -1):
         sql = sql.replace(f"${i}::{_ARRAYS[i - 7]}[]" if i > len(_KINDS) else f"${i}", f"\x00{i}\x00")
     parts = sql.split("\x00")
