@@ -1,4 +1,4 @@
-"""A process that adds to a session on a PostgreSQL server: `postgres_writer.py ADDRESS SESSION NAME MANY`.
+"""A process that adds to a session on a PostgreSQL server: `postgres_writer.py SESSION ADDRESS NAME MANY`.
 
 It says that it is ready, waits for a line, and says at the end how many round trips it made meanwhile.
 """
@@ -17,14 +17,14 @@ from writer import say
 
 
 @contextmanager
-def watched() -> Iterator[list[str]]:
-    """What the connections send that are made in the block. What is sent at once counts once."""
-    sent: list[str] = []
+def watched() -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
+    """What the connections send that are made in the block, with its values. What is sent at once counts once."""
+    sent: list[tuple[str, tuple[Any, ...]]] = []
     made = PostgresBackend._connection
 
     async def watching(self: Any) -> Any:
         db = await made(self)
-        db.add_query_logger(lambda record: sent.append(record.query))
+        db.add_query_logger(lambda record: sent.append((record.query, tuple(record.args))))
         return db
 
     PostgresBackend._connection = watching  # type: ignore[method-assign]
@@ -49,4 +49,4 @@ async def write(address: str, session: str, name: str, many: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(write(sys.argv[2], sys.argv[1], sys.argv[3], int(sys.argv[4])))

@@ -75,6 +75,8 @@ class PostgresBackend(ServerBackend[Pool]):
         async def twice(pool: Pool) -> T:
             try:
                 return await _once(pool, do)
+            except PalimpsestError:
+                raise
             except AWAY as fault:
                 if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
                     raise

@@ -1,6 +1,6 @@
 """Connections of a process to one server, at most so many, of which whoever needs one takes the last given back.
 
-The driver's own pool gives each back by a task of its own, which costs a quarter of an append. Here nothing is done with
+The driver's own pool gives each back by a task of its own, a quarter of an append's cost. Here nothing is done with
 a connection whose work has come to its end. One whose work was cut short ends its statement and its transaction first,
 while nobody waits for that.
 """
