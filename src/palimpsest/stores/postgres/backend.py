@@ -13,19 +13,17 @@ import asyncpg
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
-from palimpsest.stores.postgres import PostgresOptions, listing
+from palimpsest.stores.postgres import listing
 from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
 from palimpsest.stores.postgres.layout import prepare
-from palimpsest.stores.postgres.pool import Pool
+from palimpsest.stores.postgres.options import PostgresOptions
+from palimpsest.stores.postgres.pool import Connection, Pool
 from palimpsest.stores.postgres.reading import looked
 from palimpsest.stores.postgres.statements import Statements
 from palimpsest.stores.postgres.writing import Writing
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
-
-Connection: TypeAlias = Any
-"""A connection of the driver's."""
 
 Do: TypeAlias = Callable[[Connection], Awaitable[T]]
 

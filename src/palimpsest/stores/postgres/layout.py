@@ -19,12 +19,10 @@ begin anew, `base` makes up for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
-
-if TYPE_CHECKING:
-    from palimpsest.stores.postgres.backend import Connection
+from palimpsest.stores.postgres.pool import Connection
 
 OURS = "Palimpsest"
 """The comment on the table `store`, by which it is known for ours."""

@@ -9,7 +9,7 @@ again, and misses nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Due, Listed, Place, PlaceHead
@@ -24,10 +24,8 @@ from palimpsest.stores.postgres.names import (
     table_key,
     text_of,
 )
+from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.statements import Statements
-
-if TYPE_CHECKING:
-    from palimpsest.stores.postgres.backend import Connection
 
 ROUND = 1 << 32
 """Numbers of transactions after which the server's locks name them alike."""

@@ -11,9 +11,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
+
+Connection: TypeAlias = Any
+"""A connection of the driver's, which says nothing of its types."""
 
 STALE = 300.0
 """Seconds after which a connection that nobody has used is closed rather than used: others may have dropped it."""
@@ -25,17 +28,17 @@ SETTLE = 5.0
 class Pool:
     """Connections that `connect` makes."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
         self._connect, self._size = connect, size
         self._loop = asyncio.get_running_loop()
-        self._idle: list[tuple[Any, float]] = []
+        self._idle: list[tuple[Connection, float]] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._used: set[Any] = set()
+        self._used: set[Connection] = set()
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed, self._unused = False, asyncio.Event()
 
-    async def take(self) -> Any:
+    async def take(self) -> Connection:
         """A connection. Waits while all are used."""
         while True:
             if self._closed:
@@ -60,7 +63,7 @@ class Pool:
                     self._waiting.remove(turn)
                 raise
 
-    async def _made(self) -> Any:
+    async def _made(self) -> Connection:
         self._open += 1
         try:
             db = await self._connect()
@@ -71,7 +74,7 @@ class Pool:
         self._used.add(db)
         return db
 
-    def give(self, db: Any, *, cut_short: bool = False) -> None:
+    def give(self, db: Connection, *, cut_short: bool = False) -> None:
         """Give a connection back; one whose work was `cut_short` is to be used again when that has ended."""
         if cut_short and not db.is_closed():
             task = self._loop.create_task(self._settled(db))
@@ -87,7 +90,7 @@ class Pool:
             self._idle.append((db, self._loop.time()))
         self._wake()
 
-    async def _settled(self, db: Any) -> None:
+    async def _settled(self, db: Connection) -> None:
         try:
             async with asyncio.timeout(SETTLE):
                 await db.execute("ROLLBACK")  # the driver waits here until the server has ended the statement
@@ -99,7 +102,7 @@ class Pool:
         finally:
             self.give(db)
 
-    def _drop(self, db: Any) -> None:
+    def _drop(self, db: Connection) -> None:
         self._open -= 1
         db.terminate()
 

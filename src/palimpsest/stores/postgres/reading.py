@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palimpsest.stores.backend import Ask, Cells, PlaceHead, Range, Seen
 from palimpsest.stores.postgres.names import home_key, name_of, place_key, table_key, text_of
+from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.statements import Statements
-
-if TYPE_CHECKING:
-    from palimpsest.stores.postgres.backend import Connection
 
 
 async def looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palimpsest.stores.backend import Again, Ask, Batch, Cells, Place, PlaceHead, Refusal, Step
 from palimpsest.stores.postgres.names import address_of, home_key, place_key, table_key, text_of
+from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.reading import looked
 from palimpsest.stores.postgres.statements import Statements
 from palimpsest.stores.rules import asked_again, is_meant, refused
-
-if TYPE_CHECKING:
-    from palimpsest.stores.postgres.backend import Connection
 
 CROWDS = 4096
 """Heads that are remembered at once at which others were met."""
