@@ -39,6 +39,10 @@ SHELL = frozenset("|<>$;&*?~#`")
 COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
 
 
+SERVED = {"postgres.md": "postgres"}
+"""Pages whose examples need a server, of this kind; its address is where the page says."""
+
+
 class Block(NamedTuple):
     """A fenced block: `line` is the number of its first line inside the fence, counted from 1."""
 
@@ -153,10 +157,18 @@ def run_pages(arguments: list[str]) -> None:
     return None
 
 
+def served(page: Path) -> str:
+    """The address of the server that a page needs; skips where there is none."""
+    import servers  # the script that this file is needs none
+
+    return servers.address(SERVED[page.name])
+
+
 def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
     """Run pages in a process of their own, in `folder`; a run that takes ten minutes is stuck."""
     script = [sys.executable, __file__, *map(str, pages)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
+    environ |= {"DATABASE_URL": served(page) for page in pages if page.name in SERVED}
     return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
 
 
