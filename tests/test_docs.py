@@ -39,8 +39,8 @@ SHELL = frozenset("|<>$;&*?~#`")
 COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
 
 
-SERVED = {"postgres.md": "postgres"}
-"""Pages whose examples need a server, of this kind; its address is where the page says."""
+SERVED = {"postgres.md": ("postgres", "DATABASE_URL")}
+"""Pages whose examples need a server: of which kind, and by which variable they are told its address."""
 
 
 class Block(NamedTuple):
@@ -157,18 +157,18 @@ def run_pages(arguments: list[str]) -> None:
     return None
 
 
-def served(page: Path) -> str:
-    """The address of the server that a page needs; skips where there is none."""
+def served(*pages: Path) -> dict[str, str]:
+    """Where the servers are that these pages need; skips where one cannot be had."""
     import servers  # the script that this file is needs none
 
-    return servers.address(SERVED[page.name])
+    return {name: servers.address(kind) for page, (kind, name) in SERVED.items() if page in {one.name for one in pages}}
 
 
 def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
     """Run pages in a process of their own, in `folder`; a run that takes ten minutes is stuck."""
     script = [sys.executable, __file__, *map(str, pages)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
-    environ |= {"DATABASE_URL": served(page) for page in pages if page.name in SERVED}
+    environ |= served(*pages)
     return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
 
 
