@@ -14,14 +14,17 @@ from commands import run
 from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
+from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.backend import Place, Step
+from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.postgres import open_postgres
 from palimpsest.testing import BackendFactory, StoreConformance
 from postgres_writer import watched
 from postgresstore import OnALoop, address_of, asked, schema_of
+from sealed import BOTH
 from writer import quarters, turn
 
 asyncpg = pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
@@ -42,6 +45,19 @@ class TestPostgresBackend(OnALoop, StoreConformance):
     def backend(self) -> BackendFactory:
         address = address_of("contract")
         return lambda: open_postgres(address, Inline())
+
+
+@pytest.mark.wide
+class TestSealedPostgresBackend(OnALoop, StoreConformance):
+    """And so they do sealed."""
+
+    lasts = True
+    keeps = KEEPS
+
+    @pytest.fixture
+    def backend(self) -> BackendFactory:
+        address = address_of("sealed")
+        return lambda: self.run(unlocked_backend(open_postgres(address, Inline()), None, BOTH, now_us))
 
 
 class TestPostgresStore(OnALoop, LogConformance):

@@ -27,6 +27,10 @@ T = TypeVar("T")
 
 Do: TypeAlias = Callable[[Connection], Awaitable[T]]
 
+PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call costs
+more than the call. It is no option of the start, which poolers would refuse."""
+
 TRIES = 10
 """How often a write is tried that crosses others', before that is an error."""
 
@@ -62,7 +66,13 @@ class PostgresBackend(ServerBackend[Pool]):
         return pool
 
     async def _connection(self) -> Connection:
-        return await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
+        db = await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
+        try:
+            await db.execute(PLANS)
+        except BaseException:
+            db.terminate()
+            raise
+        return db
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
