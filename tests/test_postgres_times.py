@@ -271,6 +271,49 @@ def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
     asyncio.run(work(address_of("late"), schema_of("late")))
 
 
+def test_what_may_be_lost_is_given_up_rather_than_waited_for() -> None:
+    """It does not wait for who has the head; where nobody has it is written, and need not wait for the disk."""
+
+    async def work(address: str, schema: str) -> None:
+        backend: Any = open_postgres(address, Threaded())
+        place, rows = Place("t", "h", "s", "n"), Place("t", "h", "s", "rows")
+        await backend.write([[Step(place, None, b"1")]], 0)
+        batch = [Step(place, b"1", b"1"), Step(rows, rows_only=True, put=[("t", [Row(1, b"")])])]
+        asks = [Ask(rows, [Range("t", [(0, 9)])], head=False)]
+        other = await asyncpg.connect(address.partition("?")[0])
+        held = other.transaction()
+        await held.start()
+        await other.execute(f"SELECT FROM {schema}.places FOR UPDATE")
+
+        assert await backend.write([batch], 0, lasting=False) == [None]
+        assert (await backend.look(asks))[0].rows == [[]]
+        await held.rollback()
+        assert await backend.write([batch], 0, lasting=False) == [None]
+        assert (await backend.look(asks))[0].rows == [[(1, b"", "", None)]]
+
+        statement = backend._sql.change
+        seen = "(SELECT current_setting('synchronous_commit') || current_setting('lock_timeout') FROM haste)"
+        kept = [
+            await other.fetchval(statement.replace("SELECT o.ok", f"SELECT {seen}"), *values(hasty))
+            for hasty in (False, True)
+        ]
+        assert kept == ["on0", "off100ms"]
+        await other.close()
+        await backend.close()
+
+    def values(hasty: bool) -> list[Any]:
+        return [0, *[[]] * 8, "", "", *[[]] * 12, hasty, 100 if hasty else None]
+
+    asyncio.run(work(address_of("hasty"), schema_of("hasty")))
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
+    """A connection cannot be shared with a child."""
+    said = Process("fork", address_of("forked")).end()
+
+    assert said == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed", ["before the fork", "after the fork"]]
+
+
 def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all() -> None:
     """However many are cancelled at whatever moment, connections are as good as before."""
 

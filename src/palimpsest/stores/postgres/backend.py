@@ -28,8 +28,8 @@ T = TypeVar("T")
 Do: TypeAlias = Callable[[Connection], Awaitable[T]]
 
 PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call costs
-more than the call. It is no option of the start, which poolers would refuse."""
+"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
+costs more than the call. It is no option of the start, which poolers would refuse."""
 
 TRIES = 10
 """How often a write is tried that crosses others', before that is an error."""
@@ -107,15 +107,19 @@ class PostgresBackend(ServerBackend[Pool]):
             return [None] * len(batches)
         done: list[Refusal | None] = []
         for number, batch in enumerate(batches):
-            done.append(await self._written(number, batch, again) if batch else None)
+            done.append(await self._written(number, batch, lasting, again) if batch else None)
         return done
 
-    async def _written(self, number: int, batch: Batch, again: Again | None) -> Refusal | None:
+    async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
         async def do(db: Connection) -> Refusal | None:
             left = TRIES
             while True:
                 try:
-                    return await self._writing.write(db, number, batch, again)
+                    return await self._writing.write(db, number, batch, lasting, again)
+                except asyncpg.LockNotAvailableError:
+                    if lasting:
+                        raise
+                    return None  # it is given up
                 except CROSSED:
                     left -= 1
                     if db.is_in_transaction():

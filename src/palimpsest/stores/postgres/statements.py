@@ -49,8 +49,9 @@ def _given(first: int) -> str:
     return f"unnest(${first}" + _GIVEN.format(*(f"${first + i}" for i in range(1, 8)))
 
 
-HASTE = "SELECT CASE WHEN {} THEN set_config('synchronous_commit', 'off', true) END"
-"""Lets the transaction be over before it is on the disk."""
+HASTE = """SELECT concat(CASE WHEN {0} OR {1} IS NOT NULL THEN set_config('synchronous_commit', 'off', true) END,
+    CASE WHEN {1} IS NOT NULL THEN set_config('lock_timeout', {1}::text, true) END)"""
+"""Lets the transaction be over before it is on the disk; and end rather than wait so many milliseconds for others."""
 
 APPEND = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
@@ -63,10 +64,10 @@ APPEND = f"""WITH moved AS (
 SELECT EXISTS (SELECT FROM moved) AS done, (SELECT hot FROM there) AS hot, (SELECT cold FROM there) AS cold"""
 """Moves one head, and puts rows: or tells the head that is there, the newest, though somebody was just changing it."""
 
-CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24")}), want AS MATERIALIZED (
+CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24::bool", "$25::int")}), want AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bytea[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bool[], $8::text[],
         $9::text[]) WITH ORDINALITY AS w(place, expect, hot, cold, expires, moves, space, name, n)
-    WHERE (SELECT h FROM haste) IS DISTINCT FROM 'on'
+    WHERE (SELECT h FROM haste) IS NOT NULL
 ), there AS MATERIALIZED (
     SELECT w.n, p.hot, p.cold FROM want w CROSS JOIN LATERAL (
         SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = w.place FOR UPDATE

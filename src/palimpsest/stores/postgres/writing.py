@@ -28,6 +28,9 @@ CROWDS = 4096
 CALM = 2
 """How often nobody has to have moved a head meanwhile before it is written to without a lock again."""
 
+HASTY = 100
+"""Milliseconds that what may be given up waits for other writers."""
+
 SHORT = 64 << 10
 """Bytes up to which what is written is sent as text, with the commit in one trip."""
 
@@ -41,8 +44,12 @@ class Writing:
         self._sql = statements
         self._crowds: OrderedDict[Place, int] = OrderedDict()
 
-    async def write(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
+    async def write(
+        self, db: Connection, number: int, batch: Batch, lasting: bool, again: Again | None
+    ) -> Refusal | None:
         """Do a batch whose heads are all as expected, or what `again` says in its place."""
+        if not lasting and _is_simple(batch):
+            return await self._changed(db, batch, (), HASTY)
         if again is not None and any(step.place in self._crowds for step in batch):
             return await self._locked(db, number, batch, again)
         if not _is_simple(batch):
@@ -64,9 +71,11 @@ class Writing:
             return tuple(None if step.rows_only else there for step in batch)
         return await self._changed(db, batch, ())
 
-    async def _changed(self, db: Connection, batch: Batch, drops: Sequence[Drop]) -> Refusal | None:
+    async def _changed(
+        self, db: Connection, batch: Batch, drops: Sequence[Drop], patience: int | None = None
+    ) -> Refusal | None:
         heads = _heads_of(batch)
-        rows = await db.fetch(self._sql.change, *_change_of(batch, heads, drops))
+        rows = await db.fetch(self._sql.change, *_change_of(batch, heads, drops), patience)
         if rows[0][0]:
             return None
         there = {heads[n - 1].place: PlaceHead(hot, cold) for _, n, hot, cold in rows if n is not None}
