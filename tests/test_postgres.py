@@ -17,7 +17,8 @@ from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores.backend import Place, Step
+from palimpsest.stores.backend import Backend, Place, Step
+from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.postgres import open_postgres
@@ -48,16 +49,22 @@ class TestPostgresBackend(OnALoop, StoreConformance):
 
 
 @pytest.mark.wide
-class TestSealedPostgresBackend(OnALoop, StoreConformance):
-    """And so they do sealed."""
+class TestSealedPostgresBackend(StoreConformance):
+    """And so they do sealed, bridged to a synchronous memory."""
 
     lasts = True
     keeps = KEEPS
 
     @pytest.fixture
-    def backend(self) -> BackendFactory:
-        address = address_of("sealed")
-        return lambda: self.run(unlocked_backend(open_postgres(address, Inline()), None, BOTH, now_us))
+    def backend(self) -> Iterator[BackendFactory]:
+        runner, address = Inline(), address_of("sealed")
+
+        def sealed() -> Backend:
+            below = BridgedBackend(open_postgres(address, runner), runner)
+            return drive(unlocked_backend(below, None, BOTH, now_us))
+
+        yield sealed
+        drive(runner.close())
 
 
 class TestPostgresStore(OnALoop, LogConformance):
