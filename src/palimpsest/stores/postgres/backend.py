@@ -67,11 +67,12 @@ class PostgresBackend(ServerBackend[Pool]):
 
     async def _connection(self) -> Connection:
         db = await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
-        try:
-            await db.execute(PLANS)
-        except BaseException:
-            db.terminate()
-            raise
+        if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+            try:
+                await db.execute(PLANS)
+            except BaseException:
+                db.terminate()
+                raise
         return db
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
