@@ -21,7 +21,9 @@ def address_of(name: str, **more: object) -> str:
     """The address of an empty store in such a schema; skips where there is no server."""
     url, schema = servers.address("postgres"), schema_of(name)
     asyncio.run(_emptied(url, schema))
-    query = "&".join(f"{name}={value}" for name, value in {"schema_name": schema, **more}.items())
+    query = "&".join(
+        f"{name}={value}" for name, value in {"schema_name": schema, "application_name": schema, **more}.items()
+    )
     return f"{url}{'&' if '?' in url else '?'}{query}"
 
 
