@@ -11,7 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("append", "context", "cold", "concurrency", "sessions", "storage", "compaction", "erasing", "large", "loop")
+NAMES = (
+    "append",
+    "context",
+    "cold",
+    "concurrency",
+    "sessions",
+    "storage",
+    "compaction",
+    "erasing",
+    "large",
+    "loop",
+    "postgres",
+)
 ALONE = ("retention",)
 """Those with a command line of their own: they take no more than --gate and --json."""
 

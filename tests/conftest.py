@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import laws
+import postgresstore
 import servers
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
@@ -78,6 +79,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": Memory.open, "driver awaited": awaited}
 """A store with an asynchronous driver, in both classes: the second is an `AsyncMemory` on an event loop."""
 
+SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager[Memory]]]] = {
+    "postgres": (lambda: postgresstore.address_of("sessions"), Memory.open),
+    "postgres awaited": (lambda: postgresstore.address_of("sessions"), awaited),
+}
+"""Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
+
+USUAL = "test_sessions"
+"""What runs over each server in a usual run, too; the other tests of sessions are `wide` there."""
+
 OVER_DRIVERS = {
     "test_branches": DRIVERS,
     "test_compacting": DRIVERS,
@@ -97,7 +107,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     drivers = OVER_DRIVERS.get(metafunc.module.__name__.rpartition(".")[2], ())
     chosen = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
     if drivers and "memory" in metafunc.fixturenames and not (chosen or hasattr(metafunc.module, "memory")):
-        mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers], indirect=True)
+        wide = () if metafunc.module.__name__.rpartition(".")[2] == USUAL else (pytest.mark.wide,)
+        over = [pytest.param(server, marks=wide) for server in SERVERS]
+        mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers, *over], indirect=True)
         metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters
 
 
@@ -112,6 +124,11 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
     """An empty store of each embedded kind, whose clock stands still."""
     if request.param in DRIVERS:
         with DRIVERS[request.param]("suspending://", clock=clock) as memory:
+            yield memory
+        return
+    if request.param in SERVERS:
+        address, opened = SERVERS[request.param]
+        with opened(address(), clock=clock) as memory:
             yield memory
         return
     addresses = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}

@@ -117,7 +117,7 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "postgres://user:sesame@host/db",
+        "oracle://user:sesame@host/db",
         "postgres://user:se/s@me:sesame@host/db",
         "postgres:user:sesame@host",
         "nothing://host/db?password=sesame",

@@ -39,6 +39,10 @@ SHELL = frozenset("|<>$;&*?~#`")
 COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
 
 
+SERVED = {"postgres.md": ("postgres", "DATABASE_URL")}
+"""Pages whose examples need a server: of which kind, and by which variable they are told its address."""
+
+
 class Block(NamedTuple):
     """A fenced block: `line` is the number of its first line inside the fence, counted from 1."""
 
@@ -153,10 +157,18 @@ def run_pages(arguments: list[str]) -> None:
     return None
 
 
+def served(*pages: Path) -> dict[str, str]:
+    """Where the servers are that these pages need; skips where one cannot be had."""
+    import servers  # the script that this file is needs none
+
+    return {name: servers.address(kind) for page, (kind, name) in SERVED.items() if page in {one.name for one in pages}}
+
+
 def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
     """Run pages in a process of their own, in `folder`; a run that takes ten minutes is stuck."""
     script = [sys.executable, __file__, *map(str, pages)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
+    environ |= served(*pages)
     return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
 
 

@@ -15,6 +15,7 @@ from palimpsest.runtime.events import EVENTS
 from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.postgres.options import PostgresOptions
 from palimpsest.stores.servers import ServerOptions
 from palimpsest.transfer.sources import SOURCES
 
@@ -43,7 +44,7 @@ CLOSED: dict[object, object] = {
 }
 """Types of names, and where what goes by these names is kept."""
 
-ON_SERVERS = (ServerOptions,)
+ON_SERVERS = (ServerOptions, PostgresOptions)
 
 
 @pytest.mark.parametrize(("alias", "known"), CLOSED.items())

@@ -31,6 +31,9 @@ class OpenedStore(NamedTuple):
 class Contract:
     """What runs the rules. The store is opened before each and closed after it."""
 
+    keeps: tuple[str, ...] = ()
+    """What it says of bytes that are left after every erasure, where nobody who uses the store can change that."""
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; here without an event loop, as stores of blocking functions allow."""
         return drive(coroutine)

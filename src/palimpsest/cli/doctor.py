@@ -15,7 +15,7 @@ from rich.text import Text
 
 from palimpsest import PalimpsestError
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, all_sessions, open_memory, resolve
+from palimpsest.cli.opening import all_entries, all_sessions, open_memory, resolve, shown
 from palimpsest.cli.output import clean, console, counted, print_json
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import model_names, table_source
@@ -73,7 +73,7 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
     for name in VOCABULARIES:
         yield _vocabulary(name)
     yield _models()
-    where, _ = resolve(store, tenant)
+    where = shown(resolve(store, tenant)[0])
     yield _guarded("store", lambda: _store(store, tenant), f"Look at {where}: its folder, its permissions, the disk.")
     yield _guarded("sessions", lambda: _sessions(store, tenant), f"Keep a copy of {where}, then restore a backup.")
 
@@ -123,8 +123,8 @@ def _models() -> Check:
 
 def _store(store: str | None, tenant: str | None) -> str:
     """Write, read and delete a session of its own."""
-    where, owner = resolve(store, tenant)
-    began = time.perf_counter()
+    given, owner = resolve(store, tenant)
+    where, began = shown(given), time.perf_counter()
     with open_memory(store, tenant, create=True) as memory:
         name = f"{PROBE}-{time.time_ns()}"
         try:

@@ -68,12 +68,18 @@ def expect_store(where: str | Path) -> None:
         _expect_file(where)
 
 
+def shown(where: str | Path) -> str:
+    """A store as it may be printed: its address without a user and a password."""
+    return discreet_address(where) if isinstance(where, str) else str(where)
+
+
 def _expect_file(where: str | Path) -> None:
     """Raise Unavailable where there is no such file or folder, ConfigError for an address that could name none."""
     path = where if isinstance(where, Path) else _path_of(where)
-    shown = discreet_address(where) if isinstance(where, str) else str(where)
     if not os.path.exists(path):  # which is False, too, for what no file can be called
-        raise Unavailable(f"there is no store {shown!r} yet: `palimpsest import` makes it; --store names another")
+        raise Unavailable(
+            f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; --store names another"
+        )
 
 
 def _path_of(address: str) -> str:

@@ -834,6 +834,7 @@ class Memory:
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
             timeout_seconds: on a server, how long a call may take, whatever it waits for; 30 by default.
             pool_size: on a server, how many connections there are at most; 10 by default.
+            schema_name: on PostgreSQL, the schema that the tables are in; "palimpsest" by default.
             readonly: on a disk or a server, whether nothing may be written; False by default.
             large_bytes: on a disk or a server, from how many bytes a text, or an image's data, is kept once, however
                 many entries hold it.

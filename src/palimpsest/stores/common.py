@@ -28,6 +28,7 @@ class StoreOptions(TypedDict, total=False):
     large_bytes: int
     timeout_seconds: float
     pool_size: int
+    schema_name: str
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
 
 
-HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes", "timeout_seconds", "pool_size")
+HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes", "timeout_seconds", "pool_size", "schema_name")
 """Options whose values are no secrets: our own."""
 
 

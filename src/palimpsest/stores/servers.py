@@ -115,6 +115,8 @@ class ServerBackend(Backend, Generic[C]):
                 client = self._client if self._client is not None else await self._connected()
                 under_way = writes
                 return await do(client)
+        except PalimpsestError:
+            raise  # one of ours is an OSError, too
         except TimeoutError as late:
             told = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
             raise StoreUnavailable(self.url, told, written=None if under_way else False) from late

@@ -95,6 +95,9 @@ class BackendContract:
     lasts = False
     """Whether what was written is there when the backend is opened again."""
 
+    keeps: tuple[str, ...] = ()
+    """What it says of bytes that are left after every erasure, where nobody who uses the store can change that."""
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; here without an event loop, as backends of blocking functions allow."""
         return drive(coroutine)

@@ -1,0 +1,206 @@
+"""The PostgreSQL backend: each verb one statement as a rule, over a pool of connections.
+
+It keeps the contract of backends, and the engine over it that of stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import asyncpg
+
+from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.postgres import listing
+from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
+from palimpsest.stores.postgres.layout import prepare
+from palimpsest.stores.postgres.options import PostgresOptions
+from palimpsest.stores.postgres.pool import Connection, Pool
+from palimpsest.stores.postgres.reading import looked
+from palimpsest.stores.postgres.statements import Statements
+from palimpsest.stores.postgres.writing import Writing
+from palimpsest.stores.servers import ServerBackend
+
+T = TypeVar("T")
+
+Do: TypeAlias = Callable[[Connection], Awaitable[T]]
+
+PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
+costs more than the call. It is no option of the start, which poolers would refuse."""
+
+TRIES = 10
+"""How often a write is tried that crosses others', before that is an error."""
+
+KEPT = (
+    "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
+    "write-ahead log, archives and backups until those are overwritten or removed; whoever runs it can see to that"
+)
+"""What is so after each erasure, whatever is done here."""
+
+
+class PostgresBackend(ServerBackend[Pool]):
+    """Tables of a schema."""
+
+    faults = FAULTS
+    gathers = False
+
+    def __init__(self, address: str, options: PostgresOptions) -> None:
+        super().__init__(address, options)
+        self._schema, self._size = options.schema_name, options.pool_size
+        self._dsn, self._driver = _driver_options(address)
+        self._sql = Statements(options.schema_name)
+        self._writing = Writing(self._sql)
+
+    async def connect(self) -> Pool:
+        pool = Pool(self._connection, self._size)
+        db = await pool.take()
+        try:
+            await prepare(db, self.url, self._schema, self.writable)
+        except BaseException:
+            db.terminate()
+            raise
+        pool.give(db)
+        return pool
+
+    async def _connection(self) -> Connection:
+        db = await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
+        if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+            try:
+                await db.execute(PLANS)
+            except BaseException:
+                db.terminate()
+                raise
+        return db
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return told(self.url, fault, writes)
+
+    async def _with(self, do: Do[T], *, writes: bool = False) -> T:
+        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+
+        async def twice(pool: Pool) -> T:
+            try:
+                return await _once(pool, do)
+            except PalimpsestError:
+                raise
+            except AWAY as fault:
+                if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
+                    raise
+                pool.expire()
+            return await _once(pool, do)
+
+        return await self.asked(twice, writes=writes)
+
+    # --- the verbs
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        return await self._with(lambda db: looked(db, self._sql, asks))
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        if not self.writable:
+            if lasting:
+                raise StoreUnavailable(self.url, "it was opened read-only")
+            return [None] * len(batches)
+        done: list[Refusal | None] = []
+        for number, batch in enumerate(batches):
+            done.append(await self._written(number, batch, lasting, again) if batch else None)
+        return done
+
+    async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
+        async def do(db: Connection) -> Refusal | None:
+            left = TRIES
+            while True:
+                try:
+                    return await self._writing.write(db, number, batch, lasting, again)
+                except asyncpg.LockNotAvailableError:
+                    if lasting:
+                        raise
+                    return None  # it is given up
+                except CROSSED:
+                    left -= 1
+                    if db.is_in_transaction():
+                        await db.execute("ROLLBACK")
+                    if not left:
+                        raise
+
+        return await self._with(do, writes=True)
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(
+            lambda db: listing.places(db, self._sql, self.url, tenant, space, beneath, after, limit)
+        )
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(lambda db: listing.recent(db, self._sql, self.url, tenant, space, since, after, limit))
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._with(lambda db: listing.newest(db, self._sql, self.url, tenant, space, until, after, limit))
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        return await self._with(lambda db: listing.expired(db, self._sql, self.url, tenant, now, after, limit))
+
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        return await self._with(lambda db: listing.tenants(db, self._sql, after, limit))
+
+    # --- the end
+
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
+        if not self.writable:
+            return Scrubbed()
+        if not whole:
+            return Scrubbed((KEPT,))
+
+        async def vacuum(db: Connection) -> int:
+            before: int = await db.fetchval(self._sql.size)
+            await db.execute(self._sql.vacuum)
+            return before - int(await db.fetchval(self._sql.size))
+
+        try:
+            return Scrubbed((KEPT,), 0, await self._with(vacuum))
+        except StoreUnavailable as fault:
+            return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
+
+    async def close(self) -> None:
+        pool = self.release()
+        if pool is not None:
+            await pool.close(min(self.seconds, 5))
+
+
+async def _once(pool: Pool, do: Do[T]) -> T:
+    try:
+        db = await pool.take()
+    except FAULTS as fault:
+        raise Unsent from fault
+    try:
+        done = await do(db)
+    except BaseException:
+        pool.give(db, cut_short=True)
+        raise
+    pool.give(db)
+    return done
+
+
+def _driver_options(address: str) -> tuple[str, dict[str, Any]]:
+    """The address without those options of the driver's that it takes beside it only, and these. Raises ConfigError."""
+    bare, _, query = address.partition("?")
+    kept, given = list[str](), dict[str, Any]()
+    for part in filter(None, query.split("&")):
+        name, _, text = part.partition("=")
+        if name not in ("statement_cache_size", "max_cached_statement_lifetime"):
+            kept.append(part)
+        elif unquote(text).isdecimal():
+            given[name] = int(unquote(text))
+        else:
+            raise ConfigError(name, "its value in the address", "a whole number, 0 or more")
+    return "?".join(filter(None, (bare, "&".join(kept)))), given

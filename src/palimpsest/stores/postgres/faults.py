@@ -1,0 +1,81 @@
+"""What the driver and the system raise, as errors of ours that say what it means, and whether anything was written."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+
+
+class Unsent(Exception):
+    """A fault before anything was sent; that is its cause."""
+
+
+FAULTS: tuple[type[BaseException], ...] = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    Unsent,
+)
+"""What the driver and the system raise."""
+
+LOST: tuple[type[BaseException], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.InterfaceError,
+    OSError,
+)
+"""What says that the connection is gone: with another one things may be well."""
+
+AWAY: tuple[type[BaseException], ...] = (*LOST, Unsent)
+"""The same, also before anything was sent."""
+
+CROSSED: tuple[type[BaseException], ...] = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.UniqueViolationError,
+)
+"""What others have caused who wrote at the same time: nothing was written, and it may be tried again."""
+
+_DAMAGED = ("XX001", "XX002", "42P01", "42703", "22P05", "22021")
+"""Codes of damaged data and indexes, tables and columns that are not there, text that cannot be read."""
+
+_ADVICE = (
+    ("28", "look at user and password of the address, and the server's pg_hba.conf"),
+    ("3D", "make the database, or give the name of another"),
+    ("42501", "the user of the address lacks a privilege for the schema"),
+    ("25006", "the server takes no writes: give the address of the one that does"),
+    ("53", "the server is short of something; nothing was written"),
+    ("57", "the server ended it, or is about to end or to start; try again"),
+    ("55P03", "somebody else held it for too long; try again"),
+    ("08", "the connection was lost; try again"),
+)
+
+
+def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
+    """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
+    if isinstance(fault, Unsent) and fault.__cause__ is not None:
+        fault, writes = fault.__cause__, False
+    if isinstance(fault, asyncpg.ClientConfigurationError):  # whose text may quote the address
+        return StoreUnavailable(url, "the driver does not take this address: look at its options")
+    code = getattr(fault, "sqlstate", None) or ""
+    text = str(fault.args[0]) if fault.args and isinstance(fault, asyncpg.PostgresError) else _plain(fault)
+    if code in _DAMAGED:
+        return StoreCorrupt(url, f"{text}; the schema is damaged, or no longer there. Nothing was changed")
+    answered = isinstance(fault, asyncpg.PostgresError) and not isinstance(fault, LOST)
+    unsent = isinstance(fault, asyncpg.InterfaceError)
+    advice = next((advice for begin, advice in _ADVICE if code.startswith(begin)), "")
+    reason = f"{text}: {advice}" if advice else text
+    return StoreUnavailable(url, reason, written=None if writes and not (answered or unsent) else False)
+
+
+def _plain(fault: BaseException) -> str:
+    if isinstance(fault, OSError):
+        return (
+            f"cannot be reached ({fault.strerror or type(fault).__name__}); see that the server runs, and its address"
+        )
+    return str(fault) or type(fault).__name__

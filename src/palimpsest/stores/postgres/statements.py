@@ -1,0 +1,174 @@
+"""The statements of a PostgreSQL store, over a schema of a checked name. Few, so that each connection plans them once.
+
+Whoever reads whole pages gives arrays. A statement that changes heads and rows compares the heads first, and does
+nothing where one is another. What such a statement sees of rows is as of its beginning, which is before it has waited
+for a head. So by itself it only puts rows, which needs to see none; what drops some comes behind a lock.
+"""
+
+from __future__ import annotations
+
+from palimpsest.stores.postgres.layout import ADDRESS
+
+_HEADS = """SELECT a.n, -1 AS i, NULL::bigint AS key, p.hot AS value, NULL::text AS id, NULL::bigint AS expires, p.cold
+FROM unnest($1::int[], $2::bigint[], $3::uuid[]) AS a(n, home, place)
+CROSS JOIN LATERAL (SELECT hot, cold FROM {s}.places WHERE home = a.home AND place = a.place LIMIT 1) p"""
+
+_RANGES = """SELECT a.n, a.i, r.key, r.value, r.id, r.expires, NULL::bytea
+FROM unnest($4::int[], $5::int[], $6::bigint[], $7::uuid[], $8::text[], $9::int[], $10::int[], $11::bigint[],
+    $12::bool[]) AS a(n, i, home, place, tbl, first, last, most, newest)
+CROSS JOIN LATERAL (
+    SELECT one.* FROM unnest(($13::bigint[])[a.first:a.last], ($14::bigint[])[a.first:a.last]) AS s(low, high)
+    CROSS JOIN LATERAL (
+        (SELECT key, value, id, expires FROM {s}.rows
+        WHERE home = a.home AND place = a.place AND "table" = a.tbl AND key BETWEEN s.low AND s.high AND NOT a.newest
+        ORDER BY key LIMIT a.most)
+        UNION ALL
+        (SELECT key, value, id, expires FROM {s}.rows
+        WHERE home = a.home AND place = a.place AND "table" = a.tbl AND key BETWEEN s.low AND s.high AND a.newest
+        ORDER BY key DESC LIMIT a.most)
+    ) one LIMIT a.most
+) r"""
+
+_NAMED = """SELECT a.n, a.i, r.key, r.value, r.id, r.expires, NULL::bytea
+FROM unnest($15::int[], $16::int[], $17::bigint[], $18::uuid[], $19::text[], $20::text[])
+    AS a(n, i, home, place, tbl, id)
+CROSS JOIN LATERAL (
+    SELECT key, value, id, expires FROM {s}.rows WHERE home = a.home AND place = a.place
+    AND left(id, 100) = left(a.id, 100) AND id = a.id AND "table" = a.tbl AND id IS NOT NULL
+) r"""
+
+_ROW = 'home, place, "table", key, value, id, expires, address, table_name'
+_GIVEN = "::uuid[], {}::text[], {}::bigint[], {}::bytea[], {}::text[], {}::bigint[], {}::text[], {}::text[])"
+_INSTEAD = """ON CONFLICT (home, place, "table", key) DO UPDATE SET value = excluded.value, id = excluded.id,
+    expires = excluded.expires, address = excluded.address, table_name = excluded.table_name"""
+_MARK = "(SELECT base FROM {s}.store) + pg_current_xact_id()::text::bigint"
+
+
+def _given(first: int) -> str:
+    """What names the arrays of rows, from the parameter of this number on."""
+    return f"unnest(${first}" + _GIVEN.format(*(f"${first + i}" for i in range(1, 8)))
+
+
+HASTE = """SELECT concat(CASE WHEN {0} OR {1} IS NOT NULL THEN set_config('synchronous_commit', 'off', true) END,
+    CASE WHEN {1} IS NOT NULL THEN set_config('lock_timeout', {1}::text, true) END)"""
+"""Lets the transaction be over before it is on the disk; and end rather than wait so many milliseconds for others."""
+
+APPEND = f"""WITH moved AS (
+    UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
+    WHERE home = $1 AND place = $2 AND hot = $3 RETURNING 1
+), put AS (
+    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM {_given(7)} WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
+), there AS MATERIALIZED (
+    SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = $2 AND NOT EXISTS (SELECT FROM moved) FOR UPDATE
+)
+SELECT EXISTS (SELECT FROM moved) AS done, (SELECT hot FROM there) AS hot, (SELECT cold FROM there) AS cold"""
+"""Moves one head, and puts rows: or tells the head that is there, the newest, though somebody was just changing it."""
+
+CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24::bool", "$25::int")}), want AS MATERIALIZED (
+    SELECT * FROM unnest($2::uuid[], $3::bytea[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bool[], $8::text[],
+        $9::text[]) WITH ORDINALITY AS w(place, expect, hot, cold, expires, moves, space, name, n)
+    WHERE (SELECT h FROM haste) IS NOT NULL
+), there AS MATERIALIZED (
+    SELECT w.n, p.hot, p.cold FROM want w CROSS JOIN LATERAL (
+        SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = w.place FOR UPDATE
+    ) p
+), ok AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT FROM want w LEFT JOIN there t USING (n) WHERE t.hot IS DISTINCT FROM w.expect) AS ok
+), gone AS (
+    DELETE FROM {{s}}.places p USING want w
+    WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NULL
+), moved AS (
+    UPDATE {{s}}.places p SET hot = w.hot, cold = coalesce(w.cold, p.cold), expires = w.expires, mark = {_MARK}
+    FROM want w WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NOT NULL
+    AND w.expect IS NOT NULL
+), made AS (
+    INSERT INTO {{s}}.places(home, place, mark, expires, tenant, home_name, space, name, hot, cold)
+    SELECT $1, w.place, {_MARK}, w.expires, $10, $11, w.space, w.name, w.hot, coalesce(w.cold, ''::bytea)
+    FROM want w WHERE (SELECT ok FROM ok) AND w.moves AND w.hot IS NOT NULL AND w.expect IS NULL
+), given AS MATERIALIZED (
+    SELECT * FROM {_given(16)} AS g(place, tbl, key, value, id, expires, address, table_name)
+    WHERE (SELECT ok FROM ok)
+), dropped AS (
+    DELETE FROM {{s}}.rows r
+    USING unnest($12::uuid[], $13::text[], $14::bigint[], $15::bigint[]) AS d(place, tbl, low, high)
+    WHERE (SELECT ok FROM ok) AND r.home = $1 AND r.place = d.place AND r."table" = d.tbl
+    AND r.key BETWEEN d.low AND d.high
+    AND NOT EXISTS (SELECT FROM given g WHERE g.place = r.place AND g.tbl = r."table" AND g.key = r.key)
+), put AS (
+    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given {_INSTEAD}
+)
+SELECT o.ok, t.n, t.hot, t.cold FROM ok o LEFT JOIN there t ON NOT o.ok"""
+"""Does what a batch says, or tells the heads that are there. What it puts it does not drop before."""
+
+LOCK = "SELECT FROM {s}.places WHERE home = %d AND place IN (%s) ORDER BY place FOR UPDATE"
+TABLES = """WITH RECURSIVE t(tbl) AS (
+    (SELECT "table" FROM {s}.rows WHERE home = $1 AND place = $2 ORDER BY "table" LIMIT 1)
+    UNION ALL
+    SELECT (SELECT "table" FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" > t.tbl ORDER BY "table" LIMIT 1)
+    FROM t WHERE t.tbl IS NOT NULL
+) SELECT t.tbl, (SELECT table_name FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" = t.tbl LIMIT 1)
+FROM t WHERE t.tbl IS NOT NULL"""
+"""The tables of a place, one look into the index each."""
+
+_LISTED = f"SELECT {ADDRESS} AS address, hot, cold, mark FROM {{s}}.places "
+PLACES = (
+    _LISTED + f"WHERE left({ADDRESS}, 400) >= left($1, 400) AND left({ADDRESS}, 400) <= left($2, 400) "
+    f"AND {ADDRESS} > $1 AND {ADDRESS} < $2 ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT $3"
+)
+WITHIN = "left(tenant, 100) = left($1, 100) AND tenant = $1 AND left(space, 100) = left($2, 100) AND space = $2"
+HORIZON = """SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next,
+    (SELECT base FROM {s}.store) AS base, ARRAY(
+    SELECT x.transactionid::text::bigint FROM pg_locks x JOIN pg_locks r USING (virtualtransaction)
+    WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted AND r.locktype = 'relation'
+    AND r.relation = '{s}.places'::regclass AND r.mode <> 'AccessShareLock'
+    AND r.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS writing"""
+"""The number that no transaction of later is below, and those of the transactions that are writing heads now."""
+
+RECENT = f"""SELECT address, hot, cold, mark FROM (
+    (SELECT {ADDRESS} AS address, hot, cold, mark FROM {{s}}.places WHERE {WITHIN} AND mark >= $3 AND mark < $4
+    AND (mark > $3 OR {ADDRESS} > $5) ORDER BY left(tenant, 100), left(space, 100), mark, {ADDRESS} LIMIT $6)
+    UNION ALL
+    (SELECT {ADDRESS}, hot, cold, $4 - 1 FROM {{s}}.places WHERE {WITHIN} AND mark >= $4 AND $4 - 1 >= $3
+    AND ($4 - 1 > $3 OR {ADDRESS} > $5) ORDER BY {ADDRESS} LIMIT $6)
+) l ORDER BY mark, address LIMIT $6"""
+NEWEST = (
+    _LISTED + f"WHERE {WITHIN} AND mark <= $3 AND (mark < $3 OR {ADDRESS} > $4) "
+    f"ORDER BY left(tenant, 100) DESC, left(space, 100) DESC, mark DESC, {ADDRESS} LIMIT $5"
+)
+TENANTS = f"""WITH RECURSIVE t(tenant) AS (
+    (SELECT tenant FROM {{s}}.places WHERE left({ADDRESS}, 400) >= left($1, 400) AND {ADDRESS} >= $1
+    ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT p.tenant FROM {{s}}.places p
+        WHERE left({ADDRESS}, 400) >= left(t.tenant || E'\\x02', 400) AND {ADDRESS} >= t.tenant || E'\\x02'
+        ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT 1)
+    FROM t WHERE t.tenant IS NOT NULL
+) SELECT tenant FROM t WHERE tenant IS NOT NULL LIMIT $2"""
+
+EXPIRED = f"""SELECT * FROM (
+    (SELECT expires, {ADDRESS} AS address, '' AS tbl, NULL::text AS table_name, 0::bigint AS key, place
+    FROM {{s}}.places WHERE left(tenant, 100) = left($1, 100) AND tenant = $1 AND expires <= $2 AND expires >= $3
+    AND (expires, {ADDRESS}, '', 0::bigint) > ($3, $4, $5, $6) ORDER BY expires, {ADDRESS} LIMIT $7)
+    UNION ALL
+    (SELECT expires, coalesce(address, ''), "table", table_name, key, place FROM {{s}}.rows
+    WHERE left(split_part(address, E'\\x01', 1), 100) = left($1, 100) AND split_part(address, E'\\x01', 1) = $1
+    AND expires <= $2 AND expires >= $3
+    AND (expires, address, "table", key) > ($3, $4, $5, $6) ORDER BY expires, address, "table", key LIMIT $7)
+) d ORDER BY expires, address, tbl, key LIMIT $7"""
+
+SIZE = "SELECT pg_total_relation_size('{s}.places') + pg_total_relation_size('{s}.rows')"
+
+
+class Statements:
+    """All of them, over one schema."""
+
+    def __init__(self, schema: str) -> None:
+        def over(text: str) -> str:
+            return text.replace("{s}", schema)
+
+        both = f"{_HEADS}\nUNION ALL\n{_RANGES}"
+        self.heads, self.look, self.look_named = over(_HEADS), over(both), over(f"{both}\nUNION ALL\n{_NAMED}")
+        self.append, self.change, self.lock, self.tables = over(APPEND), over(CHANGE), over(LOCK), over(TABLES)
+        self.places, self.recent, self.newest = over(PLACES), over(RECENT), over(NEWEST)
+        self.horizon, self.tenants, self.expired = over(HORIZON), over(TENANTS), over(EXPIRED)
+        self.size, self.vacuum = over(SIZE), over("VACUUM {s}.places, {s}.rows")

@@ -1,0 +1,85 @@
+"""A schema of the run's PostgreSQL server, emptied for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import servers
+
+T = TypeVar("T")
+
+
+def schema_of(name: str) -> str:
+    """A schema that no other process of the run uses."""
+    return f"{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+
+
+def address_of(name: str, **more: object) -> str:
+    """The address of an empty store in such a schema; skips where there is no server."""
+    url, schema = servers.address("postgres"), schema_of(name)
+    asyncio.run(_emptied(url, schema))
+    query = "&".join(
+        f"{name}={value}" for name, value in {"schema_name": schema, "application_name": schema, **more}.items()
+    )
+    return f"{url}{'&' if '?' in url else '?'}{query}"
+
+
+async def _emptied(url: str, schema: str) -> None:
+    import asyncpg
+
+    db = await asyncpg.connect(url)
+    try:
+        if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.places"):
+            await db.execute(f"DELETE FROM {schema}.places; DELETE FROM {schema}.rows")
+    finally:
+        await db.close()
+
+
+def asked(address: str, *statements: str) -> list[Any]:
+    """What statements give, the last one's rows, on a connection of their own."""
+
+    async def ask() -> list[Any]:
+        import asyncpg
+
+        db = await asyncpg.connect(address.partition("?")[0])
+        try:
+            rows: list[Any] = []
+            for statement in statements:
+                rows = await db.fetch(statement)
+            return rows
+        finally:
+            await db.close()
+
+    return asyncio.run(ask())
+
+
+class OnALoop:
+    """Runs what a contract asks for on one event loop, which a driver belongs to."""
+
+    _runner: asyncio.Runner | None = None
+
+    @property
+    def runner(self) -> asyncio.Runner:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self.runner.run(coroutine)
+
+    def beside(self, jobs: Sequence[Any]) -> None:
+        """Run these at the same time, a task each."""
+
+        async def all_of_them() -> None:
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(job() for job in jobs))
+
+        self.run(all_of_them())
+
+    def teardown_method(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
