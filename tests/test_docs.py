@@ -39,6 +39,9 @@ SHELL = frozenset("|<>$;&*?~#`")
 COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import main; main()" "$@"; }\n'
 
 
+FIRST = ("README.md", "quickstart.md", "concepts.md", "sessions.md")
+"""Pages whose examples a usual run tries, too."""
+
 SERVED = {"postgres.md": ("postgres", "DATABASE_URL")}
 """Pages whose examples need a server: of which kind, and by which variable they are told its address."""
 
@@ -173,13 +176,17 @@ def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Make a test of every page that has something to run."""
-    if "page" in metafunc.fixturenames:
-        metafunc.parametrize("page", pages := runnable(), ids=[str(path.relative_to(ROOT)) for path in pages])
-    if "times" in metafunc.fixturenames:
-        import pytest  # the script that this file is needs none
+    """Make a test of every page that has something to run; a usual run has those that people begin with."""
+    import pytest  # the script that this file is needs none
 
-        metafunc.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+    if "page" in metafunc.fixturenames:
+        pages = [(page, () if page.name in FIRST else pytest.mark.wide) for page in runnable()]
+        given = [pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))) for page, marks in pages]
+        metafunc.parametrize("page", given)
+    if "times" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "times", [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=pytest.mark.slow)]
+        )
 
 
 def runnable() -> list[Path]:

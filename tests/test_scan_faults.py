@@ -18,6 +18,8 @@ from processes import Process, integrity
 from scan_process import EVERYTHING
 from sealed import address, bytes_of
 
+pytestmark = pytest.mark.wide
+
 SCRIPT = Path(__file__).with_name("scan_process.py")
 KEY = SessionKey("default", "one")
 

@@ -21,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("palimpsest", "palimpsest.errors", "palimpsest.strategies", "palimpsest.types", "palimpsest.testing")
 CLIENTS = ("palimpsest.integrations.openai", "palimpsest.integrations.anthropic", "palimpsest.integrations.google")

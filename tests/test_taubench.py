@@ -67,6 +67,7 @@ def test_a_stored_conversation_comes_back_key_for_key(
             assert fmt.encode(memory.session(str(i)).entries()) == messages
 
 
+@pytest.mark.wide
 def test_every_call_of_a_conversation_is_valid_and_fits(conversations: list[list[dict[str, Any]]]) -> None:
     """Each of the conversations alone, at every call of the model and in every budget."""
     seen = cuts = 0
@@ -79,6 +80,7 @@ def test_every_call_of_a_conversation_is_valid_and_fits(conversations: list[list
     assert cuts > len(conversations)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (40, 80, 120, 160))])
 def test_every_call_of_forty_conversations_in_a_row_is_valid_and_fits(
     conversations: list[list[dict[str, Any]]], first: int

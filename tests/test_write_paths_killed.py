@@ -20,6 +20,8 @@ from palimpsest import Memory
 from sealed import bytes_of
 from watched import PATTERN, found_in
 
+pytestmark = pytest.mark.wide
+
 SCRIPT = Path(__file__).with_name("private_process.py")
 PATIENCE = 300.0
 POINTS = [
