@@ -6,12 +6,14 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import servers
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores.redis import open_redis
-from palimpsest.stores.redis.backend import RedisBackend
+
+if TYPE_CHECKING:
+    from palimpsest.stores.redis.backend import RedisBackend
 
 T = TypeVar("T")
 

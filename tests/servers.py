@@ -293,7 +293,7 @@ def _join(nodes: list[Server]) -> None:
     """Give each its slots, have them meet, and wait until each knows of all."""
     import redis
 
-    clients = [redis.Redis(port=node.port, protocol=2) for node in nodes]
+    clients: list[Any] = [redis.Redis(port=node.port, protocol=2) for node in nodes]
     for i, client in enumerate(clients):
         begin, end = (16_384 * part // len(nodes) for part in (i, i + 1))
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", begin, end - 1)
