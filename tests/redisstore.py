@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import servers
@@ -65,3 +66,29 @@ def raw(address: str) -> Any:
     import redis
 
     return redis.Redis.from_url(address.partition("?")[0], protocol=2)
+
+
+def keys_of(address: str) -> list[bytes]:
+    """The keys of the store at this address."""
+    prefix = address.partition("prefix=")[2].partition("&")[0]
+    with raw(address) as client:
+        return sorted(client.scan_iter(f"{prefix}:*", count=1000))
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[Any, ...]]]:
+    """The commands that stores send in the block, each a round trip."""
+    from palimpsest.stores.redis.link import Link
+
+    sent: list[tuple[Any, ...]] = []
+    call = Link.call
+
+    async def watching(self: Link, *command: Any) -> Any:
+        sent.append(command)
+        return await call(self, *command)
+
+    Link.call = watching  # type: ignore[method-assign]
+    try:
+        yield sent
+    finally:
+        Link.call = call  # type: ignore[method-assign]

@@ -73,7 +73,7 @@ class RedisBackend(ServerBackend[Link]):
         version = said.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
             raise StoreUnavailable(self.url, f"it is version {version}: Redis 7 or newer is needed, or any Valkey")
-        if said.get("redis_mode") == "cluster" and not self._in_cluster:
+        if said.get("cluster_enabled") == "1" and not self._in_cluster:
             raise ConfigError("cluster", False, "true: the server is a node of a cluster")
         policy = said.get("maxmemory_policy", "")
         if policy.startswith("allkeys"):

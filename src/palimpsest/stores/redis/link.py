@@ -16,15 +16,20 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,  # noqa: A004 (the driver's own)
+    MovedError,
+    NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004
 )
 
-from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.stores.redis.layout import Damaged
 from palimpsest.stores.redis.scripts import Script
 
@@ -46,7 +51,6 @@ class Link(ABC):
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
-        self.sent = 0
 
     async def run(self, script: Script, keys: Sequence[str], given: Sequence[bytes | str | int]) -> Any:
         """Run a script, whose keys are in one slot where the server is a cluster."""
@@ -58,7 +62,6 @@ class Link(ABC):
     async def call(self, *command: bytes | str | int) -> Any:
         """Send a command and return its answer. Raises Unsent where it certainly did not arrive."""
         async with self._free:
-            self.sent += 1
             return await self._call(command)
 
     @abstractmethod
@@ -136,21 +139,26 @@ def info(answer: bytes | dict[str, Any]) -> dict[str, str]:
 
 # --- faults
 
-_ADVICE = (
-    ("OOM", "the server's memory is full (maxmemory): make room, and try again; nothing was written"),
-    ("READONLY", "it is a replica, which takes no writes: give the address of the primary"),
+_ADVICE: tuple[tuple[type[BaseException] | str, str], ...] = (
+    (OutOfMemoryError, "the server's memory is full (maxmemory): make room, and try again; nothing was written"),
+    (ReadOnlyError, "it is a replica, which takes no writes: give the address of the primary"),
+    (NoPermissionError, "the user of the address lacks a permission: it needs all commands of the documentation"),
+    (AuthenticationError, "look at user and password of the address"),
+    (BusyLoadingError, "it is starting, and reads what it has; try again"),
+    (ClusterDownError, "nodes of the cluster are missing; try again when it is whole"),
+    (MovedError, "it is a node of a cluster: say cluster=true"),
     ("MISCONF", "the server cannot save to its disk, and takes no writes: look at its log and its disk"),
-    ("NOPERM", "the user of the address lacks a permission: it needs all commands of the documentation"),
-    ("NOAUTH", "look at user and password of the address"),
-    ("WRONGPASS", "look at user and password of the address"),
-    ("LOADING", "it is starting, and reads what it has; try again"),
     ("BUSY", "a script has kept it for too long; try again"),
-    ("CLUSTERDOWN", "nodes of the cluster are missing; try again when it is whole"),
-    ("MASTERDOWN", "it is a replica that has lost its primary; try again"),
     ("NOREPLICAS", "too few replicas are there (min-replicas-to-write); nothing was written"),
-    ("CROSSSLOT", "it is a node of a cluster: say cluster=true"),
-    ("MOVED", "it is a node of a cluster: say cluster=true"),
 )
+"""What to do, by the class that the driver has for a fault, or else by how the server's words begin."""
+
+
+def _advice(fault: BaseException) -> str:
+    for kind, advice in _ADVICE:
+        if str(fault).startswith(kind) if isinstance(kind, str) else isinstance(fault, kind):
+            return advice
+    return ""
 
 
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
@@ -161,12 +169,14 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
         assert fault.__cause__ is not None, "it is raised from one"
         fault, writes = fault.__cause__, False
     text = str(fault)
+    if "Cluster mode is not enabled" in text:
+        return ConfigError("cluster", True, "false: the server is no node of a cluster")
     if "WRONGTYPE" in text:
         return StoreCorrupt(
             url, "a key of it is of another kind: somebody else writes to its prefix. Nothing was changed"
         )
     if isinstance(fault, ResponseError | BusyLoadingError | AuthenticationError):
-        advice = next((advice for begin, advice in _ADVICE if begin in text.partition(" ")[0] + text[:60]), "")
+        advice = _advice(fault)
         halfway = writes and "user_script" in text
         return StoreUnavailable(url, f"{text}: {advice}" if advice else text, written=None if halfway else False)
     if isinstance(fault, LOST):
