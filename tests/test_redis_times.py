@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
-from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.redis import scrubbing
 from processes import Process, together, whole_turns
 from redisstore import address_of, keys_of, opened, raw, watched, with_options
@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 # --- many writers
 
 
-def test_eight_processes_add_to_one_session(dice: random.Random) -> None:
+def test_eight_processes_add_to_one_session() -> None:
     """None is lost, none is doubled, and nobody needs many tries."""
     address = address_of()
     with Memory.open(address) as memory:
@@ -47,7 +47,7 @@ def test_eight_processes_add_to_one_session(dice: random.Random) -> None:
     assert sorted(texts) == sorted(f"{name} {number}" for name in range(WRITERS) for number in range(EACH))
     for name in range(WRITERS):
         assert [text for text in texts if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(EACH)]
-    assert sum(trips for ((trips, _),) in said) <= 6 * WRITERS * EACH
+    assert sum(trips for ((trips, _),) in said) <= 5 * WRITERS * EACH
 
 
 def test_two_processes_of_four_threads_lose_and_mix_nothing() -> None:
@@ -100,32 +100,28 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
     """`again` may look, though others can write meanwhile: what it saw is compared in the step that it asks for."""
 
     async def work() -> None:
-        backend = opened(address_of())
+        backend, other = opened(address := address_of()), opened(address)
         one, two = (Place("t", "h", "s", name) for name in "ab")
         await backend.write([[Step(one, None, b"1"), Step(two, None, b"1")]], 0)
-        looked = 0
-
-        def again(number: int, heads: Any, look: Any) -> Any:
-            nonlocal looked
-            (seen,) = look([Ask(two)])
-            looked += 1
-            return [Step(one, heads[0].hot, b"saw " + seen.head.hot)]
-
-        look = backend.look
+        look, changes = backend.look, [Step(two, b"1", b"2")]
 
         async def changing(asks: Any) -> Any:
             seen = await look(asks)
-            if not looked:  # behind the back of who has looked for the first time
-                await backend.write([[Step(two, b"1", b"2")]], 0)
+            while changes:  # behind the back of who has looked
+                await other.write([[changes.pop()]], 0)
             return seen
 
+        def again(number: int, heads: Any, look: Any) -> Any:
+            (seen,) = look([Ask(two)])
+            return [Step(one, heads[0].hot, b"saw " + seen.head.hot)]
+
         backend.look = changing  # type: ignore[method-assign]
+        assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [(PlaceHead(b"1"),)]
         assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [None]
-        backend.look = look  # type: ignore[method-assign]
-        (seen,) = await backend.look([Ask(one)])
-        assert seen.head is not None
-        assert seen.head.hot == b"saw 2"
+        (seen,) = await look([Ask(one)])
+        assert seen.head == PlaceHead(b"saw 2")
         await backend.close()
+        await other.close()
 
     asyncio.run(work())
 

@@ -23,9 +23,6 @@ from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
 
-TRIES = 4
-"""How often a batch is written anew that others have outdated, before its writer steps back and waits."""
-
 OLDEST = (7, 0)
 """The version of Redis whose scripts say what they need."""
 
@@ -193,34 +190,32 @@ class RedisBackend(ServerBackend[Link]):
         return answers
 
     async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
-        """What came of what is to be done in the place of a batch.
+        """What came of what is to be done in the place of a batch: tried once, for others may be quicker again.
 
-        Others may write meanwhile. So with it goes that whatever was looked at is as it was, or it is refused, too.
+        They may also write after somebody has looked. So with it goes that what he saw is as it was.
         """
-        for _ in range(TRIES):
-            looked: dict[Place, PlaceHead | None] = {}
+        looked: dict[Place, PlaceHead | None] = {}
 
-            async def look(asks: Sequence[Ask], looked: dict[Place, PlaceHead | None] = looked) -> list[Seen]:
-                seen = await self.look(asks)
-                looked |= {ask.place: one.head for ask, one in zip(asks, seen, strict=True) if ask.head}
-                return seen
+        async def look(asks: Sequence[Ask]) -> list[Seen]:
+            seen = await self.look(asks)
+            looked.update({ask.place: one.head for ask, one in zip(asks, seen, strict=True) if ask.head})
+            return seen
 
-            instead = await asked_again(again, number, refusal, look)
-            if instead is None:
-                return refusal
-            own = {step.place for step in instead if not step.rows_only}
-            hot = {place: head.hot if head is not None else None for place, head in looked.items() if place not in own}
-            held = [Step(place, there, there) for place, there in hot.items()]
-            (refused,) = await self._written([[*instead, *held]])
-            if refused is None:
-                return None
-            told = {step.place: head for step, head in zip([*instead, *held], refused, strict=True)}
-            missing = [step.place for step in batch if not step.rows_only and step.place not in own | hot.keys()]
-            if missing:
-                seen = await self.look([Ask(place) for place in missing])
-                told |= {place: one.head for place, one in zip(missing, seen, strict=True)}
-            refusal = tuple(None if step.rows_only else told[step.place] for step in batch)
-        return refusal
+        instead = await asked_again(again, number, refusal, look)
+        if instead is None:
+            return refusal
+        own = {step.place for step in instead if not step.rows_only}
+        hot = {place: head.hot if head is not None else None for place, head in looked.items() if place not in own}
+        whole = [*instead, *(Step(place, there, there) for place, there in hot.items())]
+        (refused,) = await self._written([whole])
+        if refused is None:
+            return None
+        there = {step.place: head for step, head in zip(whole, refused, strict=True) if not step.rows_only}
+        missing = [step.place for step in batch if not step.rows_only and step.place not in there]
+        if missing:
+            seen = await self.look([Ask(place) for place in missing])
+            there |= {place: one.head for place, one in zip(missing, seen, strict=True)}
+        return tuple(None if step.rows_only else there[step.place] for step in batch)
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
