@@ -548,6 +548,17 @@ def test_a_server_that_throws_away_is_refused(server: Server) -> None:
         assert [key for key in keys_of(server.address + "?prefix=palimpsest") if client.ttl(key) != -1] == []
 
 
+def test_a_server_that_keeps_nothing_is_warned_of(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever opens it finds in the log that a restart loses what was acknowledged; else nothing is said."""
+    with raw(server.address) as client:
+        for setting, warnings in (("yes", 0), ("no", 1)):
+            client.config_set("appendonly", setting)
+            caplog.clear()
+            with Memory.open(server.address) as memory:
+                memory.session("s").add_user_message("x")
+            assert len([one for one in caplog.records if "append-only file is off" in one.getMessage()]) == warnings
+
+
 def test_full_memory_is_told_before_anything_is_written(server: Server) -> None:
     """Reading goes on, and so does whatever makes room; then writing does."""
     with Memory.open(server.address) as memory, raw(server.address) as client:

@@ -317,6 +317,7 @@ def test_two_tenants_may_use_the_same_names() -> None:
         assert (len(one.sessions()), other.sessions()) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_value_of_64_mebibytes_is_kept() -> None:
     """As the seam wants it of every store."""
 

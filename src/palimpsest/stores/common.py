@@ -103,7 +103,17 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
 
 
-HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes", "timeout_seconds", "pool_size", "schema_name", "prefix", "cluster")
+HARMLESS = (
+    "synchronous",
+    "busy_seconds",
+    "readonly",
+    "large_bytes",
+    "timeout_seconds",
+    "pool_size",
+    "schema_name",
+    "prefix",
+    "cluster",
+)
 """Options whose values are no secrets: our own."""
 
 

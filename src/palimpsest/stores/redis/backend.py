@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.redis import RedisOptions
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
@@ -76,6 +77,11 @@ class RedisBackend(ServerBackend[Link]):
         if policy.startswith("allkeys"):
             told = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
             raise StoreUnavailable(self.url, f"{told}; set it to noeviction")
+        if said.get("aof_enabled") == "0":
+            note = (
+                "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
+            )
+            warn(note, self.url)
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
