@@ -31,8 +31,8 @@ from workload import Turn, history, some
 
 from palimpsest import AsyncMemory
 from palimpsest.stores.backend import Place, Step
-from palimpsest.stores.redis.scripts import WRITE
 from palimpsest.stores.redis.spelling import spelled
+from palimpsest.stores.redis.writing import WRITE
 from redisstore import watched
 from servers import Server, Unavailable
 

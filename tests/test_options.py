@@ -16,7 +16,7 @@ from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.postgres.options import PostgresOptions
-from palimpsest.stores.redis import RedisOptions
+from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.servers import ServerOptions
 from palimpsest.transfer.sources import SOURCES
 

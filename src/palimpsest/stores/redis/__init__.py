@@ -7,36 +7,20 @@ script, and so is whatever is read for a context. Needs the extra `redis`.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
-
-from msgspec import Meta
 
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.servers import ServerOptions, server_options
+from palimpsest.stores.redis.options import RedisOptions
+from palimpsest.stores.servers import server_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.redis.backend import RedisBackend
 
-PREFIX = r"\A[A-Za-z0-9_.:/-]{1,64}\Z"
-"""What keys may begin with: nothing that means something in a pattern, or in a cluster."""
-
 DRIVERS = ("client_name", "health_check_interval", "socket_connect_timeout", "socket_keepalive")
 """Options of the driver that an address may have, beside those that begin with `ssl_`."""
-
-
-class RedisOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of all stores on servers; `prefix`, with which every key begins; and `cluster`.
-
-    With `cluster` the address names any node of a cluster.
-    """
-
-    prefix: Annotated[
-        str, Meta(pattern=PREFIX, description="1 to 64 letters, digits and characters out of _ . : / -")
-    ] = "palimpsest"
-    cluster: Annotated[bool, Meta(description="true or false")] = False
 
 
 def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noqa: ARG001 (as all)

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
-from palimpsest.stores.redis import RedisOptions
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
 from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Server, Unsent, info, told
 from palimpsest.stores.redis.listing import Listings
-from palimpsest.stores.redis.scripts import DESTROY, LOOK, WRITE, Script
+from palimpsest.stores.redis.options import RedisOptions
+from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed
 from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
+from palimpsest.stores.redis.writing import DESTROY, WRITE
 from palimpsest.stores.rules import asked_again
 from palimpsest.stores.servers import ServerBackend
 
