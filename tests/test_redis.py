@@ -17,13 +17,18 @@ from commands import run
 from log_rules import LogConformance, StoreFactory
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
+from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.backend import Ask, Backend, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.bridged import BridgedBackend
+from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.opening import open_store
+from palimpsest.stores.redis import open_redis
 from palimpsest.stores.redis.layout import BUCKETS, SLOTS, TAGS, escaped, home_of
 from palimpsest.testing import BackendFactory, StoreConformance
 from redisstore import OnALoop, address_of, keys_of, opened, raw, watched, with_options
+from sealed import BOTH
 from servers import Server, started, valkey_cluster
 from writer import quarters, turn
 
@@ -39,6 +44,24 @@ class TestRedisBackend(OnALoop, StoreConformance):
     def backend(self) -> BackendFactory:
         address = address_of()
         return lambda: opened(address)
+
+
+@pytest.mark.wide
+class TestSealedRedisBackend(StoreConformance):
+    """And so they do sealed, bridged to a synchronous memory."""
+
+    lasts = True
+
+    @pytest.fixture
+    def backend(self) -> Iterator[BackendFactory]:
+        runner, address = Inline(), address_of()
+
+        def sealed() -> Backend:
+            below = BridgedBackend(open_redis(address, runner), runner)
+            return drive(unlocked_backend(below, None, BOTH, now_us))
+
+        yield sealed
+        drive(runner.close())
 
 
 class TestRedisStore(OnALoop, LogConformance):
