@@ -147,7 +147,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(kills: int, dice: r
 def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None:
     """By id, by user and by use, whenever it was killed: what lists a session is written in the step that makes it."""
     address, said = address_of(), set[str]()
-    for number in range(6):
+    for number in range(4):
         with Process("begin", address, f"w{number}", script=TRIPPING) as writer:
             heard = [writer.hear() for _ in range(dice.randrange(1, 8))]
             said |= {*heard, *writer.kill()}
@@ -418,3 +418,22 @@ def test_what_the_server_keeps_is_told(server: Server, monkeypatch: pytest.Monke
     with Memory.open(server.address.replace("//", "//ann:secret@")) as memory:
         monkeypatch.undo()
         assert memory.session("s").erase([3]).remains == (scrubbing.SNAPSHOTS, scrubbing.DENIED)
+
+
+def test_the_documented_permissions_are_enough(server: Server) -> None:
+    """A user who has what the page lists, and nothing else, can do all that a session can, and erase without a rest."""
+    page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    with raw(server.address) as client:
+        client.execute_command(*line.split())
+
+    with Memory.open(server.address.replace("//", "//agent:secret@")) as memory:
+        session = memory.session("s", user="ann", max_tokens=500)
+        session.add(turn("1"))
+        assert session.context().messages
+        assert session.erase([1]).remains == ()
+        session.fork("branch")
+        memory.delete_session("branch")
+        assert [one.session for one in memory.sessions(order="latest")] == ["s"]
+        memory.sweep()
+        memory.forget(user="ann")

@@ -168,7 +168,7 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     if isinstance(fault, Unsent):
         assert fault.__cause__ is not None, "it is raised from one"
         fault, writes = fault.__cause__, False
-    text = str(fault)
+    text = str(fault).rstrip(".")
     if "Cluster mode is not enabled" in text:
         return ConfigError("cluster", True, "false: the server is no node of a cluster")
     if "WRONGTYPE" in text:
