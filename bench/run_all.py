@@ -23,6 +23,7 @@ NAMES = (
     "large",
     "loop",
     "postgres",
+    "redis_store",
 )
 ALONE = ("retention",)
 """Those with a command line of their own: they take no more than --gate and --json."""

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import laws
 import postgresstore
+import redisstore
 import servers
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
@@ -82,6 +83,8 @@ DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": M
 SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager[Memory]]]] = {
     "postgres": (lambda: postgresstore.address_of("sessions"), Memory.open),
     "postgres awaited": (lambda: postgresstore.address_of("sessions"), awaited),
+    "redis": (redisstore.address_of, Memory.open),
+    "redis awaited": (redisstore.address_of, awaited),
 }
 """Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,8 +154,8 @@ KINDS = {
 class Server:
     """A server with a folder and a port of its own, that goes on with what it has when it is started again."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind, self.folder, self._made = kind, folder, KINDS[kind]
+    def __init__(self, kind: str, folder: Path, *more: str) -> None:
+        self.kind, self.folder, self._made, self._more = kind, folder, KINDS[kind], more
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -181,7 +181,7 @@ class Server:
     def _started(self, port: int) -> subprocess.Popen[bytes]:
         with open(self.folder / "log", "ab") as log:
             return subprocess.Popen(
-                self._made.command(self.folder, port),
+                [*self._made.command(self.folder, port), *self._more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -268,6 +268,51 @@ def started(kind: str, folder: Path) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def valkey_cluster(folder: Path, masters: int = 3) -> Iterator[list[Server]]:
+    """A cluster of masters who share the slots, in a new folder, skipped where it cannot be had."""
+    with ExitStack() as nodes:
+        made = [
+            Server("redis", folder / str(i), "--cluster-enabled", "yes", "--cluster-port", str(_free_port()))
+            for i in range(masters)
+        ]
+        folder.mkdir(exist_ok=True)
+        for node in made:
+            nodes.callback(node.kill)
+            try:
+                node.start()
+            except Unavailable as why:
+                _skip("redis", str(why))
+        _join(made)
+        yield made
+
+
+def _join(nodes: list[Server]) -> None:
+    """Give each its slots, have them meet, and wait until each knows of all."""
+    import redis
+
+    clients: list[Any] = [redis.Redis(port=node.port, protocol=2) for node in nodes]
+    for i, client in enumerate(clients):
+        begin, end = (16_384 * part // len(nodes) for part in (i, i + 1))
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", begin, end - 1)
+        client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+    bus = nodes[0]._more[-1]
+    for client in clients[1:]:
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, bus)
+    end_by = time.monotonic() + PATIENCE
+    while not all(_is_whole(client, len(nodes)) for client in clients):
+        assert time.monotonic() < end_by, "the nodes of a cluster have met"
+        time.sleep(0.02)
+    for client in clients:
+        client.close()
+
+
+def _is_whole(client: Any, nodes: int) -> bool:
+    said = client.execute_command("CLUSTER", "INFO")
+    told = said if isinstance(said, dict) else dict(line.split(":") for line in said.decode().split())
+    return told["cluster_state"] == "ok" and int(told["cluster_known_nodes"]) == int(told["cluster_size"]) == nodes
 
 
 # --- one server a run

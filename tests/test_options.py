@@ -16,6 +16,7 @@ from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.postgres.options import PostgresOptions
+from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.servers import ServerOptions
 from palimpsest.transfer.sources import SOURCES
 
@@ -44,7 +45,7 @@ CLOSED: dict[object, object] = {
 }
 """Types of names, and where what goes by these names is kept."""
 
-ON_SERVERS = (ServerOptions, PostgresOptions)
+ON_SERVERS = (ServerOptions, PostgresOptions, RedisOptions)
 
 
 @pytest.mark.parametrize(("alias", "known"), CLOSED.items())

@@ -835,6 +835,8 @@ class Memory:
             timeout_seconds: on a server, how long a call may take, whatever it waits for; 30 by default.
             pool_size: on a server, how many connections there are at most; 10 by default.
             schema_name: on PostgreSQL, the schema that the tables are in; "palimpsest" by default.
+            prefix: on Redis, what every key begins with; "palimpsest" by default.
+            cluster: on Redis, whether the address names a node of a cluster; False by default.
             readonly: on a disk or a server, whether nothing may be written; False by default.
             large_bytes: on a disk or a server, from how many bytes a text, or an image's data, is kept once, however
                 many entries hold it.

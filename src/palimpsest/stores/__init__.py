@@ -63,6 +63,8 @@ STORES = Registry(
         "memory": "palimpsest.stores.memory:open_memory",
         "postgres": "palimpsest.stores.postgres:open_postgres",
         "postgresql": "palimpsest.stores.postgres:open_postgres",
+        "redis": "palimpsest.stores.redis:open_redis",
+        "rediss": "palimpsest.stores.redis:open_redis",
         "sqlite": "palimpsest.stores.sqlite:open_sqlite",
     },
     form="{}:…",

@@ -29,6 +29,8 @@ class StoreOptions(TypedDict, total=False):
     timeout_seconds: float
     pool_size: int
     schema_name: str
+    prefix: str
+    cluster: bool
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +103,17 @@ def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     return msgspec.structs.replace(options, synchronous=synchronous.upper())
 
 
-HARMLESS = ("synchronous", "busy_seconds", "readonly", "large_bytes", "timeout_seconds", "pool_size", "schema_name")
+HARMLESS = (
+    "synchronous",
+    "busy_seconds",
+    "readonly",
+    "large_bytes",
+    "timeout_seconds",
+    "pool_size",
+    "schema_name",
+    "prefix",
+    "cluster",
+)
 """Options whose values are no secrets: our own."""
 
 

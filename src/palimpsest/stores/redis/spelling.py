@@ -1,0 +1,123 @@
+"""What is asked of scripts, as they take it, and what they answer, as the seam has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Seen, Step
+from palimpsest.stores.redis.layout import (
+    NEVER,
+    escaped,
+    escaped_beginning,
+    head_of,
+    home_of,
+    member_of,
+    place_of,
+    rows_in,
+    table_of,
+)
+
+Given = list[bytes | str | int]
+"""Arguments of a script."""
+
+LOOKS, MOVES, EXPECTS, HAS, CHILLS, DESTROYS = 1, 2, 4, 8, 16, 32
+"""What a step does: look at its head, change it, expect one, leave one, give it a cold value; and destroy."""
+
+
+class Asked(NamedTuple):
+    """The buckets whose keys a script is given, and its arguments."""
+
+    buckets: Sequence[int]
+    given: Given
+
+
+# --- writing
+
+
+def spelled(batches: Sequence[Batch]) -> Asked:
+    """How a script is told what to do."""
+    buckets: dict[int, int] = {}
+    given: Given = [len(batches)]
+    for batch in batches:
+        where = batch[0].place
+        bucket, tenant, home = home_of(where.tenant, where.home)
+        given += (buckets.setdefault(bucket, len(buckets) + 1), tenant, home, len(batch))
+        for step in batch:
+            _spell(step, given)
+    return Asked(list(buckets), given)
+
+
+def _spell(step: Step, given: Given) -> None:
+    space, name = place_of(step.place.space, step.place.name)
+    how = DESTROYS if step.destroys else 0
+    if step.rows_only:
+        given += (space, name, how)
+    elif not step.moves:
+        given += (space, name, how | LOOKS | (EXPECTS if step.expect is not None else 0), step.expect or b"")
+    else:
+        how |= LOOKS | MOVES | (EXPECTS if step.expect is not None else 0)
+        how |= (HAS if step.hot is not None else 0) | (CHILLS if step.cold is not None else 0)
+        expires = NEVER if step.expires is None else step.expires.to_bytes(8)
+        given += (space, name, how, step.expect or b"", step.hot or b"", step.cold or b"", expires)
+    puts = [(table, rows) for table, rows in step.put if rows]
+    given += (len(step.drop), len(puts))
+    for table, low, high in step.drop:
+        wild = table.endswith("*")
+        meant = escaped_beginning(table[:-1]) if wild else table_of(table)
+        given += (meant, b"*" if wild else b"", low.to_bytes(8), high.to_bytes(8))
+    for table, rows in puts:
+        given += (table_of(table), len(ordered := _ordered(rows)))
+        given += [member_of(row) for row in ordered]
+
+
+def _ordered(rows: Sequence[Cells]) -> Sequence[Cells]:
+    """These rows in order of their keys, of each key the last."""
+    if len(rows) == 1 or all(one[0] < other[0] for one, other in pairwise(rows)):
+        return rows
+    return sorted({row[0]: row for row in rows}.values(), key=itemgetter(0))
+
+
+def refusal_of(batch: Batch, answer: Sequence[bytes | None]) -> Refusal:
+    """The heads that a script tells of a batch that it refused."""
+    told = [head_of(answer[2 * i], answer[2 * i + 1]) for i in range(len(batch))]
+    return tuple(None if step.rows_only else head for step, head in zip(batch, told, strict=True))
+
+
+# --- reading
+
+
+def asked_of(asks: Sequence[Ask]) -> Asked:
+    """How a script is asked."""
+    buckets: dict[int, int] = {}
+    given: Given = [len(asks)]
+    for ask in asks:
+        tenant, home, space, name = ask.place
+        bucket, tenants, homes = home_of(tenant, home)
+        one, other = place_of(space, name)
+        given += (buckets.setdefault(bucket, len(buckets) + 1), tenants + homes, one + other, 1 if ask.head else 0)
+        given.append(len(ask.rows))
+        for rows in ask.rows:
+            if isinstance(rows, Range):
+                spans = rows.spans[::-1] if rows.newest_first else rows.spans
+                limit = -1 if rows.limit is None else rows.limit
+                given += (b"d" if rows.newest_first else b"a", table_of(rows.table), limit, len(spans))
+                for low, high in spans:
+                    given += (low.to_bytes(8), high.to_bytes(8))
+            else:
+                given += (b"n", table_of(rows.table), len(rows.ids), *map(escaped, rows.ids))
+    return Asked(list(buckets), given)
+
+
+def seen_of(ask: Ask, answer: Sequence[Any]) -> Seen:
+    """What there is of a place, as a script tells it."""
+    head = head_of(answer[0], answer[1]) if ask.head else None
+    found: list[Sequence[Cells]] = []
+    for rows, packed in zip(ask.rows, answer[2:], strict=True):
+        some = list(rows_in(packed))
+        if not isinstance(rows, Range):
+            some = sorted({row[0]: row for row in some}.values(), key=itemgetter(0))
+        found.append(some)
+    return Seen(head, found)

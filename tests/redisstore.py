@@ -1,0 +1,94 @@
+"""Stores of the run's Redis server: each under a prefix of its own, so that it is empty."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import servers
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores.redis import open_redis
+
+if TYPE_CHECKING:
+    from palimpsest.stores.redis.backend import RedisBackend
+
+T = TypeVar("T")
+
+
+def address_of(**more: object) -> str:
+    """The address of an empty store; skips where there is no server."""
+    return with_options(servers.address("redis"), prefix=f"t{os.getpid()}-{secrets.token_hex(6)}", **more)
+
+
+def with_options(url: str, **more: object) -> str:
+    """The address with options behind it."""
+    query = "&".join(f"{name}={value}" for name, value in more.items())
+    return f"{url}{'&' if '?' in url else '?'}{query}"
+
+
+def opened(address: str, **options: Any) -> RedisBackend:
+    """The backend at an address."""
+    return open_redis(address, Inline(), **options)
+
+
+class OnALoop:
+    """Runs what a contract asks on an event loop, as a driver needs it: one for all that a test does."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(coroutine)
+
+    def beside(self, jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Run these at the same time."""
+
+        async def whole() -> None:
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(job() for job in jobs))
+
+        self.run(whole())
+
+    def teardown_method(self) -> None:
+        """Let go of the loop."""
+        if self._loop is not None:
+            self._loop.close()
+
+
+def raw(address: str) -> Any:
+    """A client of the driver's own, for tests that look, or meddle, behind the store's back."""
+    import redis
+
+    return redis.Redis.from_url(address.partition("?")[0], protocol=2)
+
+
+def keys_of(address: str) -> list[bytes]:
+    """The keys of the store at this address."""
+    prefix = address.partition("prefix=")[2].partition("&")[0]
+    with raw(address) as client:
+        return sorted(client.scan_iter(f"{prefix}:*", count=1000))
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[Any, ...]]]:
+    """The commands that stores send in the block, each a round trip."""
+    from palimpsest.stores.redis.link import Link
+
+    sent: list[tuple[Any, ...]] = []
+    call = Link.call
+
+    async def watching(self: Link, *command: Any) -> Any:
+        sent.append(command)
+        return await call(self, *command)
+
+    Link.call = watching  # type: ignore[method-assign]
+    try:
+        yield sent
+    finally:
+        Link.call = call  # type: ignore[method-assign]

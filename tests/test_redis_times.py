@@ -1,0 +1,439 @@
+"""The store on Redis in bad times: many writers, killed processes and servers, calls that end too early, erasures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.redis import scrubbing
+from processes import Process, together, whole_turns
+from redisstore import address_of, keys_of, opened, raw, watched, with_options
+from servers import Server, started
+from writer import ENTRIES_A_TURN, SESSION, quarters, turn
+
+pytest.importorskip("redis", reason="the extra `redis` is not installed")
+
+TRIPPING = Path(__file__).with_name("redis_writer.py")
+WRITERS, EACH = 8, 25
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of a test's own."""
+    with started("redis", tmp_path / "server") as one:
+        yield one
+
+
+# --- many writers
+
+
+def test_eight_processes_add_to_one_session() -> None:
+    """None is lost, none is doubled, and nobody needs many tries."""
+    address = address_of()
+    with Memory.open(address) as memory:
+        memory.session("s").add_user_message("first")
+
+    said = together(Process("add", address, "s", name, EACH, script=TRIPPING) for name in range(WRITERS))
+
+    with Memory.open(address) as memory:
+        texts = [entry.text for entry in memory.session("s").entries(limit=1000)][1:]
+    assert sorted(texts) == sorted(f"{name} {number}" for name in range(WRITERS) for number in range(EACH))
+    for name in range(WRITERS):
+        assert [text for text in texts if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(EACH)]
+    assert sum(trips for ((trips, _),) in said) <= 5 * WRITERS * EACH
+
+
+def test_two_processes_of_four_threads_lose_and_mix_nothing() -> None:
+    """Each turn is there once, in one piece, with its calls and results linked."""
+    address = address_of()
+    acknowledged = together(Process("threads", address, name, 4, 5) for name in ("one", "two"))
+
+    with Memory.open(address) as memory:
+        found = whole_turns(memory.session(SESSION).entries(limit=1000), ENTRIES_A_TURN)
+    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
+    assert (len(found), set(found.values())) == (40, {1})
+
+
+def test_a_key_that_two_processes_use_adds_once() -> None:
+    """Whoever is second is given what the first has added."""
+    address = address_of()
+
+    one, two = together(Process("keyed", address, 10) for _ in range(2))
+
+    assert one == two
+    with Memory.open(address) as memory:
+        assert len(memory.session(SESSION).entries(limit=1000)) == 10 * ENTRIES_A_TURN
+
+
+def test_fifty_tasks_share_ten_connections() -> None:
+    """In one process, over many sessions, without an error; and no more connections than that are made."""
+    address = address_of(client_name="fifty")
+
+    async def work() -> tuple[int, int]:
+        async with AsyncMemory.open(address) as memory:
+            left = iter(range(200))
+
+            async def one() -> None:
+                for number in left:
+                    session = memory.session(f"s{number}", max_tokens=500)
+                    await session.add(turn(str(number)))
+                    assert (await session.context()).messages
+
+            await asyncio.gather(*(one() for _ in range(50)))
+            with raw(address) as client:
+                connected = [one for one in client.client_list() if one["name"] == "fifty"]
+            return len(await memory.sessions(limit=1000)), len(connected)
+
+    found, connected = asyncio.run(work())
+    assert found == 200
+    assert 1 <= connected <= 10
+
+
+def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> None:
+    """`again` may look, though others can write meanwhile: what it saw is compared in the step that it asks for."""
+
+    async def work() -> None:
+        backend, other = opened(address := address_of()), opened(address)
+        one, two = (Place("t", "h", "s", name) for name in "ab")
+        await backend.write([[Step(one, None, b"1"), Step(two, None, b"1")]], 0)
+        look, changes = backend.look, [Step(two, b"1", b"2")]
+
+        async def changing(asks: Any) -> Any:
+            seen = await look(asks)
+            while changes:  # behind the back of who has looked
+                await other.write([[changes.pop()]], 0)
+            return seen
+
+        def again(number: int, heads: Any, look: Any) -> Any:
+            (seen,) = look([Ask(two)])
+            return [Step(one, heads[0].hot, b"saw " + seen.head.hot)]
+
+        backend.look = changing  # type: ignore[method-assign]
+        assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [(PlaceHead(b"1"),)]
+        assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [None]
+        (seen,) = await look([Ask(one)])
+        assert seen.head == PlaceHead(b"saw 2")
+        await backend.close()
+        await other.close()
+
+    asyncio.run(work())
+
+
+# --- killed processes
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(kills: int, dice: random.Random) -> None:
+    """Nor is half a turn ever there."""
+    address, said = address_of(), list[str]()
+    for _ in range(kills):
+        with Process("append", address) as writer:
+            heard = [writer.hear() for _ in range(dice.randrange(1, 12))]
+            said += map(str, [*heard, *writer.kill()])
+
+    with Memory.open(address) as memory:
+        found = whole_turns(memory.session(SESSION).entries(limit=100_000), ENTRIES_A_TURN)
+    assert set(said) <= set(found)
+    assert set(found.values()) == {1}
+
+
+def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None:
+    """By id, by user and by use, whenever it was killed: what lists a session is written in the step that makes it."""
+    address, said = address_of(), set[str]()
+    for number in range(4):
+        with Process("begin", address, f"w{number}", script=TRIPPING) as writer:
+            heard = [writer.hear() for _ in range(dice.randrange(1, 8))]
+            said |= {*heard, *writer.kill()}
+
+    with Memory.open(address) as memory:
+        by_id = {one.session for one in memory.sessions(limit=1000)}
+        by_use = {one.session for one in memory.sessions(order="latest", limit=1000)}
+        by_user = {one.session for one in memory.sessions(user="ann", limit=1000)}
+        for name in by_id:
+            assert memory.session(name).entries()
+    assert said <= by_id
+    assert by_id == by_use == by_user
+
+
+# --- the server goes
+
+
+def test_a_killed_server_has_what_it_acknowledged(server: Server, dice: random.Random) -> None:
+    """Killed while a process writes, and started again: all that was acknowledged is there, each turn whole."""
+    said = list[str]()
+    for _ in range(3):
+        with Process("append", server.address) as writer:
+            said += [str(writer.hear()) for _ in range(dice.randrange(3, 20))]
+            server.kill()
+            said += map(str, writer.end(expect=1))
+        server.start()
+
+    with Memory.open(server.address) as memory:
+        found = whole_turns(memory.session(SESSION).entries(limit=100_000), ENTRIES_A_TURN)
+    assert set(said) <= set(found)
+    assert set(found.values()) == {1}
+
+
+def test_a_server_that_comes_back_is_gone_on_with(server: Server) -> None:
+    """Meanwhile each call says what is wrong, at once; afterwards all works, without another opening."""
+    with Memory.open(server.address) as memory:
+        session = memory.session("s")
+        session.add_user_message("one")
+        server.stop()
+        for attempt in (lambda: session.add_user_message("never"), session.entries, memory.sessions):
+            with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+                attempt()
+            assert caught.value.written is False
+        server.start()
+
+        session.add_user_message("two")
+
+        assert [entry.text for entry in session.entries()] == ["one", "two"]
+
+
+def test_a_restart_between_two_calls_is_not_noticed(server: Server) -> None:
+    """A connection that is gone is made anew before anything is sent: neither a read nor a write fails."""
+    with Memory.open(server.address) as memory:
+        session = memory.session("s")
+        session.add_user_message("one")
+        server.kill()
+        server.start()
+        session.add_user_message("two")
+        server.kill()
+        server.start()
+
+        assert [entry.text for entry in session.entries()] == ["one", "two"]
+
+
+def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said(server: Server) -> None:
+    """A call ends with its time; an append of which nobody knows says so, and is looked for when that can be done."""
+    with Memory.open(with_options(server.address, timeout_seconds=0.5)) as memory, raw(server.address) as client:
+        session = memory.session("s")
+        session.add_user_message("one")
+        client.execute_command("CLIENT", "PAUSE", 2_000, "ALL")
+
+        with pytest.raises(StoreUnavailable, match=r"within 0\.5 seconds \(timeout_seconds\)"):
+            session.add_user_message("two")
+
+        client.ping()  # answered when the pause is over
+        assert next(entry.text for entry in session.entries()) == "one"
+        session.add_user_message("three")
+        texts = [entry.text for entry in session.entries()]
+        assert texts in (["one", "three"], ["one", "two", "three"])
+
+
+def test_an_answer_that_is_lost_is_looked_for() -> None:
+    """Nothing is sent twice: where the connection breaks after a write, one look says that it was done."""
+    address = address_of()
+
+    async def work() -> list[str]:
+        async with AsyncMemory.open(address) as memory:
+            session = memory.session("s")
+            await session.add_user_message("one")
+            link: Any = memory.store.backend._client
+            call, lost = link._call, list[Any]()
+
+            async def losing(command: Any) -> Any:
+                answer = await call(command)
+                if not lost:
+                    lost.append(command)
+                    raise ConnectionResetError(104, "Connection reset by peer")
+                return answer
+
+            link._call = losing
+            await session.add_user_message("two")
+            assert lost
+            return [entry.text for entry in await session.entries()]
+
+    assert asyncio.run(work()) == ["one", "two"]
+
+
+def test_a_cancelled_call_leaves_no_connection_in_a_bad_state() -> None:
+    """Cancelled at any moment, the next call on the only connection has its own answer."""
+    address = address_of(pool_size=1)
+
+    async def work() -> None:
+        backend = opened(address)
+        places = [Place("t", str(number), "s", "") for number in range(30)]
+        for place in places:
+            await backend.write([[Step(place, None, place.home.encode())]], 0)
+        for turns, place in enumerate(places):
+            calling = asyncio.create_task(backend.look([Ask(places[turns - 1])]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            calling.cancel()
+            (seen,) = await backend.look([Ask(place)])
+            assert seen.head is not None
+            assert seen.head.hot == place.home.encode()
+            await asyncio.gather(calling, return_exceptions=True)
+        await backend.close()
+
+    asyncio.run(work())
+
+
+def test_one_loop_is_told_from_another() -> None:
+    """A memory that was opened under one event loop refuses another, with a word on what to do."""
+    backend = opened(address_of())
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(backend.tenants())
+
+    with pytest.raises(StoreUnavailable, match="another event loop"):
+        asyncio.run(backend.tenants())
+
+    loop.run_until_complete(backend.close())
+    loop.close()
+
+
+# --- sizes
+
+
+def test_large_and_odd_texts_come_back() -> None:
+    """Ten megabytes, NULs, and whatever else a text may hold."""
+    odd = ["", "\x00", "a\x00b", "\ud800", "\U0010ffff", "\r\n$5\r\nhello", "ünï" * 100, "x" * 10_000_000]
+    with Memory.open(address_of()) as memory:
+        session = memory.session("s {odd}")
+        session.add([{"role": "assistant", "content": text} for text in odd])
+
+        assert [entry.text for entry in session.entries()] == odd
+
+
+def test_two_tenants_may_use_the_same_names() -> None:
+    """Neither sees, or changes, what is the other's."""
+    address = address_of()
+    with Memory.open(address, tenant="a") as one, Memory.open(address, tenant="b") as other:
+        for memory, text in ((one, "of a"), (other, "of b")):
+            memory.session("s", user="u").add_user_message(text)
+        one.session("s").add_user_message("more")
+        other.delete_session("s")
+
+        assert [entry.text for entry in one.session("s").entries()] == ["of a", "more"]
+        assert (len(one.sessions()), other.sessions()) == (1, [])
+
+
+@pytest.mark.slow
+def test_a_value_of_64_mebibytes_is_kept() -> None:
+    """As the seam wants it of every store."""
+
+    async def work() -> None:
+        backend, place = opened(address_of()), Place("t", "h", "s", "n")
+        big = random.Random(1).randbytes(1 << 20) * 64
+        await backend.write([[Step(place, rows_only=True, put=[("t", [Row(LAST_KEY, big)])])]], 0)
+        (seen,) = await backend.look([Ask(place, [Range("t", [(0, LAST_KEY)])], head=False)])
+        assert seen.rows[0] == [(LAST_KEY, big, "", None)]
+        await backend.write([[Step(place, rows_only=True, drop=[("*", 0, LAST_KEY)])]], 0)
+        await backend.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_entries_cost_as_much_as_a_few() -> None:
+    """An append and a context are one round trip, and what is read is what is shown."""
+    with Memory.open(address_of(), view_bytes=0) as memory:
+        session = memory.session("s", max_tokens=2_000, counter=quarters)
+        for begin in range(0, 16_700, 500):
+            session.add([one for number in range(begin, begin + 500) for one in turn(str(number))])
+        session.count()
+        session.context()
+        with watched() as sent:
+            given = session.context()
+            session.add(turn("last"))
+        assert len(sent) == 2
+        assert given.report.entries < 400
+        assert session.stats().total_entries > 100_000
+
+
+# --- erasures
+
+
+def files_of(server: Server) -> bytes:
+    """Whatever a server has on its disk."""
+    return b"".join(path.read_bytes() for path in server.folder.rglob("*") if path.is_file() and path.name != "log")
+
+
+def test_what_was_erased_is_in_no_file_of_the_server(server: Server) -> None:
+    """Nor in its memory, as far as it can be asked."""
+    with Memory.open(server.address) as memory:
+        session = memory.session("s", user="ann")
+        session.add([{"role": "user", "content": f"the word is zanzibar, {number}"} for number in range(50)])
+        session.add_user_message("what stays is mombasa")
+        assert b"zanzibar" in files_of(server)
+
+        done = session.erase(list(range(1, 51)))
+
+        assert done.remains == ()
+        assert b"zanzibar" not in files_of(server)
+        assert session.entries()[-1].text == "what stays is mombasa"
+    with raw(server.address) as client:
+        kept = [client.dump(key) for key in keys_of(server.address + "?prefix=palimpsest")]
+    assert not any(b"zanzibar" in one for one in kept)
+    server.kill()
+    server.start()
+    with Memory.open(server.address) as memory:
+        assert memory.session("s").entries()[-1].text == "what stays is mombasa"
+
+
+def test_who_scrubs_next_scrubs_for_who_has_died(server: Server) -> None:
+    """A process that destroyed, and did not live to scrub, has left word in the step that destroyed."""
+
+    async def destroy() -> None:
+        backend, place = opened(server.address), Place("t", "h", "s", "n")
+        await backend.write([[Step(place, None, b"1", put=[("t", [Row(1, b"zanzibar")])])]], 0)
+        await backend.write([[Step(place, b"1", b"2", drop=[("t", 1, 1)], destroys=True)]], 0)
+        await backend.close()
+
+    asyncio.run(destroy())
+    assert b"zanzibar" in files_of(server)
+
+    with Memory.open(server.address) as memory:
+        assert memory.vacuum().remains == ()
+        assert b"zanzibar" not in files_of(server)
+        with raw(server.address) as client:
+            before = client.info("persistence")["aof_rewrites"]
+            memory.vacuum()
+            assert client.info("persistence")["aof_rewrites"] == before
+
+
+def test_what_the_server_keeps_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots, a file that is too large to be written anew after each erasure, a user who may not have it done."""
+    with raw(server.address) as client, Memory.open(server.address) as memory:
+        session = memory.session("s")
+        session.add([{"role": "user", "content": f"text {number}"} for number in range(10)])
+        client.config_set("save", "3600 1")
+        assert session.erase([1]).remains == (scrubbing.SNAPSHOTS,)
+        client.config_set("save", "")
+
+        monkeypatch.setattr(scrubbing, "LARGE", 0)
+        assert session.erase([2]).remains == (scrubbing.LATER,)
+        assert memory.vacuum().remains == ()
+
+        client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~*", "+@all", "-bgrewriteaof", "-config")
+    with Memory.open(server.address.replace("//", "//ann:secret@")) as memory:
+        monkeypatch.undo()
+        assert memory.session("s").erase([3]).remains == (scrubbing.SNAPSHOTS, scrubbing.DENIED)
+
+
+def test_the_documented_permissions_are_enough(server: Server) -> None:
+    """A user who has what the page lists, and nothing else, can do all that a session can, and erase without a rest."""
+    page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    with raw(server.address) as client:
+        client.execute_command(*line.split())
+
+    with Memory.open(server.address.replace("//", "//agent:secret@")) as memory:
+        session = memory.session("s", user="ann", max_tokens=500)
+        session.add(turn("1"))
+        assert session.context().messages
+        assert session.erase([1]).remains == ()
+        session.fork("branch")
+        memory.delete_session("branch")
+        assert [one.session for one in memory.sessions(order="latest")] == ["s"]
+        memory.sweep()
+        memory.forget(user="ann")
