@@ -1,48 +1,73 @@
-"""Stores on MongoDB for tests: a database a process, emptied for each test."""
+"""A database of the run's server that speaks MongoDB's protocol, emptied for each test."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-
-from pymongo import MongoClient
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import servers
-from palimpsest.stores.mongodb import open_mongodb
-from palimpsest.stores.mongodb.backend import MongoBackend
-from palimpsest.stores.mongodb.layout import COLLECTION
-from palimpsest.runtime.runner import Inline
 
-_CLIENTS: dict[str, MongoClient[dict[str, object]]] = {}
+T = TypeVar("T")
+
+CLIENTS: dict[str, Any] = {}
 
 
-def database() -> tuple[str, str]:
-    """The address of a database of this process's own, and its name."""
+def name_of(name: str) -> str:
+    """A database that no other process of the run uses."""
+    return f"palimpsest_{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+
+
+def address_of(name: str = "one", **more: object) -> str:
+    """The address of an empty store in such a database; skips where there is no server."""
+    documents(name).delete_many({})
+    bare, _, query = servers.address("mongodb").partition("?")
+    host = bare.partition("://")[2].partition("/")[0]
+    told = "&".join(filter(None, (query, *(f"{option}={value}" for option, value in more.items()))))
+    return f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{told}" if told else "")
+
+
+def documents(name: str = "one") -> Any:
+    """What a store keeps there, as the driver shows it."""
+    from pymongo import MongoClient
+
     address = servers.address("mongodb")
-    bare, mark, query = address.partition("?")
-    name = f"palimpsest_test_{os.getpid()}"
-    head, _, rest = bare.partition("://")
-    return f"{head}://{rest.partition('/')[0]}/{name}{mark}{query}", name
+    if address not in CLIENTS:
+        CLIENTS[address] = MongoClient(address)
+    return CLIENTS[address][name_of(name)]["palimpsest"]
 
 
-def client() -> MongoClient[dict[str, object]]:
-    """A driver of the tests' own."""
-    address, _ = database()
-    if address not in _CLIENTS:
-        _CLIENTS[address] = MongoClient(address)
-    return _CLIENTS[address]
+def pytest_unconfigure() -> None:
+    """Close what was opened here."""
+    while CLIENTS:
+        CLIENTS.popitem()[1].close()
 
 
-def documents():
-    """What the store keeps."""
-    return client()[database()[1]][COLLECTION]
+class OnALoop:
+    """Runs what a contract asks for on one event loop, which a driver belongs to."""
 
+    _runner: asyncio.Runner | None = None
 
-def empty() -> str:
-    """The address of an empty store: one whose indexes are there is only emptied."""
-    documents().delete_many({})
-    return database()[0]
+    @property
+    def runner(self) -> asyncio.Runner:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
 
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self.runner.run(coroutine)
 
-def opened(address: str, **options: object) -> MongoBackend:
-    """A backend at this address."""
-    return open_mongodb(address, Inline(), **options)
+    def beside(self, jobs: Sequence[Any]) -> None:
+        """Run these at the same time, a task each."""
+
+        async def all_of_them() -> None:
+            async with asyncio.timeout(120):
+                await asyncio.gather(*(job() for job in jobs))
+
+        self.run(all_of_them())
+
+    def teardown_method(self) -> None:
+        if self._runner is not None:
+            self._runner.close()

@@ -5,35 +5,54 @@ It is somebody else's, a beta, and not MongoDB. PALIMPSEST_TEST_MONGODB_URL name
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import pytest
 
 import mongostore
-from palimpsest.stores.mongodb.backend import MongoBackend
+from log_rules import LogConformance, StoreFactory
+from mongostore import OnALoop
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores.mongodb import open_mongodb
+from palimpsest.stores.mongodb.backend import REMAINS
+from palimpsest.stores.opening import open_store
 from palimpsest.testing import BackendFactory, StoreConformance
 
-T = TypeVar("T")
+KEEPS = (REMAINS,)
 
 
-class TestMongoBackend(StoreConformance):
-    """MongoDB's protocol, spoken by SecantusDB, keeps the contract."""
+class TestSecantusBackend(OnALoop, StoreConformance):
+    """MongoDB's protocol, as SecantusDB speaks it, keeps the contract of backends."""
 
     lasts = True
+    keeps = KEEPS
 
     @pytest.fixture
-    def backend(self) -> Iterator[BackendFactory]:
-        self._runner = asyncio.Runner()
-        with self._runner:
-            yield lambda address=mongostore.empty(): mongostore.opened(address)
+    def backend(self) -> BackendFactory:
+        address = mongostore.address_of()
+        return lambda: open_mongodb(address, Inline())
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(coroutine)
 
-    def beside(self, jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        async def all_of_them() -> None:
-            await asyncio.wait_for(asyncio.gather(*(job() for job in jobs)), 120)
+class TestSecantusStore(OnALoop, LogConformance):
+    """The engine keeps its contract over it, on an event loop."""
 
-        self.run(all_of_them())
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        address = mongostore.address_of()
+        return lambda clock: open_store(address, Threaded(), clock=clock)
+
+
+@pytest.mark.wide
+class TestBridgedSecantusStore(LogConformance):
+    """And without one, as a synchronous memory uses it."""
+
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> Iterator[StoreFactory]:
+        runner, address = Inline(), mongostore.address_of()
+        yield lambda clock: open_store(address, runner, clock=clock)
+        drive(runner.close())

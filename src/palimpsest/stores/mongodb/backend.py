@@ -193,7 +193,7 @@ class MongoBackend(ServerBackend[Connected]):
             raise
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
-        return Scrubbed()
+        return Scrubbed((REMAINS,))
 
     async def close(self) -> None:
         connected = self.release()

@@ -54,6 +54,14 @@ class Documents:
         self.by.update((bytes(doc["k"]), doc) for doc in docs)
         self._buckets = self._tails = None
 
+    def put(self, key: bytes, doc: Doc | None) -> None:
+        """Put a document into the place of what was there; None: it is gone."""
+        if doc is None:
+            self.by.pop(key, None)
+        else:
+            self.by[key] = doc
+        self._buckets = self._tails = None
+
     def part(self, key: bytes) -> Part:
         """What is known of a part that was asked for."""
         return Part.of(self.by.get(key))

@@ -137,10 +137,7 @@ class Changing:
         return self._docs.by.get(key)
 
     def _put(self, key: bytes, doc: Doc | None) -> None:
-        if doc is None:
-            self._docs.by.pop(key, None)
-        else:
-            self._docs.by[key] = doc
+        self._docs.put(key, doc)
         self._changed[key] = doc
 
     # --- a batch
