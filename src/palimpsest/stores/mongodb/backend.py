@@ -14,12 +14,13 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.mongodb import faults, versions
-from palimpsest.stores.mongodb.layout import COLLECTION, META, head_key, home_of
+from palimpsest.stores.mongodb.layout import COLLECTION, META
 from palimpsest.stores.mongodb.listing import Listing
 from palimpsest.stores.mongodb.reading import Reader
-from palimpsest.stores.mongodb.writing import Changing, Update, update_of
+from palimpsest.stores.mongodb.updating import Update, update_of
+from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.rules import asked_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
 
@@ -49,7 +50,9 @@ class Connected:
         self.meta = self.database.get_collection(META, read_concern=ReadConcern("majority"), **how)
         self.reader = Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("snapshot"), **how))
         self.within = Reader(url, self.written)
-        self.listing = Listing(Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how)))
+        self.listing = Listing(
+            Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how))
+        )
 
     async def transaction(self, do: Callable[[Any], Awaitable[T]], committing: Callable[[bool], None]) -> T:
         """Do this in a transaction, anew whenever others were in its way; `committing` hears whether it may be over."""
@@ -98,7 +101,7 @@ class MongoBackend(ServerBackend[Connected]):
         self._made, self._name = self._client_of(address)
 
     def _client_of(self, address: str) -> tuple[Callable[[], AsyncMongoClient[dict[str, Any]]], str]:
-        """What makes the client, and the name of the database. Raises ConfigError for an address that cannot be read."""
+        """What makes the client, and the name of its database. Raises ConfigError for an address that is none."""
         from pymongo.uri_parser import parse_uri
 
         srv = address.startswith("mongodb+srv:")
@@ -127,18 +130,21 @@ class MongoBackend(ServerBackend[Connected]):
         client = self._made()
         try:
             connected = Connected(self.url, client, self._name)
-            hello = await client.admin.command("hello")
-            if "setName" not in hello and hello.get("msg") != "isdbgrid":
-                why = (
-                    "it is a server by itself, which has no transactions: start it with --replSet and call "
-                    "rs.initiate() once; a replica set of one server is enough"
-                )
-                raise StoreUnavailable(self.url, why)
+            self._has_transactions(await client.admin.command("hello"))
             await versions.prepared(self.url, connected, writable=self.writable)
             return connected
         except BaseException:
             await client.close()
             raise
+
+    def _has_transactions(self, hello: dict[str, Any]) -> None:
+        """Raise StoreUnavailable for a server that has none."""
+        if "setName" not in hello and hello.get("msg") != "isdbgrid":
+            why = (
+                "it is a server by itself, which has no transactions: start it with --replSet and call "
+                "rs.initiate() once; a replica set of one server is enough"
+            )
+            raise StoreUnavailable(self.url, why)
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return faults.told(self.url, fault, writes)
@@ -242,7 +248,9 @@ class _Call:
             batch = other
         else:
             return refusal
-        return await connected.transaction(lambda session: self._taken(connected, number, batch, session), self._commits)
+        return await connected.transaction(
+            lambda session: self._taken(connected, number, batch, session), self._commits
+        )
 
     def _commits(self, begun: bool) -> None:
         self.sent = begun or self.done
@@ -283,5 +291,5 @@ class _Looks(Exception):
     """What is to be written instead depends on more than heads."""
 
 
-def _unseen(asks: Sequence[Ask]) -> list[Seen]:
+def _unseen(_: Sequence[Ask]) -> list[Seen]:
     raise _Looks

@@ -37,26 +37,31 @@ _ADVICE = {
 
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
-    written = None if writes else False
     if isinstance(fault, BSONError):
         return StoreCorrupt(url, "what it keeps cannot be read: a document is damaged")
-    if isinstance(fault, ServerSelectionTimeoutError):
-        told = "no server that takes writes can be reached: is it running, and is this its address?"
-        return StoreUnavailable(url, told, written=False)
-    if isinstance(fault, WTimeoutError):
-        return StoreUnavailable(url, "too few servers have confirmed it in time", written=written)
-    if isinstance(fault, AutoReconnect):
-        return StoreUnavailable(url, "the connection was lost; try again", written=written)
-    if isinstance(fault, ConfigurationError):
-        return StoreUnavailable(url, "the driver does not take this address: look at its options", written=False)
     code = code_of(fault)
-    if code is not None:
-        why = _ADVICE.get(code) or f"the server refuses it (code {code})"
-        return StoreUnavailable(url, why, written=False if code in _NOTHING else written)
-    if isinstance(fault, InvalidOperation):
-        return StoreUnavailable(url, "it was closed meanwhile", written=written)
-    return StoreUnavailable(url, f"the driver failed ({type(fault).__name__})", written=written)
+    if code is not None and not isinstance(fault, WTimeoutError):
+        why, certain = _ADVICE.get(code) or f"the server refuses it (code {code})", code in _NOTHING
+    else:
+        why, certain = next(
+            ((why, certain) for kind, why, certain in _KINDS if isinstance(fault, kind)),
+            (f"the driver failed ({type(fault).__name__})", False),
+        )
+    return StoreUnavailable(url, why, written=None if writes and not certain else False)
 
+
+_KINDS: tuple[tuple[type[BaseException], str, bool], ...] = (
+    (
+        ServerSelectionTimeoutError,
+        "no server that takes writes can be reached: is it running, and is this its address?",
+        True,
+    ),
+    (WTimeoutError, "too few servers have confirmed it in time", False),
+    (AutoReconnect, "the connection was lost; try again", False),
+    (ConfigurationError, "the driver does not take this address: look at its options", True),
+    (InvalidOperation, "it was closed meanwhile", False),
+)
+"""What is meant by errors without a code, and whether nothing was written then."""
 
 _NOTHING = (8, 13, 18, 20, 112, 251, 8000, DUPLICATE)
 """Codes of errors after which nothing was written."""
@@ -64,10 +69,11 @@ _NOTHING = (8, 13, 18, 20, 112, 251, 8000, DUPLICATE)
 
 def code_of(fault: BaseException) -> int | None:
     """The server's number for an error."""
+    code: int | None = fault.code if isinstance(fault, OperationFailure) else None
     if isinstance(fault, BulkWriteError):
         errors = (fault.details or {}).get("writeErrors") or [{}]
-        return errors[0].get("code")
-    return fault.code if isinstance(fault, OperationFailure) else None
+        code = errors[0].get("code")
+    return code
 
 
 def may_pass(fault: PyMongoError) -> bool:

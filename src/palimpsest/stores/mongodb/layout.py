@@ -198,3 +198,10 @@ def bucket(home: Binary, key: bytes, place: Place, table: str, cells: Iterable[b
     if due:
         made |= {"due": min(due), "tenant": place.tenant, "at": [*place[1:], table]}
     return made
+
+
+def new_head(place: Place) -> Doc:
+    """The document of a head, without its values."""
+    where = {"home": home_of(place.tenant, place.home), "k": Binary(head_key(place))}
+    names = {"tenant": place.tenant, "hn": place.home, "space": place.space, "name": place.name}
+    return {**where, **names, "own": [], "of": [], "tail": [], "size": 0}

@@ -43,9 +43,7 @@ class Listing:
             since = max(since - LOOK_BACK, 0)
         return await self._by_mark(tenant, space, 1, since, after, limit)
 
-    async def newest(
-        self, tenant: str, space: str, until: int | None, after: Place | None, limit: int
-    ) -> list[Listed]:
+    async def newest(self, tenant: str, space: str, until: int | None, after: Place | None, limit: int) -> list[Listed]:
         return await self._by_mark(tenant, space, -1, until, after, limit)
 
     async def _by_mark(
@@ -93,7 +91,9 @@ class Listing:
     async def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
         found: list[Due] = []
         await self._due(found, {"tenant": tenant, "exp": {"$lte": now}}, "exp", _of_head(tenant), now, after, limit)
-        await self._due(found, {"tenant": tenant, "due": {"$lte": now}}, "due", self._of_rows(tenant), now, after, limit)
+        await self._due(
+            found, {"tenant": tenant, "due": {"$lte": now}}, "due", self._of_rows(tenant), now, after, limit
+        )
         return sorted(set(found))[:limit]
 
     async def _due(
@@ -130,7 +130,9 @@ class Listing:
             if "r" in doc:
                 home, space, name, table = doc["at"]
                 place = Place(tenant, home, space, name)
-                return [Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None]
+                return [
+                    Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None
+                ]
             names = {bytes(one[0]): (Place(tenant, doc["hn"], one[2], one[3]), one[4]) for one in doc["of"]}
             newest = {(one[:SUM], Cell.key(one[SUM:])): one for one in doc["tail"]}
             return [

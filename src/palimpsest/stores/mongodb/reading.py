@@ -83,7 +83,7 @@ class Reader:
             needed = self._needed(asks, known, grow)
             if needed is None or (truth and needed[0] <= had):
                 return None
-            had, regions = needed
+            had = needed[0]
             docs = Documents(await self.docs(homes, had))
             self._learn(had, docs)
             needed = self._needed(asks, docs, grow)
@@ -143,9 +143,7 @@ class Reader:
                 regions[-1].append(found[1])
         return keys, regions
 
-    def _seen(
-        self, asks: Sequence[Ask], docs: Documents, regions: list[list[list[Region]]]
-    ) -> tuple[list[Seen], bool]:
+    def _seen(self, asks: Sequence[Ask], docs: Documents, regions: list[list[list[Region]]]) -> tuple[list[Seen], bool]:
         seen, short = list[Seen](), False
         for ask, own in zip(asks, regions, strict=True):
             rows = list[list[Cells]]()
@@ -159,9 +157,7 @@ class Reader:
             seen.append(Seen(self.head_in(docs, ask.place) if ask.head else None, rows))
         return seen, short
 
-    def _rows(
-        self, docs: Documents, place: Place, ask: Range, regions: Sequence[Region]
-    ) -> tuple[list[Cells], bool]:
+    def _rows(self, docs: Documents, place: Place, ask: Range, regions: Sequence[Region]) -> tuple[list[Cells], bool]:
         try:
             return docs.rows(table_sum(place, ask.table), ask, regions)
         except (ValueError, TypeError, KeyError) as cause:
@@ -179,7 +175,8 @@ class Reader:
         try:
             hot, cold = doc.get("hot"), doc.get("cold", b"")
             return PlaceHead(
-                Apart(doc["hotv"]) if hot is None else bytes(hot), Apart(doc["coldv"]) if "coldv" in doc else bytes(cold)
+                Apart(doc["hotv"]) if hot is None else bytes(hot),
+                Apart(doc["coldv"]) if "coldv" in doc else bytes(cold),
             )
         except (KeyError, TypeError) as cause:
             told = f"the head of {place.space}/{place.name} in {place.home!r} is damaged"

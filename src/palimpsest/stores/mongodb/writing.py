@@ -1,13 +1,11 @@
-"""Writes: one update of one document where that is enough; and what a batch changes in the documents of a home."""
+"""What a batch changes in the documents of a home, in a transaction."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from bson import Binary, Int64
-from pymongo import DeleteOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Refusal, Step
@@ -27,9 +25,9 @@ from palimpsest.stores.mongodb.layout import (
     claim,
     head_key,
     home_of,
-    id_sum,
     in_pieces,
     names_key,
+    new_head,
     part_key,
     piece_keys,
     place_sum,
@@ -37,85 +35,13 @@ from palimpsest.stores.mongodb.layout import (
     table_sum,
 )
 from palimpsest.stores.mongodb.reading import Reader
+from palimpsest.stores.mongodb.updating import operations
 from palimpsest.stores.rules import is_meant, refused
-
-TAIL = 48 * 1024
-"""Bytes of a tail from which on its rows are moved on to buckets."""
-
-FEW = 64
-"""Rows, and..."""
-SMALL = 32 * 1024
-"""...bytes of rows, that are put to a tail at once."""
-
-OPTIONAL = ("hot", "hotv", "cold", "coldv", "exp", "by", "i", "due")
-"""What the document of a head may be without."""
 
 LAST_OF_PART = 2**32 - 1
 
 NARROW = 8
 """Buckets of a span that are asked for by their keys where rows are dropped."""
-
-
-# --- one update
-
-
-class Update:
-    """What does a batch in one update of one head, if that is as expected and has the tails of these rows."""
-
-    def __init__(self, head: Step, cells: list[bytes], claims: list[Binary], ids: list[Binary]) -> None:
-        self.step, self.number = head, Binary(os.urandom(8))
-        self.home, self.key = home_of(head.place.tenant, head.place.home), Binary(head_key(head.place))
-        self.where: Doc = {"home": self.home, "k": self.key, "hot": Binary(head.expect or b"")}
-        assigned: Doc = {"by": self.number}
-        self.change: Doc = {"$set": assigned}
-        if cells:
-            self.where |= {"own": {"$all": claims} if len(claims) > 1 else claims[0], "size": {"$lt": TAIL}}
-            self.change["$push"] = {"tail": {"$each": [Binary(cell) for cell in cells]}}
-            self.change["$inc"] = {"size": sum(map(len, cells))}
-            due = [at for cell in cells if (at := Cell.expires(cell[SUM:])) is not None]
-            if due:
-                self.change["$min"] = {"due": min(due)}
-            if ids:
-                self.change["$push"]["i"] = {"$each": ids}
-        if head.moves:
-            assigned["hot"] = Binary(head.hot or b"")
-            self.change["$currentDate"] = {"mark": {"$type": "timestamp"}}
-            if head.expires is not None:
-                assigned["exp"] = head.expires
-            else:
-                self.change["$unset"] = {"exp": ""}
-            if head.cold is not None:
-                self.where["coldv"] = None  # whose pieces have to go
-                assigned["cold"] = Binary(head.cold)
-
-
-def update_of(batch: Batch) -> Update | None:
-    """What does a batch in one update; None for one that takes more."""
-    head: Step | None = None
-    cells, claims, ids, size = list[bytes](), dict[Binary, None](), list[Binary](), 0
-    for step in batch:
-        if not step.rows_only:
-            if head is not None or step.expect is None or step.hot is None:
-                return None
-            head = step
-        if step.drop:
-            return None
-        for name, rows in step.put:
-            table = table_sum(step.place, name)
-            for row in rows:
-                size += len(row[1])
-                if size > SMALL or len(cells) == FEW:
-                    return None
-                cells.append(table + Cell.made(row))
-                claims[claim(table, row[0] >> 32)] = None
-                if row[2]:
-                    ids.append(id_sum(table, row[2]))
-    if head is None or len(head.hot or b"") > HEAD_INLINE or len(head.cold or b"") > HEAD_INLINE:
-        return None
-    return Update(head, cells, list(claims), ids) if cells or head.moves else None
-
-
-# --- a transaction
 
 
 class Changing:
@@ -154,6 +80,9 @@ class Changing:
         heads = [None if step.rows_only else await self._head(step.place) for step in batch]
         if (refusal := refused(batch, heads)) is not None:
             return refusal
+        for step in batch:
+            if not (step.rows_only or step.moves):
+                self._touch(head_key(step.place))
         await self._settle(batch)
         for step in batch:
             for name, low, high in step.drop:
@@ -178,6 +107,12 @@ class Changing:
         values = await self._reader.values([self._home], apart, self._session)
         return PlaceHead(values.get(bytes(head.hot), head.hot), values.get(bytes(head.cold), head.cold))
 
+    def _touch(self, key: bytes) -> None:
+        """Write a head as it is, so that nobody changes it meanwhile who has no lock."""
+        doc = self._get(key)
+        if doc is not None:
+            self._put(key, {**doc, "by": Binary(os.urandom(8))})
+
     # --- tails
 
     async def _settle(self, batch: Batch) -> None:
@@ -195,8 +130,8 @@ class Changing:
                 table = table_sum(step.place, name)
                 spans += [(table, number, number) for number in {row[0] >> BUCKET for row in rows}]
             for name, low, high in step.drop:
-                for table in self._tables(step.place, name):
-                    spans.append((table_sum(step.place, table), low >> BUCKET, high >> BUCKET))
+                for own in self._tables(step.place, name):
+                    spans.append((table_sum(step.place, own), low >> BUCKET, high >> BUCKET))
             if not step.rows_only and step.hot is None:
                 owners.add(head_key(step.place))
         await self._load(owners)
@@ -206,6 +141,7 @@ class Changing:
             for cell in doc.get("tail", ()):
                 spans.append((cell[:SUM], *(Cell.key(cell[SUM:]) >> BUCKET,) * 2))
             whose = {bytes(table): bytes(place) for table, place, *_ in doc.get("of", ())}
+            keys.update(b"t" + place for place in whose.values())
             keys.update(part_key(whose[one[:SUM]], int.from_bytes(one[SUM:])) for one in doc.get("own", ()))
         for table, first, last in spans:
             if last - first < NARROW:
@@ -222,7 +158,7 @@ class Changing:
         """Move the rows of a tail on."""
         tail = doc.get("tail")
         if not tail:
-            return
+            return self._touch(bytes(doc["k"]))
         names = {bytes(table): (space, name, own) for table, _, space, name, own in doc["of"]}
         by_table: dict[bytes, list[bytes]] = {}
         for cell in tail:
@@ -230,8 +166,8 @@ class Changing:
         for table, cells in by_table.items():
             space, name, own = names[table]
             self._store(Place(self._tenant, doc["hn"], space, name), own, cells)
-        kept = {name: value for name, value in doc.items() if name not in {"i", "due"}}
-        self._put(bytes(doc["k"]), {**kept, "tail": [], "size": 0})
+        kept = {field: value for field, value in doc.items() if field not in {"i", "due"}}
+        return self._put(bytes(doc["k"]), {**kept, "tail": [], "size": 0})
 
     # --- rows
 
@@ -306,18 +242,7 @@ class Changing:
         if step.hot is None:
             self._let_owned_go(before)
             return self._put(key, None)
-        kept = before or {
-            "home": self._home,
-            "k": Binary(key),
-            "tenant": place.tenant,
-            "hn": place.home,
-            "space": place.space,
-            "name": place.name,
-            "own": [],
-            "of": [],
-            "tail": [],
-            "size": 0,
-        }
+        kept = before or new_head(place)
         doc = {name: value for name, value in kept.items() if name not in {"hot", "hotv", "exp", "by"}}
         if step.expires is not None:
             doc["exp"] = step.expires
@@ -354,7 +279,10 @@ class Changing:
             at, table = part_key(place_sum(place), number), table_sum(place, name)
             part = self._get(at)
             if part is None:
-                tops = {table_sum(place, one): await self._top(table_sum(place, one), number) for one in self._tables(place, "*")}
+                tops = {
+                    table_sum(place, one): await self._top(table_sum(place, one), number)
+                    for one in self._tables(place, "*")
+                }
                 pairs = [[Binary(one), Int64(top)] for one, top in tops.items() if top >= 0]
                 part = {"home": self._home, "k": Binary(at), "owner": None, "tops": pairs}
             if part["owner"] is not None and part["owner"] != doc["k"]:
@@ -377,15 +305,7 @@ class Changing:
 
     async def _flush(self) -> None:
         """Write what has changed."""
-        ops: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
-        for key, doc in self._changed.items():
-            where = {"home": self._home, "k": Binary(key)}
-            if doc is None:
-                ops.append(DeleteOne(where))
-            elif key[:1] == b"h":
-                ops.append(UpdateOne(where, _change_of(doc), upsert=True))
-            else:
-                ops.append(ReplaceOne(where, doc, upsert=True))
+        ops = operations(self._home, self._changed)
         self._changed.clear()
         if ops:
             await self._reader.collection.bulk_write(ops, ordered=False, session=self._session)
@@ -423,10 +343,3 @@ class Changing:
             gone = {claim(table, number) for table in tables}
             self._put(bytes(head["k"]), {**head, "own": [one for one in head["own"] if one not in gone]})
         self._put(key, None)
-
-
-def _change_of(doc: Doc) -> Doc:
-    """The update that makes a head so."""
-    assigned = {name: value for name, value in doc.items() if name not in {"home", "k", "mark", "moved"}}
-    change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
-    return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change
