@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import servers
+from palimpsest.stores.mongodb import backend
 
 T = TypeVar("T")
 
@@ -42,6 +44,35 @@ def pytest_unconfigure() -> None:
     """Close what was opened here."""
     while CLIENTS:
         CLIENTS.popitem()[1].close()
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """The commands that clients send which are made in the block, by their names."""
+    from pymongo import monitoring
+
+    sent: list[str] = []
+
+    class Watching(monitoring.CommandListener):
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            sent.append(event.command_name)
+
+        def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+            pass
+
+        def failed(self, event: monitoring.CommandFailedEvent) -> None:
+            pass
+
+    made = backend.AsyncMongoClient
+
+    def watching(*given: Any, **options: Any) -> Any:
+        return made(*given, event_listeners=[Watching()], **options)
+
+    backend.AsyncMongoClient = watching  # type: ignore[assignment, misc]
+    try:
+        yield sent
+    finally:
+        backend.AsyncMongoClient = made  # type: ignore[misc]
 
 
 class OnALoop:

@@ -10,7 +10,7 @@ from bson import Timestamp
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Due, Listed, Place, PlaceHead
 from palimpsest.stores.mongodb.documents import Documents
-from palimpsest.stores.mongodb.layout import SUM, Apart, Cell, Doc, home_of
+from palimpsest.stores.mongodb.layout import SUM, Apart, Cell, Doc, home_of, part_key, place_sum, table_sum
 from palimpsest.stores.mongodb.reading import Reader
 
 LOOK_BACK = 120 << 32
@@ -90,11 +90,27 @@ class Listing:
 
     async def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
         found: list[Due] = []
-        await self._due(found, {"tenant": tenant, "exp": {"$lte": now}}, "exp", _of_head(tenant), now, after, limit)
-        await self._due(
-            found, {"tenant": tenant, "due": {"$lte": now}}, "due", self._of_rows(tenant), now, after, limit
-        )
-        return sorted(set(found))[:limit]
+        while len(found) < limit:
+            page: list[Due] = []
+            for by, read in (("exp", _of_head(tenant)), ("due", _of_rows(tenant))):
+                await self._due(page, {"tenant": tenant, by: {"$lte": now}}, by, read, now, after, limit)
+            page = sorted(set(page))[:limit]
+            found += await self._current(page)
+            if len(page) < limit:
+                break
+            after = page[-1]
+        return found[:limit]
+
+    async def _current(self, page: list[Due]) -> list[Due]:
+        """What is due of a page of it, but rows in buckets that newer ones in a tail stand in the place of."""
+        rows = [due for due in page if due.table]
+        homes = {home_of(due.place.tenant, due.place.home) for due in rows}
+        parts = {part_key(place_sum(due.place), due.key >> 32) for due in rows}
+        docs = Documents(await self._reader.docs(homes, parts))
+        owners = {owner for key in parts if (owner := docs.part(key).owner) is not None}
+        tails = Documents(await self._reader.docs(homes, owners)).tails()
+        newer = {due: tails.get(table_sum(due.place, due.table), {}).get(due.key) for due in rows}
+        return [due for due in page if (cell := newer.get(due)) is None or Cell.expires(cell) == due.at]
 
     async def _due(
         self,
@@ -123,25 +139,24 @@ class Listing:
         if damage is not None and not found:
             raise StoreCorrupt(self._reader.url, "what is due there cannot be read: it is damaged") from damage
 
-    def _of_rows(self, tenant: str) -> Callable[[Doc], list[Due]]:
-        """What reads when the rows of a document are due, of a bucket or of a tail."""
 
-        def read(doc: Doc) -> list[Due]:
-            if "r" in doc:
-                home, space, name, table = doc["at"]
-                place = Place(tenant, home, space, name)
-                return [
-                    Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None
-                ]
-            names = {bytes(one[0]): (Place(tenant, doc["hn"], one[2], one[3]), one[4]) for one in doc["of"]}
-            newest = {(one[:SUM], Cell.key(one[SUM:])): one for one in doc["tail"]}
-            return [
-                Due(at, *names[table], key)
-                for (table, key), one in newest.items()
-                if (at := Cell.expires(one[SUM:])) is not None
-            ]
+def _of_rows(tenant: str) -> Callable[[Doc], list[Due]]:
+    """What reads when the rows of a document are due, of a bucket or of a tail."""
 
-        return read
+    def read(doc: Doc) -> list[Due]:
+        if "r" in doc:
+            home, space, name, table = doc["at"]
+            place = Place(tenant, home, space, name)
+            return [Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None]
+        names = {bytes(one[0]): (Place(tenant, doc["hn"], one[2], one[3]), one[4]) for one in doc["of"]}
+        newest = {(one[:SUM], Cell.key(one[SUM:])): one for one in doc["tail"]}
+        return [
+            Due(at, *names[table], key)
+            for (table, key), one in newest.items()
+            if (at := Cell.expires(one[SUM:])) is not None
+        ]
+
+    return read
 
 
 def _of_head(tenant: str) -> Callable[[Doc], list[Due]]:
