@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import laws
+import mongostore
 import postgresstore
 import servers
 from commands import CHAT, run, write_lines
@@ -82,6 +83,8 @@ DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": M
 SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager[Memory]]]] = {
     "postgres": (lambda: postgresstore.address_of("sessions"), Memory.open),
     "postgres awaited": (lambda: postgresstore.address_of("sessions"), awaited),
+    "mongodb (SecantusDB)": (lambda: mongostore.address_of("sessions"), Memory.open),
+    "mongodb (SecantusDB) awaited": (lambda: mongostore.address_of("sessions"), awaited),
 }
 """Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
 

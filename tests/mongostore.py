@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import servers
-from palimpsest.stores.mongodb import backend
 
 T = TypeVar("T")
 
 CLIENTS: dict[str, Any] = {}
+"""The driver's clients that look into databases, by address."""
 
 
 def name_of(name: str) -> str:
@@ -40,12 +42,6 @@ def documents(name: str = "one") -> Any:
     return CLIENTS[address][name_of(name)]["palimpsest"]
 
 
-def pytest_unconfigure() -> None:
-    """Close what was opened here."""
-    while CLIENTS:
-        CLIENTS.popitem()[1].close()
-
-
 @contextmanager
 def watched() -> Iterator[list[str]]:
     """The commands that clients send which are made in the block, by their names."""
@@ -63,16 +59,13 @@ def watched() -> Iterator[list[str]]:
         def failed(self, event: monitoring.CommandFailedEvent) -> None:
             pass
 
+    backend: Any = importlib.import_module("palimpsest.stores.mongodb.backend")
     made = backend.AsyncMongoClient
-
-    def watching(*given: Any, **options: Any) -> Any:
-        return made(*given, event_listeners=[Watching()], **options)
-
-    backend.AsyncMongoClient = watching  # type: ignore[assignment, misc]
+    backend.AsyncMongoClient = partial(made, event_listeners=[Watching()])
     try:
         yield sent
     finally:
-        backend.AsyncMongoClient = made  # type: ignore[misc]
+        backend.AsyncMongoClient = made
 
 
 class OnALoop:
