@@ -22,6 +22,7 @@ NAMES = (
     "erasing",
     "large",
     "loop",
+    "mongodb",
     "postgres",
 )
 ALONE = ("retention",)
