@@ -2,11 +2,11 @@
 
     python bench/mongodb.py [--runs 3] [--calls 200] [--large 100000] [--json] [--gate]
 
-Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one of its own. That is SecantusDB, which
-speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side of an append inserts
-one document that has the same messages, packed as JSON with an id and a time; that of a context finds as many documents
-of 32 messages and counts as the window needs, and decodes each message. Write concern is majority and journaled on both
-sides.
+Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one of its own. That is SecantusDB,
+which speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side of an append
+inserts one document that has the same messages, packed as JSON with an id and a time; that of a context finds as many
+documents of 32 messages and counts as the window needs, and decodes each message. Write concern is majority and
+journaled on both sides.
 """
 
 from __future__ import annotations

@@ -2,91 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
-from pymongo import AsyncMongoClient, ReadPreference
-from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
-from pymongo.read_concern import ReadConcern
-from pymongo.write_concern import WriteConcern
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConfigurationError, InvalidURI
+from pymongo.uri_parser import parse_uri
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.mongodb import faults, versions
-from palimpsest.stores.mongodb.layout import COLLECTION, META
-from palimpsest.stores.mongodb.listing import Listing
-from palimpsest.stores.mongodb.reading import Reader
+from palimpsest.stores.mongodb.connected import Connected
 from palimpsest.stores.mongodb.updating import Update, update_of
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.rules import asked_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
 
-T = TypeVar("T")
-
 TRIES = 3
 """How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
-
-FIRST, LONGEST = 0.005, 0.25
-"""Seconds that a transaction waits at most when others were in its way, the first time and ever."""
 
 REMAINS = (
     "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
     "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
 )
-
-
-class Connected:
-    """A client, and what reads and writes with it."""
-
-    def __init__(self, url: str, client: AsyncMongoClient[dict[str, Any]], name: str) -> None:
-        self.client, self.database = client, client.get_database(name)
-        own = client.write_concern
-        self.writes = WriteConcern("majority", j=True) if own.is_server_default else own
-        how: Any = {"read_preference": ReadPreference.PRIMARY, "write_concern": self.writes}
-        self.written = self.database.get_collection(COLLECTION, **how)
-        self.meta = self.database.get_collection(META, read_concern=ReadConcern("majority"), **how)
-        self.reader = Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("snapshot"), **how))
-        self.within = Reader(url, self.written)
-        self.listing = Listing(
-            Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how))
-        )
-
-    async def transaction(self, do: Callable[[Any], Awaitable[T]], committing: Callable[[bool], None]) -> T:
-        """Do this in a transaction, anew whenever others were in its way; `committing` hears whether it may be over."""
-        longest = FIRST
-        while True:
-            try:
-                async with self.client.start_session() as session:
-                    await session.start_transaction(
-                        read_concern=ReadConcern("snapshot"),
-                        write_concern=self.writes,
-                        read_preference=ReadPreference.PRIMARY,
-                    )
-                    try:
-                        result = await do(session)
-                    except BaseException:
-                        await _ended(session)
-                        raise
-                    committing(True)
-                    await session.commit_transaction()
-                    return result
-            except PyMongoError as fault:
-                if not faults.may_pass(fault):
-                    raise
-                committing(False)
-            await asyncio.sleep(longest * random.random())  # noqa: S311 (chance guards nothing here)
-            longest = min(2 * longest, LONGEST)
-
-
-async def _ended(session: Any) -> None:
-    """Take a transaction back; where that fails the server does it, in a minute."""
-    try:
-        await session.abort_transaction()
-    except PyMongoError:
-        return
 
 
 class MongoBackend(ServerBackend[Connected]):
@@ -102,8 +41,6 @@ class MongoBackend(ServerBackend[Connected]):
 
     def _client_of(self, address: str) -> tuple[Callable[[], AsyncMongoClient[dict[str, Any]]], str]:
         """What makes the client, and the name of its database. Raises ConfigError for an address that is none."""
-        from pymongo.uri_parser import parse_uri
-
         srv = address.startswith("mongodb+srv:")
         try:
             if not srv:
@@ -114,9 +51,8 @@ class MongoBackend(ServerBackend[Connected]):
             allowed = "mongodb://user:password@host:27017/database, options of the driver behind a question mark"
             raise ConfigError("store", self.url, allowed) from None
         given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
-        seconds, wanted = self.seconds, dict[str, Any]()
-        milliseconds = max(int(seconds * 1000), 1)
-        wanted = {
+        milliseconds = max(int(self.seconds * 1000), 1)
+        wanted: dict[str, Any] = {
             "maxPoolSize": self._options.pool_size,
             "serverSelectionTimeoutMS": milliseconds,
             "connectTimeoutMS": min(milliseconds, 20_000),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from pymongo import ASCENDING, IndexModel
 from pymongo.errors import DuplicateKeyError
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
-
-if TYPE_CHECKING:
-    from palimpsest.stores.mongodb.backend import Connected
+from palimpsest.stores.mongodb.connected import Connected
 
 VERSION = "version"
 
@@ -37,7 +34,7 @@ async def _first(connected: Connected) -> None:
     )
 
 
-Migration = Callable[["Connected"], Awaitable[None]]
+Migration = Callable[[Connected], Awaitable[None]]
 
 MIGRATIONS: tuple[Migration, ...] = (_first,)
 """What makes each version out of the one before; each can be done twice, and by several at once."""
