@@ -51,6 +51,7 @@ class TestSecantusBackend(OnALoop, StoreConformance):
         return lambda: open_mongodb(address, Inline())
 
 
+@pytest.mark.wide
 class TestSecantusStore(OnALoop, LogConformance):
     """The engine keeps its contract over it, on an event loop."""
 

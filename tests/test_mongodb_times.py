@@ -42,6 +42,7 @@ def server() -> Iterator[Server]:
 # --- many writers
 
 
+@pytest.mark.wide
 def test_two_processes_of_eight_writers_lose_and_double_nothing() -> None:
     """Each of 200 entries is there once, those of a writer in his order."""
     address = mongostore.address_of("writers")
@@ -72,6 +73,7 @@ def test_eight_processes_that_add_to_one_session_lose_nothing() -> None:
     assert sorted(texts) == sorted(f"{name} {number}" for name in range(WRITERS) for number in range(EACH))
 
 
+@pytest.mark.wide
 def test_many_sessions_and_fifty_tasks_share_ten_connections() -> None:
     """In one process, without an error."""
 
@@ -91,6 +93,7 @@ def test_many_sessions_and_fifty_tasks_share_ten_connections() -> None:
     assert asyncio.run(work(mongostore.address_of("many"))) == 60
 
 
+@pytest.mark.wide
 def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
     """While one appends, others count, erase and pin: every entry is in its place."""
 
@@ -122,6 +125,7 @@ def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
 # --- killed
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_nothing_acknowledged_is_lost_with_a_killed_writer(kills: int) -> None:
     """Whatever moment the signal comes at, each turn is there whole or not at all."""
@@ -179,6 +183,7 @@ def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Se
         assert [entry.text for entry in session.entries()] == ["before", "after"]
 
 
+@pytest.mark.wide
 def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Server) -> None:
     """Connections that it has closed are made anew, for a read and for a write that was not sent."""
     with Memory.open(server.address) as memory:
@@ -268,7 +273,7 @@ def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all() -> None:
 # --- beside a program that keeps its own books
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(1, 10))])
 def test_any_batches_do_what_they_do_in_memory(seed: int) -> None:
     """Rows and heads after many random batches are those of dictionaries, be they in tails or buckets."""
     dice = random.Random(seed)
