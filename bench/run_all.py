@@ -22,6 +22,8 @@ NAMES = (
     "erasing",
     "large",
     "loop",
+    "mongodb",
+    "mongodb",
     "postgres",
     "redis_store",
 )

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import laws
+import mongostore
 import postgresstore
 import redisstore
 import servers
@@ -85,8 +86,13 @@ SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager
     "postgres awaited": (lambda: postgresstore.address_of("sessions"), awaited),
     "redis": (redisstore.address_of, Memory.open),
     "redis awaited": (redisstore.address_of, awaited),
+    "mongodb (SecantusDB)": (lambda: mongostore.address_of("sessions"), Memory.open),
+    "mongodb (SecantusDB) awaited": (lambda: mongostore.address_of("sessions"), awaited),
 }
 """Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
+
+SELDOM = ("mongodb (SecantusDB) awaited",)
+"""Of these what is `wide` everywhere: this server takes its time."""
 
 USUAL = "test_sessions"
 """What runs over each server in a usual run, too; the other tests of sessions are `wide` there."""
@@ -110,8 +116,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     drivers = OVER_DRIVERS.get(metafunc.module.__name__.rpartition(".")[2], ())
     chosen = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
     if drivers and "memory" in metafunc.fixturenames and not (chosen or hasattr(metafunc.module, "memory")):
-        wide = () if metafunc.module.__name__.rpartition(".")[2] == USUAL else (pytest.mark.wide,)
-        over = [pytest.param(server, marks=wide) for server in SERVERS]
+        usual = metafunc.module.__name__.rpartition(".")[2] == USUAL
+        over = [
+            pytest.param(server, marks=() if usual and server not in SELDOM else (pytest.mark.wide,))
+            for server in SERVERS
+        ]
         mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers, *over], indirect=True)
         metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters
 

@@ -42,7 +42,11 @@ COMMAND = 'palimpsest() { "$PALIMPSEST_PYTHON" -c "from palimpsest.cli import ma
 FIRST = ("README.md", "quickstart.md", "concepts.md", "sessions.md")
 """Pages whose examples a usual run tries, too."""
 
-SERVED = {"postgres.md": ("postgres", "DATABASE_URL"), "redis.md": ("redis", "REDIS_URL")}
+SERVED = {
+    "mongodb.md": ("mongodb", "MONGODB_URL"),
+    "postgres.md": ("postgres", "DATABASE_URL"),
+    "redis.md": ("redis", "REDIS_URL"),
+}
 """Pages whose examples need a server: of which kind, and by which variable they are told its address."""
 
 

@@ -61,6 +61,8 @@ STORES = Registry(
     {
         "file": "palimpsest.stores.file:open_file",
         "memory": "palimpsest.stores.memory:open_memory",
+        "mongodb": "palimpsest.stores.mongodb:open_mongodb",
+        "mongodb+srv": "palimpsest.stores.mongodb:open_mongodb",
         "postgres": "palimpsest.stores.postgres:open_postgres",
         "postgresql": "palimpsest.stores.postgres:open_postgres",
         "redis": "palimpsest.stores.redis:open_redis",

@@ -1,0 +1,216 @@
+"""A store on MongoDB beside the driver doing the same work raw, on one connection of the same server.
+
+    python bench/mongodb.py [--runs 3] [--calls 200] [--large 100000] [--json] [--gate]
+
+Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one of its own. That is SecantusDB,
+which speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side of an append
+inserts one document that has the same messages, packed as JSON with an id and a time; that of a context finds as many
+documents of 32 messages and counts as the window needs, and decodes each message. Write concern is majority and
+journaled on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from bson import Binary, encode
+from measure import Figure, arguments, over_runs, report
+from pymongo import AsyncMongoClient
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+from raw import estimate, payload, stored
+from workload import Turn, history, some
+
+from mongostore import watched
+from palimpsest import AsyncMemory
+from servers import Server, Unavailable
+
+BUDGET, BUCKET = 8_000, 32
+OURS, RAW = "palimpsest_bench", "palimpsest_bench_raw"
+
+
+class Raw:
+    """One session in a collection of its own."""
+
+    def __init__(self, client: Any) -> None:
+        how: Any = {"write_concern": WriteConcern("majority", j=True), "read_concern": ReadConcern("snapshot")}
+        self.log = client[RAW].get_collection("log", **how)
+        self.window_of = client[RAW].get_collection("window", **how)
+        self._seq = 0
+
+    def _values(self, turn: Turn) -> list[Binary]:
+        now = time.time()
+        return [Binary(stored(message, self._seq + i, now).encode()) for i, message in enumerate(turn)]
+
+    async def add(self, turn: Turn) -> None:
+        """Append a turn."""
+        head = json.dumps([538242339, 1, self._seq, "x" * 90, time.time()]).encode()
+        self._seq += len(turn)
+        await self.log.insert_one({"home": b"s", "k": self._seq, "hot": head, "r": self._values(turn)})
+
+    async def fill(self, turns: list[Turn]) -> None:
+        """Store what a context reads."""
+        messages = [message for turn in turns for message in turn]
+        docs = []
+        for begin in range(0, len(messages), BUCKET):
+            some = messages[begin : begin + BUCKET]
+            counts = [estimate(message) for message in some]
+            docs.append({"home": b"s", "k": begin // BUCKET, "r": self._values(some), "counts": counts})
+        await self.window_of.insert_many(docs)
+
+    async def window(self, messages: int, last: int) -> list[Any]:
+        """The newest messages."""
+        keys = list(range(last - (messages - 1) // BUCKET, last + 1))
+        docs = await self.window_of.find({"home": b"s", "k": {"$in": keys}}).to_list()
+        return [json.loads(one) for doc in docs for one in doc["r"]]
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server, without a database."""
+    if given := os.environ.get("PALIMPSEST_TEST_MONGODB_URL"):
+        yield given
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        one = Server("mongodb", Path(folder) / "server")
+        one.start()
+        try:
+            yield one.address
+        finally:
+            one.kill()
+
+
+@asynccontextmanager
+async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, Raw, AsyncMemory]]:
+    """A client with new collections of the raw side, and an empty memory."""
+    async with AsyncMongoClient(address) as client:
+        for name in (OURS, RAW):
+            await client.drop_database(name)
+        raw = Raw(client)
+        for one in (raw.log, raw.window_of):
+            await one.create_index([("home", 1), ("k", 1)], unique=True)
+        bare, mark, query = address.partition("?")
+        where = f"{bare.rpartition('/')[0]}/{OURS}{mark}{query}"
+        async with AsyncMemory.open(where, **options) as memory:
+            yield client, raw, memory
+
+
+async def timed(do: Callable[[], Awaitable[object]]) -> float:
+    """The wall time of a call, in microseconds."""
+    begun = time.perf_counter()
+    await do()
+    return (time.perf_counter() - begun) * 1e6
+
+
+async def alternated(
+    work: list[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]],
+) -> tuple[list[float], list[float]]:
+    """What raw and ours took."""
+    took: tuple[list[float], list[float]] = [], []
+    for i, pair in enumerate(work):
+        for side in (0, 1) if i % 2 else (1, 0):
+            took[side].append(await timed(pair[side]))
+    return took
+
+
+def appends(address: str, calls: int) -> dict[str, float]:
+    """Appends of a turn: time, and round trips."""
+
+    async def run() -> dict[str, float]:
+        with watched() as sent:
+            async with both(address) as (_, raw, memory):
+                session, turns = memory.session("s", max_tokens=BUDGET), [*some(calls + 30, seed=7)]
+                for turn in turns[:30]:
+                    await raw.add(turn)
+                    await session.add(turn)
+                sent.clear()
+                work = [(lambda t=turn: raw.add(t), lambda t=turn: session.add(t)) for turn in turns[30:]]
+                theirs, ours = await alternated(work)
+                found = {"median": median(ours) / median(theirs), "us": median(ours), "raw us": median(theirs)}
+                return found | {"mean": sum(ours) / sum(theirs), "trips": len(sent) / calls}
+
+    return asyncio.run(run())
+
+
+def contexts(address: str, size: int, calls: int) -> dict[str, float]:
+    """Contexts of a session of so many messages, by a memory that remembers none."""
+
+    async def run() -> dict[str, float]:
+        with watched() as sent:
+            async with both(address, view_bytes=0) as (_, raw, memory):
+                session, turns = memory.session("s", max_tokens=BUDGET), history(size)
+                for begin in range(0, len(turns), 200):
+                    await session.add([message for turn in turns[begin : begin + 200] for message in turn])
+                await raw.fill(turns)
+                await session.count()
+                await session.context()
+                shown = len((await session.context()).messages)
+                last = (sum(map(len, turns)) - 1) // BUCKET
+                sent.clear()
+                theirs, ours = await alternated([(lambda: raw.window(shown, last), session.context)] * calls)
+                found = {"ratio": median(ours) / median(theirs), "us": median(ours), "raw us": median(theirs)}
+                return found | {"trips": len(sent) / calls, "messages": shown}
+
+    return asyncio.run(run())
+
+
+def bytes_of(address: str) -> float:
+    """Bytes of documents for a byte of payload, a turn an append."""
+
+    async def run() -> float:
+        async with both(address) as (client, _, memory):
+            session, turns = memory.session("s"), history(1_000)
+            for turn in turns:
+                await session.add(turn)
+            await session.count()
+            docs = await client[OURS]["palimpsest"].find().to_list()
+            return sum(len(encode(doc)) for doc in docs) / payload(turns)
+
+    return asyncio.run(run())
+
+
+def main() -> int:
+    """Measure and print."""
+    given = arguments(__doc__ or "", calls=200, large=100_000)
+    try:
+        return measured(given)
+    except Unavailable as why:
+        print(f"MongoDB: skipped, {why}")
+        return 0
+
+
+def measured(given: Any) -> int:
+    """The same where there is a server."""
+    with server() as address:
+        m = over_runs(given.runs, lambda: appends(address, given.calls))
+        detail = f"{m['us']:.0f} / {m['raw us']:.0f} us"
+        figures = [
+            Figure("append, wall, median", m["median"], 1.5, detail),
+            Figure("append, wall, mean, with what moves rows on", m["mean"], None, detail),
+            Figure("round trips of an append, mean", m["trips"], 1.5),
+        ]
+        times = {}
+        for size in (1_000, given.large):
+            c = over_runs(given.runs if size == 1_000 else 1, lambda size=size: contexts(address, size, given.calls))
+            times[size], detail = c["us"], f"{c['us']:.0f} / {c['raw us']:.0f} us for {c['messages']:.0f} messages"
+            figures.append(Figure(f"context, N = {size:,}, wall", c["ratio"], 2.0, detail))
+            figures.append(Figure(f"round trips of a context, N = {size:,}", c["trips"], 1.0))
+        figures.append(Figure(f"context, time at {given.large:,} / at 1,000", times[given.large] / times[1_000], 1.25))
+        figures.append(Figure("bytes of documents for a byte of payload, with counts", bytes_of(address), 1.6))
+    return report("MongoDB", figures, given, "In raw ones, on one connection of the same server.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The verbs over MongoDB's own asynchronous driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConfigurationError, InvalidURI
+from pymongo.uri_parser import parse_uri
+
+from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.mongodb import faults, versions
+from palimpsest.stores.mongodb.connected import Connected
+from palimpsest.stores.mongodb.updating import Update, update_of
+from palimpsest.stores.mongodb.writing import Changing
+from palimpsest.stores.rules import asked_again
+from palimpsest.stores.servers import ServerBackend, ServerOptions
+
+TRIES = 3
+"""How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
+
+REMAINS = (
+    "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
+    "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
+)
+
+
+class MongoBackend(ServerBackend[Connected]):
+    """A collection of a database."""
+
+    faults = faults.FAULTS
+    gathers = False
+
+    def __init__(self, address: str, options: ServerOptions) -> None:
+        super().__init__(address, options)
+        self._options = options
+        self._made, self._name = self._client_of(address)
+
+    def _client_of(self, address: str) -> tuple[Callable[[], AsyncMongoClient[dict[str, Any]]], str]:
+        """What makes the client, and the name of its database. Raises ConfigError for an address that is none."""
+        srv = address.startswith("mongodb+srv:")
+        try:
+            if not srv:
+                name = parse_uri(address)["database"]
+            else:
+                name = address.partition("://")[2].partition("?")[0].partition("/")[2] or None
+        except (InvalidURI, ConfigurationError, ValueError, TypeError):
+            allowed = "mongodb://user:password@host:27017/database, options of the driver behind a question mark"
+            raise ConfigError("store", self.url, allowed) from None
+        given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
+        milliseconds = max(int(self.seconds * 1000), 1)
+        wanted: dict[str, Any] = {
+            "maxPoolSize": self._options.pool_size,
+            "serverSelectionTimeoutMS": milliseconds,
+            "connectTimeoutMS": min(milliseconds, 20_000),
+            "waitQueueTimeoutMS": milliseconds,
+            "appname": "palimpsest",
+        }
+        named = {key: value for key, value in wanted.items() if key.lower() not in given}
+        return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **named), name or "palimpsest"
+
+    async def connect(self) -> Connected:
+        client = self._made()
+        try:
+            connected = Connected(self.url, client, self._name)
+            self._has_transactions(await client.admin.command("hello"))
+            await versions.prepared(self.url, connected, writable=self.writable)
+            return connected
+        except BaseException:
+            await client.close()
+            raise
+
+    def _has_transactions(self, hello: dict[str, Any]) -> None:
+        """Raise StoreUnavailable for a server that has none."""
+        if "setName" not in hello and hello.get("msg") != "isdbgrid":
+            why = (
+                "it is a server by itself, which has no transactions: start it with --replSet and call "
+                "rs.initiate() once; a replica set of one server is enough"
+            )
+            raise StoreUnavailable(self.url, why)
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return faults.told(self.url, fault, writes)
+
+    # --- reading
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        return await self.asked(lambda connected: self._looked(connected, asks)) if asks else []
+
+    async def _looked(self, connected: Connected, asks: Sequence[Ask]) -> list[Seen]:
+        seen = await connected.reader.look(asks)
+        if seen is not None:
+            return seen
+        return await connected.transaction(lambda session: connected.within.look_within(asks, session), _nobody)
+
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self.asked(lambda one: one.listing.places(tenant, space, beneath, after, limit))
+
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self.asked(lambda one: one.listing.recent(tenant, space, since, after, limit))
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        return await self.asked(lambda one: one.listing.newest(tenant, space, until, after, limit))
+
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
+        return await self.asked(lambda one: one.listing.expired(tenant, now, after, limit))
+
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        return await self.asked(lambda one: one.listing.tenants(after, limit))
+
+    # --- writing
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        if not self.writable:
+            raise StoreUnavailable(self.url, "it was opened read-only")
+        call = _Call(again)
+        try:
+            return await self.asked(lambda connected: call.write(connected, batches), writes=True)
+        except StoreUnavailable as fault:
+            if not call.sent:
+                fault.written = False
+            elif call.done:
+                fault.written = None
+            raise
+
+    async def scrub(self, *, whole: bool = True) -> Scrubbed:
+        return Scrubbed((REMAINS,))
+
+    async def close(self) -> None:
+        connected = self.release()
+        if connected is not None:
+            await connected.client.close()
+
+
+def _nobody(_: bool) -> None:
+    """Who only reads need not know."""
+
+
+class _Call:
+    """A call of `write`: `done` says that something has happened, `sent` that something may have."""
+
+    def __init__(self, again: Again | None) -> None:
+        self._again, self.done, self.sent = again, False, False
+
+    async def write(self, connected: Connected, batches: Sequence[Batch]) -> list[Refusal | None]:
+        """Do these batches, one after the other."""
+        results = list[Refusal | None]()
+        for number, batch in enumerate(batches):
+            results.append(await self._one(connected, number, batch))
+            self.done = self.sent = self.done or results[-1] is None
+        return results
+
+    async def _one(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
+        refusal: Refusal | None = None
+        for _ in range(TRIES):
+            update = update_of(batch)
+            if update is None:
+                break
+            there = await self._updated(connected, batch, update)
+            if there is None:
+                return None
+            if there == ():
+                break
+            refusal = there
+            if self._again is None:
+                return refusal
+            try:
+                other = self._again(number, refusal, _unseen)
+            except _Looks:
+                break
+            if other is None:
+                return refusal
+            batch = other
+        else:
+            return refusal
+        return await connected.transaction(
+            lambda session: self._taken(connected, number, batch, session), self._commits
+        )
+
+    def _commits(self, begun: bool) -> None:
+        self.sent = begun or self.done
+
+    async def _updated(self, connected: Connected, batch: Batch, update: Update) -> Refusal | None:
+        """Do a batch by one update: None for done, the heads that are there, or nothing where it takes more."""
+        self.sent = True
+        done = await connected.written.update_one(update.where, update.change)
+        if done.matched_count:
+            return None
+        place = update.step.place
+        docs = await connected.reader.docs([update.home], [update.key])
+        if docs and docs[0].get("by") == update.number:
+            return None  # the driver has sent it twice, because an answer was lost
+        self.sent = self.done
+        (seen,) = await connected.reader.look([Ask(place)]) or (Seen(None, ()),)
+        if seen.head is not None and seen.head.hot == update.step.expect:
+            return ()
+        return tuple(seen.head if step is update.step else None for step in batch)
+
+    async def _taken(self, connected: Connected, number: int, batch: Batch, session: Any) -> Refusal | None:
+        """Do a batch in a transaction."""
+        place = batch[0].place
+
+        def changing() -> Changing:
+            return Changing(connected.within, session, place.tenant, place.home)
+
+        refusal = await changing().take(batch)
+        if refusal is None or self._again is None:
+            return refusal
+        other = await asked_again(
+            self._again, number, refusal, lambda asks: connected.within.look_within(asks, session)
+        )
+        return refusal if other is None else await changing().take(other)
+
+
+class _Looks(Exception):
+    """What is to be written instead depends on more than heads."""
+
+
+def _unseen(_: Sequence[Ask]) -> list[Seen]:
+    raise _Looks

@@ -1,0 +1,97 @@
+"""A database of the run's server that speaks MongoDB's protocol, emptied for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import servers
+
+T = TypeVar("T")
+
+CLIENTS: dict[str, Any] = {}
+"""The driver's clients that look into databases, by address."""
+
+
+def name_of(name: str) -> str:
+    """A database that no other process of the run uses."""
+    return f"palimpsest_{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+
+
+def address_of(name: str = "one", **more: object) -> str:
+    """The address of an empty store in such a database; skips where there is no server."""
+    documents(name).delete_many({})
+    bare, _, query = servers.address("mongodb").partition("?")
+    host = bare.partition("://")[2].partition("/")[0]
+    told = "&".join(filter(None, (query, *(f"{option}={value}" for option, value in more.items()))))
+    return f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{told}" if told else "")
+
+
+def documents(name: str = "one") -> Any:
+    """What a store keeps there, as the driver shows it."""
+    from pymongo import MongoClient
+
+    address = servers.address("mongodb")
+    if address not in CLIENTS:
+        CLIENTS[address] = MongoClient(address)
+    return CLIENTS[address][name_of(name)]["palimpsest"]
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """The commands that clients send which are made in the block, by their names."""
+    from pymongo import monitoring
+
+    sent: list[str] = []
+
+    class Watching(monitoring.CommandListener):
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            sent.append(event.command_name)
+
+        def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+            pass
+
+        def failed(self, event: monitoring.CommandFailedEvent) -> None:
+            pass
+
+    backend: Any = importlib.import_module("palimpsest.stores.mongodb.backend")
+    made = backend.AsyncMongoClient
+    backend.AsyncMongoClient = partial(made, event_listeners=[Watching()])
+    try:
+        yield sent
+    finally:
+        backend.AsyncMongoClient = made
+
+
+class OnALoop:
+    """Runs what a contract asks for on one event loop, which a driver belongs to."""
+
+    _runner: asyncio.Runner | None = None
+
+    @property
+    def runner(self) -> asyncio.Runner:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self.runner.run(coroutine)
+
+    def beside(self, jobs: Sequence[Any]) -> None:
+        """Run these at the same time, a task each."""
+
+        async def all_of_them() -> None:
+            async with asyncio.timeout(120):
+                await asyncio.gather(*(job() for job in jobs))
+
+        self.run(all_of_them())
+
+    def teardown_method(self) -> None:
+        if self._runner is not None:
+            self._runner.close()

@@ -1,0 +1,433 @@
+"""A store on MongoDB. Tested against SecantusDB, which speaks MongoDB's protocol over MongoDB's own storage engine.
+
+It is somebody else's, a beta, and not MongoDB. PALIMPSEST_TEST_MONGODB_URL names a real server for the same tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import bson
+import pytest
+from pymongo.errors import PyMongoError
+
+import mongostore
+from commands import run
+from log_rules import LogConformance, StoreFactory
+from mongostore import OnALoop
+from palimpsest import AsyncMemory, ConfigError, Memory, Session, StoreUnavailable
+from palimpsest.errors import MissingExtra, StoreTooNew
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores.backend import Ask, Backend, Place, Range, Row, Step
+from palimpsest.stores.bridged import BridgedBackend
+from palimpsest.stores.encrypted.backend import unlocked_backend
+from palimpsest.stores.mongodb import open_mongodb
+from palimpsest.stores.mongodb.backend import REMAINS
+from palimpsest.stores.mongodb.faults import may_pass
+from palimpsest.stores.mongodb.updating import TAIL
+from palimpsest.stores.mongodb.writing import Changing
+from palimpsest.stores.opening import open_store
+from palimpsest.testing import BackendFactory, StoreConformance
+from sealed import BOTH
+from writer import quarters, turn
+
+KEEPS = (REMAINS,)
+
+
+class TestSecantusBackend(OnALoop, StoreConformance):
+    """MongoDB's protocol, as SecantusDB speaks it, keeps the contract of backends."""
+
+    lasts = True
+    keeps = KEEPS
+
+    @pytest.fixture
+    def backend(self) -> BackendFactory:
+        address = mongostore.address_of()
+        return lambda: open_mongodb(address, Inline())
+
+
+@pytest.mark.wide
+class TestSecantusStore(OnALoop, LogConformance):
+    """The engine keeps its contract over it, on an event loop."""
+
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> StoreFactory:
+        address = mongostore.address_of()
+        return lambda clock: open_store(address, Threaded(), clock=clock)
+
+
+@pytest.mark.wide
+class TestBridgedSecantusStore(LogConformance):
+    """And without one, as a synchronous memory uses it."""
+
+    keeps = KEEPS
+
+    @pytest.fixture
+    def store(self) -> Iterator[StoreFactory]:
+        runner, address = Inline(), mongostore.address_of()
+        yield lambda clock: open_store(address, runner, clock=clock)
+        drive(runner.close())
+
+
+@pytest.mark.wide
+class TestSealedSecantusBackend(StoreConformance):
+    """And so does encryption over it, bridged."""
+
+    lasts = True
+    keeps = KEEPS
+
+    @pytest.fixture
+    def backend(self) -> Iterator[BackendFactory]:
+        runner, address = Inline(), mongostore.address_of()
+
+        def sealed() -> Backend:
+            below = BridgedBackend(open_mongodb(address, runner), runner)
+            return drive(unlocked_backend(below, None, BOTH, now_us))
+
+        yield sealed
+        drive(runner.close())
+
+
+# --- addresses and options
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("pool_size=0", "pool_size.*1 to 1000"),
+        ("pool_size=1&pool_size=2", "pool_size.*once"),
+        ("timeout_seconds=never", "timeout_seconds.*seconds"),
+        ("readonly=perhaps", "readonly"),
+    ],
+)
+def test_an_option_that_is_not_accepted_is_named(query: str, says: str) -> None:
+    """Nothing connects for it, and the password is in no message."""
+    with pytest.raises(ConfigError, match=says) as caught:
+        Memory.open(f"mongodb://me:sesame@127.0.0.1:1/x?{query}")
+
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["mongodb:x", "mongodb:/me:sesame@host/x", "mongodb://me:se/same@host:port/x", "mongodb://a:sesame@/x"]
+)
+def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
+    """The form that addresses have is."""
+    with pytest.raises(ConfigError, match="user:password@host:27017") as caught:
+        Memory.open(address)
+
+    shown = f"{caught.value}{caught.value.__cause__}"
+    assert "sesame" not in shown
+
+
+@pytest.mark.parametrize("query", ["", "&tls=true", "&retryWrites=false&w=1"])
+def test_a_server_that_is_not_there_is_named_without_its_password(query: str) -> None:
+    """In no error, also not in those that are behind it, and nothing is waited for longer than asked."""
+    with pytest.raises(StoreUnavailable) as caught:
+        Memory.open(f"mongodb://me:sesame@127.0.0.1:1/x?timeout_seconds=1{query}").session("s").add_user_message("x")
+
+    shown, fault = "", caught.value
+    while fault is not None:
+        shown, fault = f"{shown}{fault!r} {fault}", fault.__cause__ or fault.__context__
+    assert "127.0.0.1:1" in str(caught.value)
+    assert caught.value.written is False
+    assert "sesame" not in shown
+
+
+def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is missing, the error names the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "pymongo", None)
+
+    with pytest.raises(MissingExtra, match=r"palimpsest-memory\[mongodb\]"):
+        Memory.open("mongodb://host/x")
+
+
+def test_the_doctor_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the store cannot be reached it is named all the same."""
+    monkeypatch.setenv("PALIMPSEST_STORE", "mongodb://me:sesame@127.0.0.1:1/x?timeout_seconds=1")
+
+    told = run("doctor")
+
+    assert "127.0.0.1:1" in told.output
+    assert "sesame" not in told.output
+
+
+def test_options_of_the_driver_hold() -> None:
+    """What is known of an address beside our own options is the driver's, such as its write concern."""
+    address = mongostore.address_of(w=1, journal="false", appname="mine")
+
+    async def work() -> tuple[object, object]:
+        backend = open_mongodb(address, Inline())
+        await backend.tenants()
+        client = backend._client
+        await backend.close()
+        return client.writes.document, client.client.options.pool_options.appname
+
+    assert asyncio.run(work()) == ({"w": 1, "j": False}, "mine")
+
+
+def test_a_server_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no transactions: whoever opens it is told what to do."""
+    backend = open_mongodb("mongodb://me:sesame@localhost/x", Inline())
+
+    with pytest.raises(StoreUnavailable, match=r"rs\.initiate") as caught:
+        backend._has_transactions({"isWritablePrimary": True})
+    backend._has_transactions({"setName": "rs0"})
+    backend._has_transactions({"msg": "isdbgrid"})
+
+    assert "sesame" not in str(caught.value)
+
+
+# --- versions
+
+
+def fresh(name: str) -> str:
+    """The address of a database that is not there."""
+    address = mongostore.address_of(name)
+    documents = mongostore.documents(name)
+    documents.database.client.drop_database(documents.database.name)
+    return address
+
+
+def test_twenty_open_a_new_database_at_once() -> None:
+    """Each may make what is missing, and all use it."""
+    address = fresh("opening")
+
+    async def one(number: int) -> None:
+        async with AsyncMemory.open(address) as memory:
+            await memory.session(f"s{number}").add_user_message("x")
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(number) for number in range(20)))
+
+    asyncio.run(all_of_them())
+    with Memory.open(address) as memory:
+        assert len(memory.sessions()) == 20
+    assert len(mongostore.documents("opening").index_information()) == 7
+
+
+def test_a_newer_store_is_left_alone() -> None:
+    """It is told which version it has."""
+    address = fresh("newer")
+    with Memory.open(address) as memory:
+        memory.session("s").add_user_message("x")
+    meta = mongostore.documents("newer").database["palimpsest_meta"]
+    meta.update_one({"_id": "version"}, {"$set": {"number": 99}})
+
+    with pytest.raises(StoreTooNew, match="99"):
+        Memory.open(address).sessions()
+
+
+def test_who_only_reads_makes_nothing() -> None:
+    """Without a store he is told so; with one he reads, and may not write."""
+    address = fresh("reading")
+    with pytest.raises(StoreUnavailable, match="open it writable once"):
+        Memory.open(address, readonly=True).sessions()
+    assert mongostore.documents("reading").database.list_collection_names() == []
+    with Memory.open(address) as memory:
+        memory.session("s").add_user_message("x")
+
+    with Memory.open(f"{address}?readonly=true") as memory:
+        assert [entry.text for entry in memory.session("s").entries()] == ["x"]
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            memory.session("s").add_user_message("y")
+
+
+# --- what it costs
+
+
+def sent_by(do: Callable[[Session], object], turns: int = 12, summary: bool = False) -> list[str]:
+    """The commands that a memory sends for something, that knows its session and remembers no context."""
+    with mongostore.watched() as sent, Memory.open(mongostore.address_of(), view_bytes=0) as memory:
+        session = memory.session("s", max_tokens=2000, counter=quarters)
+        for begin in range(0, turns, 200):
+            session.add([one for number in range(begin, min(begin + 200, turns)) for one in turn(str(number))])
+        if summary:
+            session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0})
+        session.count()
+        session.context()
+        session.context()
+        sent.clear()
+        do(session)
+        return list(sent)
+
+
+def test_an_append_is_one_update() -> None:
+    """By who knows the head, of a turn with calls and results."""
+    assert sent_by(lambda session: session.add(turn("one more"))) == ["update"]
+
+
+@pytest.mark.parametrize("summary", [False, True], ids=["entries", "summary"])
+@pytest.mark.parametrize("turns", [12, pytest.param(17_000, marks=pytest.mark.slow)])
+def test_a_steady_context_is_one_query(turns: int, summary: bool) -> None:
+    """Also where the memory remembers nothing of what it showed, and however long the log is."""
+    assert sent_by(lambda session: session.context(), turns, summary) == ["find"]
+
+
+def test_many_small_appends_are_few_transactions() -> None:
+    """Rows that were appended are moved on to others when there are some of them, and can be read all the while."""
+    with mongostore.watched() as sent, Memory.open(mongostore.address_of()) as memory:
+        session = memory.session("s")
+        session.add_user_message("0")
+        sent.clear()
+        for number in range(1, 400):
+            session.add_user_message(f"{number}")
+        appended = len(sent)
+        assert [entry.text for entry in session.entries()] == [f"{number}" for number in range(400)]
+
+    assert appended < 399 + 8 * (1 + 400 * 300 // TAIL)
+
+
+# --- marks
+
+
+def test_a_mark_passes_nobody_who_is_still_writing() -> None:
+    """A transaction that began first and ends last is told to whoever goes on from the last mark that he was given."""
+
+    async def passed_nobody() -> None:
+        backend: Any = open_mongodb(mongostore.address_of(), Inline())
+        slow, quick = (Place("t", name, "s", name) for name in ("slow", "quick"))
+        await backend.write([[Step(slow, None, b"1")], [Step(quick, None, b"1")]], 0)
+        client = backend._client.client
+        async with client.start_session() as session:
+            await session.start_transaction()
+            changing = Changing(backend._client.within, session, "t", "slow")
+            assert await changing.take([Step(slow, b"1", b"2")]) is None
+            await asyncio.sleep(1.1)  # SecantusDB's marks are whole seconds
+            await backend.write([[Step(quick, b"1", b"2")]], 0)
+            seen = await backend.recent("t", "s")
+            assert [(one.place, one.head.hot) for one in seen] == [(slow, b"1"), (quick, b"2")]
+            await session.commit_transaction()
+
+        heard = await backend.recent("t", "s", since=seen[-1].mark)
+
+        assert {one.place: one.head.hot for one in heard} == {slow: b"2", quick: b"2"}
+        assert (await backend.newest("t", "s"))[0].place == quick
+        await backend.close()
+
+    asyncio.run(passed_nobody())
+
+
+# --- in each other's way
+
+
+def test_a_transaction_sees_and_meets_appends() -> None:
+    """A batch of many documents holds back an append to a head that it compares, and is begun anew after one."""
+
+    async def work() -> None:
+        backend: Any = open_mongodb(mongostore.address_of(), Inline())
+        one, rows, other = (Place("t", "h", name, "x") for name in ("one", "rows", "other"))
+        await backend.write([[Step(one, None, b"1"), Step(rows, rows_only=True, put=[("t", [Row(1, b"a")])])]], 0)
+        client = backend._client.client
+        async with client.start_session() as session:
+            await session.start_transaction()
+            changing = Changing(backend._client.within, session, "t", "h")
+            batch = [Step(one, b"1", b"1"), Step(other, None, b"x"), Step(rows, rows_only=True, drop=[("*", 0, 9)])]
+            assert await changing.take(batch) is None
+            put = Step(rows, rows_only=True, put=[("t", [Row(2, b"b")])])
+            appending = asyncio.create_task(backend.write([[Step(one, b"1", b"2"), put]], 0))
+            await asyncio.sleep(0.05)
+            assert not appending.done()
+            await session.commit_transaction()
+        assert await appending == [None]
+        (seen,) = await backend.look([Ask(rows, [Range("t", [(0, 9)])], head=False)])
+        assert [row[0] for row in seen.rows[0]] == [2]
+
+        async with client.start_session() as session:
+            await session.start_transaction()
+            changing = Changing(backend._client.within, session, "t", "h")
+            await changing._load([b"l"])
+            assert await backend.write([[Step(one, b"2", b"3")]], 0) == [None]
+            with pytest.raises(PyMongoError) as caught:
+                assert await changing.take([Step(one, b"2", b"2"), Step(other, b"x", b"y")]) is None
+            assert may_pass(caught.value)
+            await session.abort_transaction()
+        await backend.close()
+
+    asyncio.run(work())
+
+
+def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
+    """Of two batches that each make what the other expects not to be there, one is refused."""
+
+    async def work(address: str) -> None:
+        backends: list[Any] = [open_mongodb(address, Inline()) for _ in range(2)]
+        for number in range(8):
+            one, two = (Place("t", f"h{number}", "s", name) for name in ("one", "two"))
+            done = await asyncio.gather(
+                backends[0].write([[Step(one, None, b"1"), Step(two)]], 0),
+                backends[1].write([[Step(two, None, b"1"), Step(one)]], 0),
+            )
+            assert sorted(refusal is None for (refusal,) in done) == [False, True]
+        for backend in backends:
+            await backend.close()
+
+    asyncio.run(work(mongostore.address_of()))
+
+
+# --- what is left, what is damaged
+
+
+def test_a_session_that_is_deleted_leaves_no_document() -> None:
+    """Neither of its entries and counts, nor of what finds them."""
+    with Memory.open(mongostore.address_of()) as memory:
+        session = memory.session("s", max_tokens=1000, counter=quarters)
+        for number in range(60):
+            session.add(turn(str(number)))
+        session.context()
+        session.add_user_message("x" * 2_000_000)
+        assert mongostore.documents().count_documents({}) > 5
+        memory.delete_session("s")
+
+    assert mongostore.documents().count_documents({}) == 0
+
+
+def test_an_erasure_says_what_the_server_keeps() -> None:
+    """No document has a byte of it, and what nobody who uses the store can see to is told."""
+    with Memory.open(mongostore.address_of()) as memory:
+        session = memory.session("s")
+        session.add_user_message("zanzibar")
+        assert any(b"zanzibar" in bson.encode(doc) for doc in mongostore.documents().find())
+        done = session.erase([1])
+
+        assert done.remains == KEEPS
+        assert memory.vacuum().remains == KEEPS
+    assert not any(b"zanzibar" in bson.encode(doc) for doc in mongostore.documents().find())
+
+
+@pytest.mark.parametrize("many", [5, 400], ids=["in the tail", "in a bucket"])
+def test_a_damaged_row_is_named_and_the_rest_is_read(many: int) -> None:
+    """A byte that was changed in the database takes one entry."""
+    address = mongostore.address_of()
+    with Memory.open(address) as memory:
+        for number in range(many):
+            memory.session("s").add_user_message(f"text {number}")
+    field = "tail" if many == 5 else "r"
+    (doc,) = (doc for doc in mongostore.documents().find() if any(b'text 2"' in cell for cell in doc.get(field, ())))
+    changed = [cell.replace(b'text 2"', b'tent 2"') for cell in doc[field]]
+    mongostore.documents().update_one({"_id": doc["_id"]}, {"$set": {field: changed}})
+
+    with Memory.open(address) as memory:
+        found = memory.session("s").entries()
+        assert [entry.seq for entry in found if entry.damaged] == [3]
+        assert len([entry for entry in found if not entry.damaged]) == many - 1
+
+
+def test_odd_texts_and_ten_megabytes_come_back() -> None:
+    """NUL, lone surrogates and a long text; two tenants with the same ids see their own."""
+    odd = ["\x00", "a\x00b", "\ud800", "\U0010ffff", "$set", "x" * 10_000_000]
+    address = mongostore.address_of()
+    for tenant in ("one", "two"):
+        with Memory.open(address, tenant=tenant) as memory:
+            memory.session("s\u00e9").add([{"role": "user", "content": f"{tenant}{text}"} for text in odd])
+    for tenant in ("one", "two"):
+        with Memory.open(address, tenant=tenant) as memory:
+            assert [entry.text for entry in memory.session("s\u00e9").entries()] == [f"{tenant}{text}" for text in odd]
+            assert len(memory.sessions()) == 1
