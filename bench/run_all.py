@@ -23,7 +23,6 @@ NAMES = (
     "large",
     "loop",
     "mongodb",
-    "mongodb",
     "postgres",
     "redis_store",
 )

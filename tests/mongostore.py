@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import atexit
 import importlib
 import os
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ def documents(name: str = "one") -> Any:
     address = servers.address("mongodb")
     if address not in CLIENTS:
         CLIENTS[address] = MongoClient(address)
+        atexit.register(CLIENTS[address].close)
     return CLIENTS[address][name_of(name)]["palimpsest"]
 
 
@@ -66,32 +67,3 @@ def watched() -> Iterator[list[str]]:
         yield sent
     finally:
         backend.AsyncMongoClient = made
-
-
-class OnALoop:
-    """Runs what a contract asks for on one event loop, which a driver belongs to."""
-
-    _runner: asyncio.Runner | None = None
-
-    @property
-    def runner(self) -> asyncio.Runner:
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self.runner.run(coroutine)
-
-    def beside(self, jobs: Sequence[Any]) -> None:
-        """Run these at the same time, a task each."""
-
-        async def all_of_them() -> None:
-            async with asyncio.timeout(120):
-                await asyncio.gather(*(job() for job in jobs))
-
-        self.run(all_of_them())
-
-    def teardown_method(self) -> None:
-        if self._runner is not None:
-            self._runner.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import servers
@@ -54,32 +53,3 @@ def asked(address: str, *statements: str) -> list[Any]:
             await db.close()
 
     return asyncio.run(ask())
-
-
-class OnALoop:
-    """Runs what a contract asks for on one event loop, which a driver belongs to."""
-
-    _runner: asyncio.Runner | None = None
-
-    @property
-    def runner(self) -> asyncio.Runner:
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self.runner.run(coroutine)
-
-    def beside(self, jobs: Sequence[Any]) -> None:
-        """Run these at the same time, a task each."""
-
-        async def all_of_them() -> None:
-            async with asyncio.timeout(60):
-                await asyncio.gather(*(job() for job in jobs))
-
-        self.run(all_of_them())
-
-    def teardown_method(self) -> None:
-        if self._runner is not None:
-            self._runner.close()

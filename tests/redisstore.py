@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,32 +32,6 @@ def with_options(url: str, **more: object) -> str:
 def opened(address: str, **options: Any) -> RedisBackend:
     """The backend at an address."""
     return open_redis(address, Inline(), **options)
-
-
-class OnALoop:
-    """Runs what a contract asks on an event loop, as a driver needs it: one for all that a test does."""
-
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(coroutine)
-
-    def beside(self, jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Run these at the same time."""
-
-        async def whole() -> None:
-            async with asyncio.timeout(60):
-                await asyncio.gather(*(job() for job in jobs))
-
-        self.run(whole())
-
-    def teardown_method(self) -> None:
-        """Let go of the loop."""
-        if self._loop is not None:
-            self._loop.close()
 
 
 def raw(address: str) -> Any:

@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 import mongostore
 from commands import run
 from log_rules import LogConformance, StoreFactory
-from mongostore import OnALoop
+from one_loop import OnALoop
 from palimpsest import AsyncMemory, ConfigError, Memory, Session, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreTooNew
 from palimpsest.log.entry import now_us

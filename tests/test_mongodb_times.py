@@ -145,6 +145,7 @@ def test_nothing_acknowledged_is_lost_with_a_killed_writer(kills: int) -> None:
         assert session.verify().problems == ()
 
 
+@pytest.mark.wide
 def test_nothing_acknowledged_is_lost_with_a_killed_server(server: Server) -> None:
     """It recovers when it is started again, a memory that was open goes on, and one that writes is told meanwhile."""
     said = list[str]()
@@ -166,6 +167,7 @@ def test_nothing_acknowledged_is_lost_with_a_killed_server(server: Server) -> No
         assert set(found.values()) == {1}
 
 
+@pytest.mark.wide
 def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Server) -> None:
     """Reads and writes say that it cannot be reached; when it is back, the same memory goes on."""
     with Memory.open(f"{server.address}?timeout_seconds=2") as memory:

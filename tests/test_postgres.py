@@ -12,6 +12,7 @@ import pytest
 
 from commands import run
 from log_rules import LogConformance, StoreFactory
+from one_loop import OnALoop
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
@@ -24,7 +25,7 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.postgres import open_postgres
 from palimpsest.testing import BackendFactory, StoreConformance
 from postgres_writer import watched
-from postgresstore import OnALoop, address_of, asked, schema_of
+from postgresstore import address_of, asked, schema_of
 from sealed import BOTH
 from writer import quarters, turn
 

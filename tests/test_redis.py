@@ -15,6 +15,7 @@ import pytest
 
 from commands import run
 from log_rules import LogConformance, StoreFactory
+from one_loop import OnALoop
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
@@ -27,7 +28,7 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.redis import open_redis
 from palimpsest.stores.redis.layout import BUCKETS, SLOTS, TAGS, escaped, home_of
 from palimpsest.testing import BackendFactory, StoreConformance
-from redisstore import OnALoop, address_of, keys_of, opened, raw, watched, with_options
+from redisstore import address_of, keys_of, opened, raw, watched, with_options
 from sealed import BOTH
 from servers import Server, started, valkey_cluster
 from writer import quarters, turn

@@ -128,6 +128,7 @@ class StoreConformance(StepConformance):
             assert [due.at for due in found] == sorted(due.at for due in found)
             assert len(found) == len(set(found)) == 12
             assert Due(NOW + 3, ONE) in found
+            assert {type(number) for due in found for number in (due.at, due.key)} == {int}  # and not a driver's own
         await written(backend, Step(ONE, b"1", b"2"), Step(TWO, b"1", b"1", drop=[("entry", 1, 9)]))
         await written(backend, Step(TWO, rows_only=True, put=[("other", [Row(5 << 32, b"")])]))
         assert await backend.expired("tenant", NOW + 3) == [Due(NOW + 1, TWO, "entry", 0)]

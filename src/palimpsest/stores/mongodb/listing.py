@@ -160,7 +160,7 @@ def _of_rows(tenant: str) -> Callable[[Doc], list[Due]]:
 
 
 def _of_head(tenant: str) -> Callable[[Doc], list[Due]]:
-    return lambda doc: [Due(doc["exp"], Place(tenant, doc["hn"], doc["space"], doc["name"]))]
+    return lambda doc: [Due(int(doc["exp"]), Place(tenant, doc["hn"], doc["space"], doc["name"]))]
 
 
 def _past(after: Place) -> Doc:
