@@ -25,6 +25,7 @@ NAMES = (
     "mongodb",
     "postgres",
     "redis_store",
+    "stores",
 )
 ALONE = ("retention",)
 """Those with a command line of their own: they take no more than --gate and --json."""
