@@ -3,7 +3,8 @@
     python bench/stores.py [--runs 3] [--calls 200] [--json]
 
 A turn is added, a context of 8,000 tokens is asked for after it, and one by a memory that remembers nothing, in a
-session of 2,000 messages. Times are medians of this machine, in milliseconds of wall time; trust what they are of each other.
+session of 2,000 messages. Times are medians of this machine, in milliseconds of wall time; trust what they are of each
+other.
 Servers are those of the tests, on the same machine; one that cannot be had is left out, with the reason.
 """
 
