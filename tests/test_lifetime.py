@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,3 +173,74 @@ def test_whoever_looks_sees_those_whose_time_is_not_over(seed: int, tmp_path: Pa
             told = {info.session: (info.expires, info.entries) for info in looker.sessions()}
             assert told == {name: kept[1:] for name, kept in ends.items()}
             assert len(looker.session(id).entries()) == ends.get(id, (0, 0, 0))[2]
+
+
+class Index:
+    """What was made from entries, and what it was told."""
+
+    name = "index"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    async def erased(self, tenant: str, session: str, entries: Sequence[str]) -> int:
+        """Drop what was made from these."""
+        return len(entries)
+
+    async def gone(self, tenant: str, session: str) -> int:
+        """Drop what was made from anything of the session."""
+        self.told.append((tenant, session))
+        return 1
+
+
+NEW: dict[str, Callable[[Memory], object]] = {
+    "append": lambda memory: memory.session("s").add_user_message("new"),
+    "append with a key": lambda memory: memory.session("s").add({"role": "user", "content": "new"}, key="k"),
+    "title": lambda memory: memory.session("s").describe(title="new"),
+    "import": lambda memory: memory.import_session(memory.session("other").export(), session_id="s"),
+    "replace": lambda memory: memory.import_session(
+        memory.session("other").export(), session_id="s", on_conflict="replace"
+    ),
+    "branch": lambda memory: memory.session("other").fork("s"),
+    "sweep": lambda memory: memory.sweep(),
+    "delete": lambda memory: memory.delete_session("s"),
+    "forget": lambda memory: memory.forget(matches="secret"),
+    "another tenant's": lambda memory: memory.for_tenant("b").session("s").add_user_message("new"),
+}
+
+
+@pytest.mark.parametrize("how", NEW)
+def test_what_was_made_from_it_goes_with_it(how: str, memory: Memory, clock: FakeClock) -> None:
+    """Whoever destroys what is over tells those who made something from it, before; whatever it is that he is doing."""
+    index, of = Index(), memory.for_tenant("b") if how == "another tenant's" else memory
+    of.derive(index)
+    of.session("s", lifetime="1m").add_user_message("secret")
+    memory.session("other").add_user_message("hello")
+    clock.advance(60)
+
+    NEW[how](memory)
+
+    assert set(index.told) == {(of.tenant, "s")}
+    assert of.sweep() == 0
+
+
+@pytest.mark.parametrize(
+    "how", [{"user": "ann"}, {"matches": "secret"}, {"session": "s"}, {"tenant": "default"}, "scan"]
+)
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_whoever_forgets_leaves_nothing_of_what_is_over(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """No byte of it, though nobody finds it any more."""
+    with opened(kind, tmp_path, clock) as memory:
+        memory.session("s", lifetime="1m", user="ann").add_user_message("a secret of hers")
+        memory.session("t").add_user_message("hello")
+        clock.advance(60)
+
+        if how == "scan":
+            memory.scan("secrets", apply=True)
+        else:
+            memory.forget(**how)
+
+        assert memory.sweep() == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"a secret" in path.read_bytes()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from _weakref import ref  # `weakref` costs a cold start a millisecond
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -96,6 +97,7 @@ class MemoryScope:
     @opened.setter
     def opened(self, store: Store) -> None:
         self._shared.store = store
+        store.ending = partial(_ended, ref(self))
 
     @property
     def store(self) -> Store:
@@ -148,6 +150,13 @@ class MemoryScope:
     def drop_derived(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
         """What was made from anything of a session, or from these entries of it alone, goes before that does."""
         return self.derivations.unmaking(self.store, key, seqs, branches=False)
+
+    async def end_over(self, key: SessionKey) -> bool:
+        """Destroy a session if its time is over, and what was made from it before; return whether it was."""
+        async with self.drop_derived(key):
+            ended = await self.store.end(key)
+        self.let_go(key)
+        return ended
 
     def let_go(self, key: SessionKey) -> None:
         """Forget what is withheld of a session in the memory's store."""
@@ -253,6 +262,15 @@ class SessionScope:
     async def tell(self, event: EventName, /, **facts: Any) -> None:
         """Tell observers what happened."""
         await self.observers.emit(event, self.key.session, facts, self.runner.wait)
+
+
+async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
+    """End a session whose time is over; what was made from it goes before it does."""
+    scope = of()
+    if scope is None:
+        await store.end(key)
+    else:
+        await scope.sharing(key.tenant).end_over(key)
 
 
 async def _closed(store: Store, counts: Sequence[Unstored]) -> None:

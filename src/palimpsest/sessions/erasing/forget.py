@@ -21,6 +21,7 @@ from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
+from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
@@ -83,6 +84,7 @@ async def forget(
         done = await forgetting.everything()
     if dry_run:
         return done + Erased(dry_run=True)
+    await end_those_over(scope)  # in which nobody finds anything
     return done + Erased(remains=(await scope.store.scrub(whole=False)).remains)
 
 

@@ -29,6 +29,7 @@ from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, U
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.scanned import Scanned
+from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
@@ -101,6 +102,8 @@ async def scan(
                 progress(len(done), total)
     else:
         busy = (BUSY,) if await _left(scope, session, done, apply) else ()
+    if apply:
+        await end_those_over(scope)  # in which nobody finds anything
     return scanner.result(len(done), busy + ((await scope.store.scrub(whole=False)).remains if apply else ()))
 
 

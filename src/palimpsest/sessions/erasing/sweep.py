@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.checks import check_progress
+from palimpsest.log.head import SessionKey
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
@@ -41,11 +42,7 @@ async def _expired(scope: MemoryScope) -> int:
     now = scope.clock()
     due = await scope.store.due(scope.tenant, now)
     await scope.derivations.catch_up()
-    standing, ended = [], 0
-    for key in [key for key, seqs in due if not seqs]:
-        async with scope.drop_derived(key):
-            ended += await scope.store.end(key)
-        scope.let_go(key)
+    standing, ended = [], await _ended(scope, due)
     due = [(key, seqs) for key, seqs in due if seqs]
     async with AsyncExitStack() as unmaking:
         for key, seqs in due:
@@ -59,6 +56,19 @@ async def _expired(scope: MemoryScope) -> int:
         await eraser.rebuild(await eraser.lost(before), None)
     await scope.store.scrub(whole=False)
     return swept + ended
+
+
+async def end_those_over(scope: MemoryScope) -> int:
+    """Destroy the sessions whose time is over; how many there were."""
+    return await _ended(scope, await scope.store.due(scope.tenant, scope.clock()))
+
+
+async def _ended(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[int]]]) -> int:
+    ended = 0
+    for key, seqs in due:
+        if not seqs:
+            ended += await scope.end_over(key)
+    return ended
 
 
 async def untouched(

@@ -14,7 +14,7 @@ from palimpsest.stores.engine.forms import LAST, key_of, new_log
 from palimpsest.stores.engine.heads import Known, Sessions, expected
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.owners import noted
-from palimpsest.stores.engine.places import bar_of, barred, pointer_to, root, where_of
+from palimpsest.stores.engine.places import Over, bar_of, barred, pointer_to, root, where_of
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.trees import Tree, of_owner, of_tree
 
@@ -56,8 +56,7 @@ class Branching:
             expected(key, known.head, None, expect_epoch, created)
             target = await self._sessions.find(SessionKey(key.tenant, into))
             if target.over is not None:
-                await self.end(target.key)
-                target = await self._sessions.find(target.key)
+                raise Over(target.key)
             if target.there is not None:
                 raise Conflict(f"session {into!r}", "is there already; give the branch another id")
             if await self._forked(known, seen, target, head):

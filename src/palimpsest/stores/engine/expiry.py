@@ -10,6 +10,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import Ask, Due, Place, Step
+from palimpsest.stores.engine.branching import Branching
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions
@@ -29,8 +30,15 @@ class Expiry:
     """Finds what has expired, and erases it."""
 
     def __init__(
-        self, sessions: Sessions, changing: Changing, items: Items, loading: Loading, clock: Callable[[], int]
+        self,
+        sessions: Sessions,
+        changing: Changing,
+        branching: Branching,
+        items: Items,
+        loading: Loading,
+        clock: Callable[[], int],
     ) -> None:
+        self._branching = branching
         self._sessions, self._changing, self._items, self._clock = sessions, changing, items, clock
         self._loading = loading
         self._backend = sessions.backend
@@ -94,7 +102,7 @@ class Expiry:
         elif place.space == BARRED:
             await self._unbarred(place, now)
         elif place.space == ENDS:
-            return int(await self._sessions.end(SessionKey(place.tenant, place.name)))
+            return int(await self._branching.end(SessionKey(place.tenant, place.name)))
         return 0
 
     async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -24,7 +24,7 @@ from palimpsest.stores.engine.forms import (
     same_cold,
 )
 from palimpsest.stores.engine.forms import whole as head_of
-from palimpsest.stores.engine.places import bar_of, barred, root, where_of
+from palimpsest.stores.engine.places import Over, bar_of, barred, root, where_of
 from palimpsest.stores.values import Standing
 
 KNOWN = 4096
@@ -145,11 +145,8 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 class Sessions:
     """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
 
-    def __init__(
-        self, backend: Backend, crowds: Crowds, clock: Callable[[], int], end: Callable[[SessionKey], Awaitable[bool]]
-    ) -> None:
-        self.backend, self.url, self.crowds = backend, backend.url, crowds
-        self._clock, self.end = clock, end
+    def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
+        self.backend, self.url, self.crowds, self._clock = backend, backend.url, crowds, clock
         self._known: dict[SessionKey, Known] = {}
 
     def remembered(self, key: SessionKey) -> Known | None:
@@ -281,11 +278,10 @@ class Sessions:
 
         What says so still is of a branch that is gone, or not made yet: it goes in the same step, when whoever makes
         that branch has been kept from it. Where the branch is there after all, the step is one that will be refused.
-        One whose time is over goes first.
+        Raises Over where one whose time is over has to go first.
         """
         if known.over is not None:
-            await self.end(known.key)
-            known = await self._sought(known.key)
+            raise Over(known.key)
         if known.there is not None or known.place.home != known.key.session:
             return []
         kept = known.pointer is None or await self.keeps_from(known.key, known.pointer, at)

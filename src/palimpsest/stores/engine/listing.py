@@ -21,7 +21,9 @@ class Listing:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def sessions(self, tenant: str, after: str, limit: int, begin: str) -> list[SessionInfo]:
+    async def sessions(self, tenant: str, after: str, limit: int, begin: str, user: str | None) -> list[SessionInfo]:
+        if user is not None:
+            return await self._owned(tenant, user, after, limit, begin)
         found: dict[str, SessionInfo] = {}
         last = _behind(tenant, "session", after, begin)
         while len(found) < limit:
@@ -43,7 +45,7 @@ class Listing:
             page = await self._backend.recent(tenant, "session", since=mark or 0, after=behind, limit=limit)
         return [(one.mark, self._info(one.place.name, one.head)) for one in page]
 
-    async def owned(self, tenant: str, user: str, after: str, limit: int, begin: str) -> list[SessionInfo]:
+    async def _owned(self, tenant: str, user: str, after: str, limit: int, begin: str) -> list[SessionInfo]:
         last, found = _behind(tenant, OWNED + user, after, begin), list[SessionInfo]()
         while len(found) < limit:
             wanted = limit - len(found)

@@ -1,7 +1,8 @@
-"""Where sessions are, and what says so of those that are not in their own home."""
+"""Where sessions are, what says so of those that are not in their own home, and what stands in the way of new ones."""
 
 from __future__ import annotations
 
+from palimpsest.errors import Conflict
 from palimpsest.log.codec import encode
 from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import Place, PlaceHead, Step
@@ -12,6 +13,14 @@ BARRED = "barred"
 
 PATIENCE = 3_600_000_000
 """Microseconds for which what was begun, and that nobody has finished, is left alone."""
+
+
+class Over(Conflict):
+    """A session is to be made where one is stored still whose time is over: `key`. That has to be ended first."""
+
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        super().__init__(f"session {key.session!r}", "is over, and has not been destroyed yet: sweep")
 
 
 def root(key: SessionKey) -> Place:

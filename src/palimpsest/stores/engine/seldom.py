@@ -27,7 +27,7 @@ class Seldom:
         self.branching = Branching(sessions, large, clock)
         self.listing = Listing(sessions.backend)
         self.loading = Loading(sessions, large, clock)
-        self.expiry = Expiry(sessions, self.changing, items, self.loading, clock)
+        self.expiry = Expiry(sessions, self.changing, self.branching, items, self.loading, clock)
         self.rewriting = Rewriting(sessions, reading, large, clock)
         self._backend = sessions.backend
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
@@ -17,6 +17,7 @@ from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.places import Over
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.values import Appended, Dump, Item, SessionInfo, Standing
@@ -41,10 +42,10 @@ class Store:
     """
 
     def __init__(self, backend: Backend, clock: Callable[[], int] = now_us, chance: Chance = by_chance) -> None:
-        self.backend, self.url, self.writable = backend, backend.url, backend.writable
-        self.blocking = backend.blocking
+        self.backend, self.url, self.writable, self.blocking = backend, backend.url, backend.writable, backend.blocking
         self._pid, self._closed = os.getpid(), False
-        self._sessions = sessions = Sessions(backend, Crowds(backend, chance), clock, self._ended)
+        self._sessions = sessions = Sessions(backend, Crowds(backend, chance), clock)
+        self.ending: Callable[[Store, SessionKey], Awaitable[object]] = Store.end  # a memory tells who derives
         self._large, self._clock = Large(backend, backend.large_bytes), clock
         self._reading = Reading(sessions, self._large, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
@@ -56,9 +57,6 @@ class Store:
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
-
-    async def _ended(self, key: SessionKey) -> bool:
-        return await self._seldom.branching.end(key)
 
     @property
     def left_open(self) -> bool:
@@ -75,11 +73,8 @@ class Store:
     # --- where it runs
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run a coroutine that waits for nothing but this store where its verbs run: several of them in one go.
-
-        With `reads` it only reads, or writes what it may do without. Where the store is not `blocking` it is awaited
-        here: what it computes at length between two verbs belongs into `apart`.
-        """
+        """Run a coroutine that waits for nothing but this store where its verbs run, several in one go; with `reads` it
+        only reads, or writes what it may do without. What it computes at length belongs into `apart`."""
         return await self.backend.together(start, reads=reads)
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -93,6 +88,14 @@ class Store:
     async def _run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._may_write()
         return await self.backend.together(start)
+
+    async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same for what may make a session: one of its name whose time is over is ended first."""
+        try:
+            return await self._run(start)
+        except Over as over:
+            await self.ending(self, over.key)
+            return await self._make(start)
 
     def _may_write(self) -> None:
         if self._closed or not self.writable or os.getpid() != self._pid:
@@ -125,7 +128,11 @@ class Store:
         becomes that has no entries yet, and of which nothing was said; raises WrongUser where one is not its user's.
         """
         self._may_write()
-        return await self._appends.run(Append(key, entries, check_ids, about))
+        try:
+            return await self._appends.run(Append(key, entries, check_ids, about))
+        except Over as over:
+            await self.ending(self, over.key)
+            return await self.append(key, entries, check_ids=check_ids, about=about)
 
     async def read(
         self,
@@ -176,7 +183,7 @@ class Store:
     async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], **more: Mapping[int, int]) -> None:
         """Store token counts by seq, and `more` by other counters. A lost count is counted again.
 
-        Counts of entries that do not exist (any longer) are left out.
+        Counts of entries that do not exist are left out.
         """
         given = {name: dict(some) for name, some in ((counter, counts), *more.items())}
         self.check()
@@ -198,12 +205,11 @@ class Store:
         All but usage, prompt and attempts leave a record. Erasing replaces entries by tombstones, in every branch that
         has them: each of those gets the change as a record of its own. What it names that is not there, is a tombstone
         already, or has another id, is left out: so it needs no expectation, and the record says what went. Of every
-        summary, current or not, that stands for an erased entry the words go in the same step, and no record's state
-        goes on counting on it; where it was current, the erasure's record has the state without it. Clearing removes
-        entries, counts and records before it from this session alone. Raises Conflict unless revision and epoch are as
+        summary that stands for an erased entry the words go in the same step, and no record's state goes on counting on
+        it. Clearing removes what is before it from this session alone. Raises Conflict unless revision and epoch are as
         expected, and the session is the one that the change is meant for.
         """
-        return await self._run(lambda: self._seldom.changing.commit(key, change, expect_revision, expect_epoch))
+        return await self._make(lambda: self._seldom.changing.commit(key, change, expect_revision, expect_epoch))
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         """Make the session `into` of the same tenant: a branch of `key` with the given head.
@@ -213,7 +219,7 @@ class Store:
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
         expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
-        await self._run(lambda: self._seldom.branching.fork(key, into, head, expect_epoch, created))
+        await self._make(lambda: self._seldom.branching.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
@@ -225,11 +231,11 @@ class Store:
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._run(lambda: self._seldom.loading.load(key, dump, replace))
+        await self._make(lambda: self._seldom.loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
-        """Destroy the session with everything that belongs to it; return whether there was one. Raises Conflict unless
-        the session's revision is the one that is expected, if one is."""
+        """Destroy the session with all that is its; return whether there was one. Raises Conflict if it is not at the
+        revision `expect`, where one is given."""
         return await self._run(lambda: self._seldom.branching.delete(key, expect))
 
     async def sessions(
@@ -239,9 +245,7 @@ class Store:
 
         The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
         """
-        if user is not None:
-            return await self._look(lambda: self._seldom.listing.owned(tenant, user, after, limit, begin))
-        return await self._look(lambda: self._seldom.listing.sessions(tenant, after, limit, begin))
+        return await self._look(lambda: self._seldom.listing.sessions(tenant, after, limit, begin, user))
 
     async def used(
         self, tenant: str, *, mark: int | None = None, after: str = "", limit: int = 1000, newest_first: bool = False
@@ -271,7 +275,7 @@ class Store:
     ) -> Item:
         """Store the value under the key and return it with its new version.
 
-        With `expect`, raises Conflict unless the present version is that number (0: no such item).
+        With `expect`, raises Conflict unless the present version is that number (0: none).
         """
         return await self._run(lambda: self._items.put(tenant, namespace, key, value, expires, expect))
 
@@ -307,15 +311,13 @@ class Store:
     # --- expiry, rewriting, the end
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
-        """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session.
-
-        Of a session whose time is over it is all of it: no place is named.
-        """
+        """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session; of
+        one whose time is over none, for it goes whole."""
         return await self._look(lambda: self._seldom.expiry.due(tenant, now))
 
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
-        return await self._run(lambda: self._ended(key))
+        return await self._run(lambda: self._seldom.branching.end(key))
 
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
@@ -335,8 +337,7 @@ class Store:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
 
         Without `whole` what would take long is left for another time; with it that is done by pieces, so that others go
-        on, and what the store does not use is given back. `progress` is called with about how many bytes were gone
-        through, and of how many.
+        on, and room that is not used is given back. `progress` is told how many bytes were gone through, and of how many.
         """
         return await self._seldom.scrub(whole, progress, self.check)
 
