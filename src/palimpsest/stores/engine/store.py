@@ -337,7 +337,7 @@ class Store:
         """See that no byte of what was destroyed is left where the store keeps things: for whoever has destroyed it.
 
         Without `whole` what would take long is left for another time; with it that is done by pieces, so that others go
-        on, and room that is not used is given back. `progress` is told how many bytes were gone through, and of how many.
+        on, and unused room is given back. `progress` is told about how many bytes were gone through, and of how many.
         """
         return await self._seldom.scrub(whole, progress, self.check)
 
