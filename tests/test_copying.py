@@ -219,6 +219,11 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
 
     with pytest.raises(ConfigError, match="another store"):
         copy_store(plain, plain)
+    for pair in (("memory://", plain), (plain, ":memory:")):
+        with pytest.raises(ConfigError, match="gone with its process"):
+            copy_store(*pair)
+    with pytest.raises(ConfigError, match=r"tenants: 'othr' is not accepted.*did you mean 'other'"):
+        copy_store(plain, address("file", tmp_path, "c"), tenants=["othr"])
     for one, other in ((plain, sealed), (sealed, plain)):
         with pytest.raises(ConfigError, match="encrypted as the source"):
             copy_store(one, other)

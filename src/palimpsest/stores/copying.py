@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
+from palimpsest.stores.common import discreet_address
 from palimpsest.stores.engine.items import ITEMS, LEASES
 from palimpsest.stores.engine.loading import LAID
 from palimpsest.stores.engine.places import BARRED
@@ -42,6 +43,8 @@ SECOND = 1_000_000
 
 TRIES = 20
 """How often a home that others write to meanwhile is begun again."""
+
+IN_MEMORY = ("memory:", ":memory:")
 
 PASSING = (LEASES, LAID, BARRED)
 """Spaces of what is under way, and is not copied."""
@@ -81,7 +84,7 @@ def copy_store(
     Args:
         source: the address of the store that is copied, which is not changed.
         target: the address of the store to copy to, which is made where it is not there.
-        tenants: whose sessions and items are copied; None: all tenants'.
+        tenants: whose sessions and items are copied; None: all tenants'. One that has none is refused by name.
         replace: whether a session or item of the same name in the target, that is another, is replaced. By default
             Conflict is raised, which names it.
         counters: names of counters of your own, whose counts are copied, too.
@@ -90,7 +93,10 @@ def copy_store(
     """
     check_progress(progress)
     if str(source) == str(target):
-        raise ConfigError("target", str(target), "another store than the one that is copied")
+        raise ConfigError("target", discreet_address(str(target)), "another store than the one that is copied")
+    for name, where in (("source", source), ("target", target)):
+        if str(where).startswith(IN_MEMORY):
+            raise ConfigError(name, str(where), "a store that others can open; this one is gone with its process")
     return drive(_copied(source, target, tenants, replace, tuple(counters), progress))
 
 
@@ -111,7 +117,11 @@ async def _copied(
             opened.push_async_callback(stores[-1].close)
         one, other = (store.backend for store in stores)
         copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
-        names = [name async for name in _tenants(one)] if tenants is None else list(tenants)
+        there = [name async for name in _tenants(one)]
+        names = there if tenants is None else list(dict.fromkeys(tenants))
+        for name in names:
+            if name not in there:
+                raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
         homes = {(name, home): places for name in names for home, places in (await _homes(one, name)).items()}
         copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
         await copying.begin()
