@@ -8,11 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import servers
-
-T = TypeVar("T")
 
 CLIENTS: dict[str, Any] = {}
 """The driver's clients that look into databases, by address."""
@@ -28,8 +26,8 @@ def address_of(name: str = "one", **more: object) -> str:
     documents(name).delete_many({})
     bare, _, query = servers.address("mongodb").partition("?")
     host = bare.partition("://")[2].partition("/")[0]
-    told = "&".join(filter(None, (query, *(f"{option}={value}" for option, value in more.items()))))
-    return f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{told}" if told else "")
+    own = f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{query}" if query else "")
+    return servers.with_options(own, **more)
 
 
 def documents(name: str = "one") -> Any:

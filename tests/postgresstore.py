@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, TypeVar
+from typing import Any
 
 import servers
-
-T = TypeVar("T")
 
 
 def schema_of(name: str) -> str:
@@ -20,10 +18,7 @@ def address_of(name: str, **more: object) -> str:
     """The address of an empty store in such a schema; skips where there is no server."""
     url, schema = servers.address("postgres"), schema_of(name)
     asyncio.run(_emptied(url, schema))
-    query = "&".join(
-        f"{name}={value}" for name, value in {"schema_name": schema, "application_name": schema, **more}.items()
-    )
-    return f"{url}{'&' if '?' in url else '?'}{query}"
+    return servers.with_options(url, schema_name=schema, application_name=schema, **more)
 
 
 async def _emptied(url: str, schema: str) -> None:

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import servers
 from palimpsest.runtime.runner import Inline
@@ -15,18 +15,10 @@ from palimpsest.stores.redis import open_redis
 if TYPE_CHECKING:
     from palimpsest.stores.redis.backend import RedisBackend
 
-T = TypeVar("T")
 
-
-def address_of(**more: object) -> str:
+def address_of(name: str = "t", **more: object) -> str:
     """The address of an empty store; skips where there is no server."""
-    return with_options(servers.address("redis"), prefix=f"t{os.getpid()}-{secrets.token_hex(6)}", **more)
-
-
-def with_options(url: str, **more: object) -> str:
-    """The address with options behind it."""
-    query = "&".join(f"{name}={value}" for name, value in more.items())
-    return f"{url}{'&' if '?' in url else '?'}{query}"
+    return servers.with_options(servers.address("redis"), prefix=f"{name}{os.getpid()}-{secrets.token_hex(6)}", **more)
 
 
 def opened(address: str, **options: Any) -> RedisBackend:

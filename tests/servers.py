@@ -340,6 +340,12 @@ def address(kind: str) -> str:
     return told["address"]
 
 
+def with_options(url: str, **more: object) -> str:
+    """The address with options behind it."""
+    query = "&".join(f"{name}={value}" for name, value in more.items())
+    return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
+
+
 def _skip(kind: str, why: str) -> None:
     import pytest  # the script needs none
 

@@ -6,7 +6,6 @@ It is somebody else's, a beta, and not MongoDB. PALIMPSEST_TEST_MONGODB_URL name
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +14,10 @@ import pytest
 from pymongo.errors import PyMongoError
 
 import mongostore
-from commands import run
 from log_rules import LogConformance, StoreFactory
 from one_loop import OnALoop
-from palimpsest import AsyncMemory, ConfigError, Memory, Session, StoreUnavailable
-from palimpsest.errors import MissingExtra, StoreTooNew
+from palimpsest import AsyncMemory, Memory, Session, StoreUnavailable
+from palimpsest.errors import StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
@@ -96,67 +94,6 @@ class TestSealedSecantusBackend(StoreConformance):
 
 
 # --- addresses and options
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("pool_size=0", "pool_size.*1 to 1000"),
-        ("pool_size=1&pool_size=2", "pool_size.*once"),
-        ("timeout_seconds=never", "timeout_seconds.*seconds"),
-        ("readonly=perhaps", "readonly"),
-    ],
-)
-def test_an_option_that_is_not_accepted_is_named(query: str, says: str) -> None:
-    """Nothing connects for it, and the password is in no message."""
-    with pytest.raises(ConfigError, match=says) as caught:
-        Memory.open(f"mongodb://me:sesame@127.0.0.1:1/x?{query}")
-
-    assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address", ["mongodb:x", "mongodb:/me:sesame@host/x", "mongodb://me:se/same@host:port/x", "mongodb://a:sesame@/x"]
-)
-def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
-    """The form that addresses have is."""
-    with pytest.raises(ConfigError, match="user:password@host:27017") as caught:
-        Memory.open(address)
-
-    shown = f"{caught.value}{caught.value.__cause__}"
-    assert "sesame" not in shown
-
-
-@pytest.mark.parametrize("query", ["", "&tls=true", "&retryWrites=false&w=1"])
-def test_a_server_that_is_not_there_is_named_without_its_password(query: str) -> None:
-    """In no error, also not in those that are behind it, and nothing is waited for longer than asked."""
-    with pytest.raises(StoreUnavailable) as caught:
-        Memory.open(f"mongodb://me:sesame@127.0.0.1:1/x?timeout_seconds=1{query}").session("s").add_user_message("x")
-
-    shown, fault = "", caught.value
-    while fault is not None:
-        shown, fault = f"{shown}{fault!r} {fault}", fault.__cause__ or fault.__context__
-    assert "127.0.0.1:1" in str(caught.value)
-    assert caught.value.written is False
-    assert "sesame" not in shown
-
-
-def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names the extra that brings it."""
-    monkeypatch.setitem(sys.modules, "pymongo", None)
-
-    with pytest.raises(MissingExtra, match=r"palimpsest-memory\[mongodb\]"):
-        Memory.open("mongodb://host/x")
-
-
-def test_the_doctor_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the store cannot be reached it is named all the same."""
-    monkeypatch.setenv("PALIMPSEST_STORE", "mongodb://me:sesame@127.0.0.1:1/x?timeout_seconds=1")
-
-    told = run("doctor")
-
-    assert "127.0.0.1:1" in told.output
-    assert "sesame" not in told.output
 
 
 def test_options_of_the_driver_hold() -> None:
@@ -418,16 +355,3 @@ def test_a_damaged_row_is_named_and_the_rest_is_read(many: int) -> None:
         found = memory.session("s").entries()
         assert [entry.seq for entry in found if entry.damaged] == [3]
         assert len([entry for entry in found if not entry.damaged]) == many - 1
-
-
-def test_odd_texts_and_ten_megabytes_come_back() -> None:
-    """NUL, lone surrogates and a long text; two tenants with the same ids see their own."""
-    odd = ["\x00", "a\x00b", "\ud800", "\U0010ffff", "$set", "x" * 10_000_000]
-    address = mongostore.address_of()
-    for tenant in ("one", "two"):
-        with Memory.open(address, tenant=tenant) as memory:
-            memory.session("s\u00e9").add([{"role": "user", "content": f"{tenant}{text}"} for text in odd])
-    for tenant in ("one", "two"):
-        with Memory.open(address, tenant=tenant) as memory:
-            assert [entry.text for entry in memory.session("s\u00e9").entries()] == [f"{tenant}{text}" for text in odd]
-            assert len(memory.sessions()) == 1

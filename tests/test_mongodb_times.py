@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +20,13 @@ from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.mongodb import open_mongodb
 from palimpsest.stores.mongodb.writing import Changing
 from processes import Process, together, whole_turns
-from servers import Server, started
-from writer import ENTRIES_A_TURN, SESSION, quarters, turn
+from writer import ENTRIES_A_TURN, SESSION, quarters
 
 WRITING = Path(__file__).with_name("mongodb_writer.py")
 WRITERS, EACH = 8, 25
 
 LEAVES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """The driver leaves a socket to the garbage collector when it is cancelled while it connects."""
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A server of a test's own."""
-    with tempfile.TemporaryDirectory() as folder, started("mongodb", Path(folder) / "server") as one:
-        yield one
 
 
 # --- many writers
@@ -74,26 +64,6 @@ def test_eight_processes_that_add_to_one_session_lose_nothing() -> None:
 
 
 @pytest.mark.wide
-def test_many_sessions_and_fifty_tasks_share_ten_connections() -> None:
-    """In one process, without an error."""
-
-    async def work(address: str) -> int:
-        async with AsyncMemory.open(address) as memory:
-            left = iter(range(60))
-
-            async def one() -> None:
-                for number in left:
-                    session = memory.session(f"s{number}", max_tokens=500, counter=quarters)
-                    await session.add(turn(str(number)))
-                    assert (await session.context()).messages
-
-            await asyncio.gather(*(one() for _ in range(50)))
-            return len(await memory.sessions())
-
-    assert asyncio.run(work(mongostore.address_of("many"))) == 60
-
-
-@pytest.mark.wide
 def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
     """While one appends, others count, erase and pin: every entry is in its place."""
 
@@ -122,93 +92,14 @@ def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
     asyncio.run(work(mongostore.address_of("beside")))
 
 
-# --- killed
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_nothing_acknowledged_is_lost_with_a_killed_writer(kills: int) -> None:
-    """Whatever moment the signal comes at, each turn is there whole or not at all."""
-    address, said, dice = mongostore.address_of("killed"), list[int](), random.Random()
-    for _ in range(kills):
-        with Process("append", address) as writer:
-            said.append(writer.hear())
-            for _ in range(dice.randrange(10)):
-                said.append(writer.hear())
-            said += writer.kill()
-
-    with Memory.open(address) as memory:
-        session = memory.session(SESSION)
-        found = whole_turns(session.entries(), ENTRIES_A_TURN)
-        assert {str(number) for number in said} <= set(found)
-        assert set(found.values()) == {1}
-        assert session.verify().problems == ()
-
-
-@pytest.mark.wide
-def test_nothing_acknowledged_is_lost_with_a_killed_server(server: Server) -> None:
-    """It recovers when it is started again, a memory that was open goes on, and one that writes is told meanwhile."""
-    said = list[str]()
-    with Memory.open(f"{server.address}?timeout_seconds=10") as memory:
-        session = memory.session("s")
-        for number in range(2):
-            with Process("append", f"{server.address}?timeout_seconds=2") as writer:
-                for _ in range(5):
-                    said.append(str(writer.hear()))
-                session.add_user_message(f"mine {number}")
-                server.kill()
-                said += map(str, writer.end(expect=1))
-            server.start()
-            assert session.entries()[-1].text == f"mine {number}"
-
-        assert [entry.text for entry in session.entries()] == [f"mine {number}" for number in range(2)]
-        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
-        assert set(said) <= set(found)
-        assert set(found.values()) == {1}
-
-
-@pytest.mark.wide
-def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Server) -> None:
-    """Reads and writes say that it cannot be reached; when it is back, the same memory goes on."""
-    with Memory.open(f"{server.address}?timeout_seconds=2") as memory:
-        session = memory.session("s")
-        session.add_user_message("before")
-        server.kill()
-
-        for attempt in (session.entries, session.context, lambda: session.add_user_message("x")):
-            with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1") as caught:
-                attempt()
-            assert caught.value.written is not True
-        server.start()
-
-        session.add_user_message("after")
-        assert [entry.text for entry in session.entries()] == ["before", "after"]
-
-
-@pytest.mark.wide
-def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Server) -> None:
-    """Connections that it has closed are made anew, for a read and for a write that was not sent."""
-    with Memory.open(server.address) as memory:
-        session = memory.session("s")
-        session.add_user_message("0")
-        for number in range(1, 3):
-            server.kill()
-            server.start()
-            if number % 2:
-                assert len(session.entries()) == number
-            session.add_user_message(str(number))
-
-        assert [entry.text for entry in session.entries()] == ["0", "1", "2"]
-
-
 # --- ended too early
 
 
 @LEAVES
-def test_a_call_that_waits_too_long_ends_and_leaves_all_as_it_was() -> None:
-    """Where somebody's transaction is in its way: it says how long it has waited, and what it does not know."""
+def test_a_call_that_waits_too_long_ends_and_says_what_it_does_not_know() -> None:
+    """Where somebody's transaction is in its way: it says how long it has waited, and whether nothing was written."""
 
-    async def work(address: str) -> None:
+    async def work(address: str, sent: list[str]) -> None:
         backend: Any = open_mongodb(f"{address}?timeout_seconds=1", Inline())
         holder: Any = open_mongodb(address, Inline())
         place, rows = Place("t", "h", "s", "n"), Place("t", "h", "rows", "n")
@@ -222,54 +113,23 @@ def test_a_call_that_waits_too_long_ends_and_leaves_all_as_it_was() -> None:
                 with pytest.raises(StoreUnavailable, match="timeout_seconds") as caught:
                     await backend.write([batch], 0)
                 assert caught.value.written is (None if len(batch) == 1 else False)
+                sent.clear()
                 call = asyncio.create_task(backend.write([batch], 0))
-                await asyncio.sleep(0.02)
+                while "update" not in sent:  # noqa: ASYNC110 (the driver tells it in no other way)
+                    await asyncio.sleep(0.001)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call
             await session.abort_transaction()
         (seen,) = await backend.look([Ask(rows)])
         assert seen.head is None
-        (seen,) = await backend.look([Ask(place)])
-        assert await backend.write([[Step(place, seen.head.hot, b"3")]], 0) == [None]
+        (refused,) = await backend.write([[Step(place, b"1", b"3")]], 0)
+        assert refused is None or refused[0].hot == b"2"  # a single update that the server has may yet be done
         await backend.close()
         await holder.close()
 
-    asyncio.run(work(mongostore.address_of("late")))
-
-
-def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
-    """A connection cannot be shared with a child."""
-    said = Process("fork", mongostore.address_of("forked")).end()
-
-    assert said == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed", ["before the fork", "after the fork"]]
-
-
-@LEAVES
-def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all() -> None:
-    """However many are cancelled at whatever moment, connections are as good as before."""
-
-    async def work(address: str) -> None:
-        dice = random.Random()
-        async with AsyncMemory.open(f"{address}?pool_size=2") as memory:
-            session = memory.session(SESSION)
-            kept = set[str]()
-            for number in range(40):
-                adding = asyncio.create_task(session.add(turn(str(number))))
-                for _ in range(dice.randrange(12)):
-                    await asyncio.sleep(0)
-                if number % 3:
-                    adding.cancel()
-                try:
-                    await adding
-                    kept.add(str(number))
-                except asyncio.CancelledError:
-                    pass
-            found = whole_turns(await session.entries(), ENTRIES_A_TURN)
-            assert kept <= set(found)
-            assert set(found.values()) == {1}
-
-    asyncio.run(work(mongostore.address_of("cancelled")))
+    with mongostore.watched() as sent:
+        asyncio.run(work(mongostore.address_of("late"), sent))
 
 
 # --- beside a program that keeps its own books

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from commands import run
 from log_rules import LogConformance, StoreFactory
 from one_loop import OnALoop
-from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
-from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
+from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
@@ -93,61 +91,6 @@ class TestBridgedPostgresStore(LogConformance):
 
 
 # --- addresses and options
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("schema_name=Mine", "schema_name.*lower-case"),
-        ("schema_name=a-b", "schema_name"),
-        ("schema_name=pg_mine", "pg_"),
-        ("schema_name=a&schema_name=b", "schema_name.*once"),
-        ("schema_name=" + "a" * 64, "schema_name"),
-        ("pool_size=0", "pool_size.*1 to 1000"),
-        ("timeout_seconds=never", "timeout_seconds.*seconds"),
-        ("statement_cache_size=few", "statement_cache_size.*whole number"),
-    ],
-)
-def test_an_option_that_is_not_accepted_is_named(query: str, says: str) -> None:
-    """Nothing connects for it, and the password is in no message."""
-    with pytest.raises(ConfigError, match=says) as caught:
-        Memory.open(f"postgresql://me:sesame@127.0.0.1:1/x?{query}")
-
-    assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["postgres:x", "postgresql:/me:sesame@host/x", "postgresql://me:sesame@host:port/x", "postgresql://a:sesame#@b/x"],
-)
-def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
-    """The form that addresses have is."""
-    with pytest.raises(ConfigError, match="user:password@host:5432") as caught:
-        Memory.open(address)
-
-    assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize("query", ["", "?sslmode=nonsense", "?sslmode=require&passfile=/none"])
-def test_a_server_that_is_not_there_is_named_without_its_password(query: str) -> None:
-    """In no error, also not in those that are behind it, and in no representation."""
-    with pytest.raises(StoreUnavailable) as caught:
-        Memory.open(f"postgresql://me:sesame@127.0.0.1:1/x{query}").session("s").add_user_message("x")
-
-    shown, fault = "", caught.value
-    while fault is not None:
-        shown, fault = f"{shown}{fault!r} {fault}", fault.__cause__ or fault.__context__
-    assert "127.0.0.1:1" in str(caught.value)
-    assert caught.value.written is False
-    assert "sesame" not in shown
-
-
-def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names the extra that brings it."""
-    monkeypatch.setitem(sys.modules, "asyncpg", None)
-
-    with pytest.raises(MissingExtra, match=r"palimpsest-memory\[postgres\]"):
-        Memory.open("postgresql://host/x")
 
 
 def test_statements_need_not_be_prepared() -> None:
@@ -463,13 +406,3 @@ def test_an_erasure_says_what_the_server_keeps() -> None:
     assert "VACUUM FULL" in KEEPS[0]
     for table in ("places", "rows"):
         assert asked(address, f"SELECT 1 FROM {schema}.{table} t WHERE t::text LIKE '%{b'zanzibar'.hex()}%'") == []
-
-
-def test_the_doctor_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where the store works, nor where it cannot be reached."""
-    monkeypatch.setenv("PALIMPSEST_STORE", "postgresql://me:sesame@127.0.0.1:1/x")
-
-    told = run("doctor")
-
-    assert "127.0.0.1:1" in told.output
-    assert "sesame" not in told.output

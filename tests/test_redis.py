@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from binascii import crc_hqx
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands import run
 from log_rules import LogConformance, StoreFactory
+from on_servers import own_server
 from one_loop import OnALoop
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
-from palimpsest.errors import MissingExtra, StoreCorrupt, StoreTooNew
+from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
@@ -28,9 +26,9 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.redis import open_redis
 from palimpsest.stores.redis.layout import BUCKETS, SLOTS, TAGS, escaped, home_of
 from palimpsest.testing import BackendFactory, StoreConformance
-from redisstore import address_of, keys_of, opened, raw, watched, with_options
+from redisstore import address_of, keys_of, opened, raw, watched
 from sealed import BOTH
-from servers import Server, started, valkey_cluster
+from servers import Server, valkey_cluster, with_options
 from writer import quarters, turn
 
 pytest.importorskip("redis", reason="the extra `redis` is not installed")
@@ -86,82 +84,6 @@ class TestBridgedRedisStore(LogConformance):
 
 
 # --- addresses and options
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("prefix=a{b}", "prefix.*letters, digits"),
-        ("prefix=", "prefix"),
-        ("prefix=a*", "prefix"),
-        ("prefix=" + "a" * 65, "prefix"),
-        ("prefix=a&prefix=b", "prefix.*once"),
-        ("cluster=perhaps", "cluster.*true or false"),
-        ("pool_size=0", "pool_size.*1 to 1000"),
-        ("timeout_seconds=never", "timeout_seconds.*seconds"),
-        ("decode_responses=true", "decode_responses.*prefix, cluster.*ssl_"),
-        ("=x", "what is no name"),
-    ],
-)
-def test_an_option_that_is_not_accepted_is_named(query: str, says: str) -> None:
-    """Nothing connects for it, and the password is in no message."""
-    with pytest.raises(ConfigError, match=says) as caught:
-        Memory.open(f"redis://me:sesame@127.0.0.1:1/0?{query}")
-
-    assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "redis:x",
-        "redis:/me:sesame@host/0",
-        "redis://me:sesame@host:port/0",
-        "redis://a:sesame#@b/0",
-        "redis://me:sesame@host/first",
-        "redis://me:sesame@/0",
-        "rediss://me:sesame@host/1?cluster=true",
-    ],
-)
-def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
-    """The form that addresses have is."""
-    with pytest.raises(ConfigError, match=r"user:password@host:6379|database 0") as caught:
-        Memory.open(address)
-
-    assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize("query", ["", "?cluster=true", "?client_name=agent&socket_keepalive=true"])
-@pytest.mark.parametrize("scheme", ["redis", "rediss"])
-def test_a_server_that_is_not_there_is_named_without_its_password(scheme: str, query: str) -> None:
-    """In no error, also not in those that are behind it, and in no representation."""
-    with pytest.raises(StoreUnavailable) as caught:
-        Memory.open(f"{scheme}://me:sesame@127.0.0.1:1/0{query}").session("s").add_user_message("x")
-
-    shown, fault = "", caught.value
-    while fault is not None:
-        shown, fault = f"{shown}{fault!r} {fault}", fault.__cause__ or fault.__context__
-    assert "127.0.0.1:1" in str(caught.value)
-    assert caught.value.written is False
-    assert "sesame" not in shown
-
-
-def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names the extra that brings it."""
-    monkeypatch.setitem(sys.modules, "redis", None)
-
-    with pytest.raises(MissingExtra, match=r"palimpsest-memory\[redis\]"):
-        Memory.open("redis://host/0")
-
-
-def test_the_doctor_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where the store works, nor where it cannot be reached."""
-    monkeypatch.setenv("PALIMPSEST_STORE", "redis://me:sesame@127.0.0.1:1/0")
-
-    told = run("doctor")
-
-    assert "127.0.0.1:1" in told.output
-    assert "sesame" not in told.output
 
 
 # --- what is where
@@ -553,9 +475,9 @@ def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """A server of a test's own."""
-    with started("redis", tmp_path / "server") as one:
+    with own_server("redis") as one:
         yield one
 
 

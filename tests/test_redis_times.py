@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from on_servers import own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.redis import scrubbing
-from processes import Process, together, whole_turns
-from redisstore import address_of, keys_of, opened, raw, watched, with_options
-from servers import Server, started
-from writer import ENTRIES_A_TURN, SESSION, quarters, turn
+from processes import Process, together
+from redisstore import address_of, keys_of, opened, raw, watched
+from servers import Server, with_options
+from writer import quarters, turn
 
 pytest.importorskip("redis", reason="the extra `redis` is not installed")
 
@@ -25,9 +26,9 @@ WRITERS, EACH = 8, 25
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """A server of a test's own."""
-    with started("redis", tmp_path / "server") as one:
+    with own_server("redis") as one:
         yield one
 
 
@@ -48,28 +49,6 @@ def test_eight_processes_add_to_one_session() -> None:
     for name in range(WRITERS):
         assert [text for text in texts if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(EACH)]
     assert sum(trips for ((trips, _),) in said) <= 5 * WRITERS * EACH
-
-
-def test_two_processes_of_four_threads_lose_and_mix_nothing() -> None:
-    """Each turn is there once, in one piece, with its calls and results linked."""
-    address = address_of()
-    acknowledged = together(Process("threads", address, name, 4, 5) for name in ("one", "two"))
-
-    with Memory.open(address) as memory:
-        found = whole_turns(memory.session(SESSION).entries(limit=1000), ENTRIES_A_TURN)
-    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
-    assert (len(found), set(found.values())) == (40, {1})
-
-
-def test_a_key_that_two_processes_use_adds_once() -> None:
-    """Whoever is second is given what the first has added."""
-    address = address_of()
-
-    one, two = together(Process("keyed", address, 10) for _ in range(2))
-
-    assert one == two
-    with Memory.open(address) as memory:
-        assert len(memory.session(SESSION).entries(limit=1000)) == 10 * ENTRIES_A_TURN
 
 
 def test_fifty_tasks_share_ten_connections() -> None:
@@ -129,21 +108,6 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
 # --- killed processes
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(kills: int, dice: random.Random) -> None:
-    """Nor is half a turn ever there."""
-    address, said = address_of(), list[str]()
-    for _ in range(kills):
-        with Process("append", address) as writer:
-            heard = [writer.hear() for _ in range(dice.randrange(1, 12))]
-            said += map(str, [*heard, *writer.kill()])
-
-    with Memory.open(address) as memory:
-        found = whole_turns(memory.session(SESSION).entries(limit=100_000), ENTRIES_A_TURN)
-    assert set(said) <= set(found)
-    assert set(found.values()) == {1}
-
-
 def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None:
     """By id, by user and by use, whenever it was killed: what lists a session is written in the step that makes it."""
     address, said = address_of(), set[str]()
@@ -163,53 +127,6 @@ def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None
 
 
 # --- the server goes
-
-
-def test_a_killed_server_has_what_it_acknowledged(server: Server, dice: random.Random) -> None:
-    """Killed while a process writes, and started again: all that was acknowledged is there, each turn whole."""
-    said = list[str]()
-    for _ in range(3):
-        with Process("append", server.address) as writer:
-            said += [str(writer.hear()) for _ in range(dice.randrange(3, 20))]
-            server.kill()
-            said += map(str, writer.end(expect=1))
-        server.start()
-
-    with Memory.open(server.address) as memory:
-        found = whole_turns(memory.session(SESSION).entries(limit=100_000), ENTRIES_A_TURN)
-    assert set(said) <= set(found)
-    assert set(found.values()) == {1}
-
-
-def test_a_server_that_comes_back_is_gone_on_with(server: Server) -> None:
-    """Meanwhile each call says what is wrong, at once; afterwards all works, without another opening."""
-    with Memory.open(server.address) as memory:
-        session = memory.session("s")
-        session.add_user_message("one")
-        server.stop()
-        for attempt in (lambda: session.add_user_message("never"), session.entries, memory.sessions):
-            with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
-                attempt()
-            assert caught.value.written is False
-        server.start()
-
-        session.add_user_message("two")
-
-        assert [entry.text for entry in session.entries()] == ["one", "two"]
-
-
-def test_a_restart_between_two_calls_is_not_noticed(server: Server) -> None:
-    """A connection that is gone is made anew before anything is sent: neither a read nor a write fails."""
-    with Memory.open(server.address) as memory:
-        session = memory.session("s")
-        session.add_user_message("one")
-        server.kill()
-        server.start()
-        session.add_user_message("two")
-        server.kill()
-        server.start()
-
-        assert [entry.text for entry in session.entries()] == ["one", "two"]
 
 
 def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said(server: Server) -> None:
@@ -292,29 +209,6 @@ def test_one_loop_is_told_from_another() -> None:
 
 
 # --- sizes
-
-
-def test_large_and_odd_texts_come_back() -> None:
-    """Ten megabytes, NULs, and whatever else a text may hold."""
-    odd = ["", "\x00", "a\x00b", "\ud800", "\U0010ffff", "\r\n$5\r\nhello", "ünï" * 100, "x" * 10_000_000]
-    with Memory.open(address_of()) as memory:
-        session = memory.session("s {odd}")
-        session.add([{"role": "assistant", "content": text} for text in odd])
-
-        assert [entry.text for entry in session.entries()] == odd
-
-
-def test_two_tenants_may_use_the_same_names() -> None:
-    """Neither sees, or changes, what is the other's."""
-    address = address_of()
-    with Memory.open(address, tenant="a") as one, Memory.open(address, tenant="b") as other:
-        for memory, text in ((one, "of a"), (other, "of b")):
-            memory.session("s", user="u").add_user_message(text)
-        one.session("s").add_user_message("more")
-        other.delete_session("s")
-
-        assert [entry.text for entry in one.session("s").entries()] == ["of a", "more"]
-        assert (len(one.sessions()), other.sessions()) == (1, [])
 
 
 @pytest.mark.slow

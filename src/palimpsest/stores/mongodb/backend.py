@@ -54,7 +54,7 @@ class MongoBackend(ServerBackend[Connected]):
         milliseconds = max(int(self.seconds * 1000), 1)
         wanted: dict[str, Any] = {
             "maxPoolSize": self._options.pool_size,
-            "serverSelectionTimeoutMS": milliseconds,
+            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
             "connectTimeoutMS": min(milliseconds, 20_000),
             "waitQueueTimeoutMS": milliseconds,
             "appname": "palimpsest",

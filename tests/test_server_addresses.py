@@ -1,0 +1,138 @@
+"""Addresses and options of stores on servers: what is refused, and that no error shows a password."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from commands import run
+from on_servers import KINDS, OnServer
+from palimpsest import ConfigError, Memory, StoreUnavailable
+from palimpsest.errors import MissingExtra
+
+SECRET = "sesame"
+
+OPTIONS = {
+    "postgres": {
+        "schema_name=Mine": "schema_name.*lower-case",
+        "schema_name=a-b": "schema_name",
+        "schema_name=pg_mine": "pg_",
+        "schema_name=a&schema_name=b": "schema_name.*once",
+        "schema_name=" + "a" * 64: "schema_name",
+        "statement_cache_size=few": "statement_cache_size.*whole number",
+    },
+    "redis": {
+        "prefix=a{b": "prefix",
+        "prefix=a&prefix=b": "prefix.*once",
+        "decode_responses=true": "decode_responses.*prefix, cluster.*ssl_",
+        "=x": "what is no name",
+    },
+    "mongodb": {},
+}
+COMMON = {
+    "pool_size=0": "pool_size.*1 to 1000",
+    "pool_size=1&pool_size=2": "pool_size.*once",
+    "timeout_seconds=never": "timeout_seconds.*seconds",
+    "timeout_seconds=0": "timeout_seconds.*above 0",
+    "readonly=perhaps": "readonly.*true or false",
+    "large_bytes=1": "large_bytes.*at least 64",
+}
+ADDRESSES = {
+    "postgres": [
+        "postgres:x",
+        "postgresql:/me:sesame@host/x",
+        "postgresql://me:sesame@host:port/x",
+        "postgresql://a:sesame#@b/x",
+    ],
+    "redis": [
+        "redis:x",
+        "redis:/me:sesame@host/0",
+        "redis://me:sesame@host:port/0",
+        "redis://a:sesame#@b/0",
+        "redis://me:sesame@host/first",
+        "redis://me:sesame@/0",
+        "rediss://me:sesame@host/1?cluster=true",
+    ],
+    "mongodb": ["mongodb:x", "mongodb:/me:sesame@host/x", "mongodb://me:se/same@host:port/x", "mongodb://a:sesame@/x"],
+}
+FORMS = {
+    "postgres": "user:password@host:5432",
+    "redis": "user:password@host:6379|database 0",
+    "mongodb": "user:password@host:27017",
+}
+AWAY = {
+    "postgres": ["postgresql://", "?sslmode=nonsense", "?sslmode=require&passfile=/none"],
+    "redis": ["redis://", "rediss://", "?cluster=true", "?client_name=agent&socket_keepalive=true"],
+    "mongodb": ["mongodb://", "?tls=true", "?retryWrites=false&w=1"],
+}
+
+
+def cases(table: dict[str, dict[str, str]] | dict[str, list[str]]) -> list[tuple[str, str]]:
+    """The kinds, each with each of what it has in a table."""
+    return [(kind, one) for kind, several in table.items() for one in several]
+
+
+@pytest.mark.parametrize(("kind", "query"), cases({kind: OPTIONS[kind] | COMMON for kind in KINDS}))
+def test_an_option_that_is_not_accepted_is_named(kind: str, query: str) -> None:
+    """Nothing connects for it, and the password is in no message."""
+    store = KINDS[kind]
+
+    with pytest.raises(ConfigError, match=(OPTIONS[kind] | COMMON)[query]) as caught:
+        Memory.open(f"{store.scheme}://me:{SECRET}@127.0.0.1:1/{store.database}?{query}")
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "address"), cases(ADDRESSES))
+def test_an_address_that_is_none_is_told_without_its_password(kind: str, address: str) -> None:
+    """The form that addresses have is."""
+    with pytest.raises(ConfigError, match=FORMS[kind]) as caught:
+        Memory.open(address)
+
+    assert SECRET not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(("kind", "how"), cases(AWAY))
+def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how: str) -> None:
+    """In no error, also not in those that are behind it, and in no representation; nothing is waited for for long."""
+    store = KINDS[kind]
+    scheme, query = (how, "?") if how.endswith("://") else (f"{store.scheme}://", f"{how}&")
+    address = f"{scheme}me:{SECRET}@127.0.0.1:1/{store.database}{query}timeout_seconds=1"
+
+    with pytest.raises(StoreUnavailable) as caught:
+        Memory.open(address).session("s").add_user_message("x")
+
+    shown, fault = "", caught.value
+    while fault is not None:
+        shown, fault = f"{shown}{fault!r} {fault}", fault.__cause__ or fault.__context__
+    assert "127.0.0.1:1" in str(caught.value)
+    assert caught.value.written is False
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize("store", KINDS.values(), ids=KINDS)
+def test_the_driver_is_an_extra(store: OnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is missing, the error names the extra that brings it."""
+    monkeypatch.setitem(sys.modules, store.driver, None)
+
+    with pytest.raises(MissingExtra, match=rf"palimpsest-memory\[{store.extra}\]"):
+        Memory.open(f"{store.scheme}://host/{store.database}")
+
+
+@pytest.mark.parametrize("store", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "command", [("doctor",), ("sessions",), ("copy", "ADDRESS", "x.db")], ids=lambda given: given[0]
+)
+def test_no_command_shows_a_password(
+    store: OnServer, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is named all the same."""
+    address = f"{store.scheme}://me:{SECRET}@127.0.0.1:1/{store.database}?timeout_seconds=1"
+    monkeypatch.setenv("PALIMPSEST_STORE", address)
+
+    told = run(*(address if part == "ADDRESS" else part for part in command))
+
+    assert told.exit_code
+    assert "127.0.0.1:1" in told.output + told.stderr
+    assert SECRET not in told.output + told.stderr
