@@ -1,0 +1,146 @@
+"""Values as JSON that gives them back with their types."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest import ConfigError
+from palimpsest.log.typed import DEEPEST, from_json, to_json
+
+FIRM: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=())),
+    st.binary(),
+    st.dates(),
+    st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(minutes=-90)))).map(
+        lambda at: at.replace(fold=0)
+    ),
+    st.decimals(allow_nan=False),
+    st.uuids(),
+)
+KEYS = st.integers() | st.text(st.sampled_from("$abctuple")) | st.sampled_from(["$tuple", "$dict", "$set", "$bytes"])
+VALUES = st.recursive(
+    FIRM | st.frozensets(FIRM, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.sets(FIRM | st.tuples(FIRM), max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def typed(value: Any) -> Any:
+    """A value with the types of all that it holds, so that 1, True and 1.0 differ."""
+    if isinstance(value, dict):
+        return dict, [(typed(key), typed(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [typed(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(repr, value))
+    return type(value), str(value)
+
+
+@given(VALUES)
+def test_a_value_comes_back_equal_and_with_its_types(value: Any) -> None:
+    """Mappings in their order, too, and what looks like one of the forms that others are written in."""
+    text = to_json(value, "x")
+
+    assert typed(from_json(text)) == typed(value)
+    assert text.isascii()
+    assert "\n" not in text
+
+
+@given(VALUES)
+def test_plain_json_is_written_as_it_is(value: Any) -> None:
+    """Whoever reads it without this module sees what it says."""
+    try:
+        plain = json.loads(json.dumps(value))
+    except TypeError:
+        return
+    if typed(plain) == typed(value) and "$" not in json.dumps(value):
+        assert json.loads(to_json(value, "x")) == value
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+def _deep(times: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(times):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (float("nan"), "x: .*nan"),
+        ([1, {"a": float("inf")}], r"x\[1\]\['a'\]: .*inf"),
+        (Decimal("sNaN"), "sNaN"),
+        (object(), "x: .*object"),
+        ({"a": (1, b"x", object)}, r"x\['a'\]\[2\]"),
+        ({1.5: 1}, "a key.*float"),
+        ({True: 1}, "a key.*bool"),
+        ({(1,): 1}, "a key.*tuple"),
+        (_Text("x"), "_Text.*model_dump"),
+        (OrderedDict(a=1), "OrderedDict"),
+        (_deep(DEEPEST + 1), "deeper"),
+        pytest.param(10**5000, "int", id="long"),
+        (uuid4, "function"),
+        ({1, "a", object()}, "object"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_by_place(value: object, told: str) -> None:
+    """Another type, a number that is none, too deep, too long."""
+    with pytest.raises(ConfigError, match=told):
+        to_json(value, "x")
+
+
+def test_what_holds_itself_is_refused() -> None:
+    """It has no end."""
+    found: list[Any] = []
+    found.append(found)
+
+    with pytest.raises(ConfigError, match="deeper"):
+        to_json(found, "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"$date": "x"}',
+        '{"$bytes": "?"}',
+        '{"$decimal": "x"}',
+        "{",
+        '{"$date": 1}',
+        '{"$set": 1}',
+        '{"$dict": [1]}',
+        '{"$set": [[]]}',
+        '{"$uuid": "1"}',
+    ],
+)
+def test_what_was_not_written_so_is_told(text: str) -> None:
+    """Whoever stores it names the place."""
+    with pytest.raises(ValueError, match=r"."):
+        from_json(text)
+
+
+def test_dates_are_dates() -> None:
+    """A datetime is a date, too, to Python."""
+    value = {"day": date(2026, 1, 2), "moment": datetime(2026, 1, 2, 3, 4, 5, 6, UTC)}
+    assert typed(from_json(to_json(value, "x"))) == typed(value)
