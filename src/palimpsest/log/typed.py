@@ -7,6 +7,7 @@ mapping that has a key like these is written as pairs, so no value can pass for 
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -105,14 +106,10 @@ def _whole(value: Any) -> Any:
 
 
 def _sixty_four(value: bytes) -> str:
-    from base64 import b64encode
-
     return b64encode(value).decode()
 
 
 def _bytes(text: str) -> bytes:
-    from base64 import b64decode
-
     return b64decode(text, validate=True)
 
 
