@@ -14,7 +14,7 @@ from palimpsest import ConfigError, Conflict, Memory, WrongKey
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import MARK
+from palimpsest.stores import MARK, Put
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.engine.crowds import Crowds
@@ -430,7 +430,7 @@ def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str)
         items = Items(below(memory.store), Crowds(below(memory.store)), now_us)
         mark = drive(items.get(*MARK))
         assert mark is not None
-        again = drive(items.put(*MARK, mark.value, None, mark.version))
+        again = drive(items.put(*MARK[:2], [Put(MARK[2], mark.value, expect=mark.version)]))[0]
 
         rotate_keys(memory)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refused, rule, said, texts
 from palimpsest.errors import Closed, Conflict
 from palimpsest.log.change import Change
-from palimpsest.stores import Item
+from palimpsest.stores import Item, Put
 
 TENANT = KEY.tenant
 
@@ -105,6 +105,80 @@ class SideConformance(Contract):
         assert await on.store.delete_item(TENANT, "n", "k") is True
         assert await on.store.delete_item(TENANT, "n", "k") is False
         assert await on.store.get_item(TENANT, "n", "k") is None
+
+    @rule
+    async def test_several_items_are_stored_in_one_step(self, on: OpenedStore) -> None:
+        """New ones in the order given; where one has another version than was expected, none is stored."""
+        await on.store.put_item(TENANT, "n", "b", b"0")
+        made = await on.store.put_items(
+            TENANT, "n", [Put("c", b"1", expect=0), Put("b", b"2", expect=1), Put("a", b"")]
+        )
+        assert [(item.key, item.version) for item in made] == [("c", 1), ("b", 2), ("a", 1)]
+
+        await refused(Conflict, on.store.put_items(TENANT, "n", [Put("d", b"x"), Put("c", b"x", expect=2)]))
+
+        assert [(item.key, item.value) for item in await on.store.list_items(TENANT, "n")] == [
+            ("b", b"2"),
+            ("c", b"1"),
+            ("a", b""),
+        ]
+        assert await on.store.put_items(TENANT, "n", []) == []
+
+    @rule
+    async def test_items_are_listed_by_what_their_keys_begin_with(self, on: OpenedStore) -> None:
+        """All of them in the order in which they came, or page by page, each once."""
+        keys = [f"{kind}/{number}" for number in range(7) for kind in ("b", "a")]
+        await on.store.put_items(TENANT, "n", [Put(key, key.encode()) for key in keys])
+        listed = await on.store.list_items(TENANT, "n", prefix="a/")
+        assert [item.key for item in listed] == [key for key in keys if key[0] == "a"]
+
+        for prefix in ("", "a/", "a/3", "c"):
+            found, after = list[str](), ""
+            while True:
+                page, more = await on.store.page_items(TENANT, "n", prefix=prefix, after=after, limit=3)
+                found += [item.key for item in page]
+                assert len(page) <= 3
+                if more is None:
+                    break
+                after = more
+            assert sorted(found) == sorted(key for key in keys if key.startswith(prefix))
+
+    @rule
+    async def test_namespaces_are_listed_that_have_an_item(self, on: OpenedStore) -> None:
+        """By code points, of this tenant, those that begin so."""
+        for namespace in ("user/b", "user/a", "session/1", "empty", "old"):
+            await on.store.put_item(TENANT, namespace, "k", b"")
+        await on.store.put_item("t", "user/c", "k", b"")
+        await on.store.delete_item(TENANT, "empty", "k")
+        await on.store.put_item(TENANT, "old", "k", b"", expires=on.clock() - 1)
+
+        assert await on.store.namespaces(TENANT) == ["session/1", "user/a", "user/b"]
+        assert await on.store.namespaces(TENANT, prefix="user/") == ["user/a", "user/b"]
+
+    @rule
+    async def test_a_namespace_is_cleared_alone(self, on: OpenedStore) -> None:
+        """With what has expired in it; other namespaces and leases stay."""
+        await on.store.put_items(TENANT, "n", [Put(f"{number}", b"") for number in range(300)])
+        await on.store.put_item(TENANT, "n", "old", b"", expires=on.clock() - 1)
+        await on.store.put_item(TENANT, "m", "k", b"")
+        fence = await on.store.lease(TENANT, "x", "one", 60)
+
+        assert await on.store.clear_items(TENANT, "n", dry_run=True) == {"n": 301}
+        assert await on.store.clear_items(TENANT, "n") == {"n": 301}
+
+        assert await on.store.list_items(TENANT, "n") == []
+        assert await on.store.namespaces(TENANT) == ["m"]
+        assert await on.store.lease(TENANT, "x", "one", 60, fence=fence) == fence
+
+    @rule
+    async def test_an_expected_version_guards_a_deletion(self, on: OpenedStore) -> None:
+        """Otherwise Conflict, and the item stays."""
+        await on.store.put_item(TENANT, "n", "k", b"1")
+        await on.store.put_item(TENANT, "n", "k", b"2")
+
+        await refused(Conflict, on.store.delete_item(TENANT, "n", "k", expect=1))
+        assert await on.store.delete_item(TENANT, "n", "k", expect=2) is True
+        await refused(Conflict, on.store.delete_item(TENANT, "n", "k", expect=2))
 
     # --- leases
 

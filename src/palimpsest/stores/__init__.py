@@ -14,7 +14,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.log.summary import Compaction
 from palimpsest.runtime.registry import Registry
 from palimpsest.stores.engine.store import Store
-from palimpsest.stores.values import LARGE, Appended, Dump, Item, SessionInfo
+from palimpsest.stores.values import LARGE, Appended, Dump, Item, Put, SessionInfo
 
 __all__ = [
     "LARGE",
@@ -23,6 +23,7 @@ __all__ = [
     "Appended",
     "Dump",
     "Item",
+    "Put",
     "SessionInfo",
     "Store",
     "compaction_of",

@@ -22,7 +22,8 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.engine.items import ITEMS, LEASES
+from palimpsest.stores.engine.items import ITEMS
+from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.engine.loading import LAID
 from palimpsest.stores.engine.places import BARRED
 from palimpsest.stores.opening import open_store

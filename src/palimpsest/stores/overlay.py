@@ -34,7 +34,7 @@ from palimpsest.stores.backend import (
 )
 from palimpsest.stores.engine.erasure import OF_ENTRIES
 from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot
-from palimpsest.stores.engine.items import LEASES
+from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
 from palimpsest.stores.rules import in_order, is_meant

@@ -85,9 +85,10 @@ def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int
     return sorted(behind, key=lambda one: (one.mark, in_order(one.place)))[:limit]
 
 
-async def all_places(backend: Backend, tenant: str, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
+async def all_places(
+    backend: Backend, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None
+) -> AsyncIterator[Listed]:
     """Yield the places that `Backend.places` lists, page by page."""
-    after: Place | None = None
     while True:
         page = await backend.places(tenant, space, beneath=beneath, after=after, limit=PAGE)
         for one in page:

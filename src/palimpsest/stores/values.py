@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -93,6 +93,16 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes
     version: int
     expires: int | None = None
+
+
+class Put(NamedTuple):
+    """A value that is to be stored under a key: when it expires (microseconds since 1970; None: never), and which
+    version it must have before (0: none; None: any)."""
+
+    key: str
+    value: bytes
+    expires: int | None = None
+    expect: int | None = None
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):

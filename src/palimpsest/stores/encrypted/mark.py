@@ -13,11 +13,12 @@ import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
 from palimpsest.errors.secret import Secret
-from palimpsest.stores import MARK, Item
+from palimpsest.stores import MARK, Item, Put
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Sealer, Unsealed
-from palimpsest.stores.engine.items import LEASES, Items
+from palimpsest.stores.engine.items import Items
+from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.rules import all_places
 
 VERSION = 3
@@ -167,6 +168,7 @@ class Markings:
     async def _written(self, mark: Mark, version: int) -> Item | None:
         """Store the mark unless another process was first (None)."""
         try:
-            return await self._items.put(*MARK, _encode(mark), None, version)
+            tenant, namespace, key = MARK
+            return (await self._items.put(tenant, namespace, [Put(key, _encode(mark), expect=version)]))[0]
         except Conflict:
             return None

@@ -16,7 +16,8 @@ from palimpsest.stores.encrypted.notes import NOTHING
 from palimpsest.stores.encrypted.sealing import Unsealed, token
 from palimpsest.stores.encrypted.values import Known, Values
 from palimpsest.stores.engine.forms import Spoilt
-from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
+from palimpsest.stores.engine.items import ITEMS, ORDER
+from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.engine.owners import OWNED
 
 LOG, SESSION = "log", "session"

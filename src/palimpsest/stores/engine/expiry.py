@@ -14,7 +14,8 @@ from palimpsest.stores.engine.branching import Branching
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions
-from palimpsest.stores.engine.items import ITEMS, LEASES, Items
+from palimpsest.stores.engine.items import ITEMS, Items
+from palimpsest.stores.engine.leases import LEASES, Leases
 from palimpsest.stores.engine.loading import LAID, Loading
 from palimpsest.stores.engine.owners import ENDS
 from palimpsest.stores.engine.places import BARRED, root
@@ -35,11 +36,18 @@ class Expiry:
         changing: Changing,
         branching: Branching,
         items: Items,
+        leases: Leases,
         loading: Loading,
         clock: Callable[[], int],
     ) -> None:
         self._branching = branching
-        self._sessions, self._changing, self._items, self._clock = sessions, changing, items, clock
+        self._sessions, self._changing, self._items, self._leases, self._clock = (
+            sessions,
+            changing,
+            items,
+            leases,
+            clock,
+        )
         self._loading = loading
         self._backend = sessions.backend
 
@@ -95,8 +103,11 @@ class Expiry:
 
     async def _taken(self, place: Place, now: int) -> int:
         """Take away what is there and has a head that has expired; how many items that were."""
-        if place.space.startswith(ITEMS) or place.space == LEASES:
+        if place.space.startswith(ITEMS):
             return await self._items.swept(place, now)
+        if place.space == LEASES:
+            await self._leases.swept(place)
+            return 0
         if place.space == LAID:
             await self._loading.taken_away(place)
         elif place.space == BARRED:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, TypeVar
 from zlib import adler32
 
 import msgspec
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
 from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Row
+
+T = TypeVar("T")
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range of keys."""
@@ -50,6 +54,14 @@ def checked(value: bytes, key: int = 0) -> bytes:
     if int(value[-8:], 16) != adler32(body, key & LAST):
         raise ValueError(value.why if isinstance(value, Spoilt) else CHANGED)
     return body
+
+
+def read_as(url: str, what: str, read: Callable[[bytes], T], value: bytes) -> T:
+    """What a value with a checksum says, which is that of `what`. Raises StoreCorrupt."""
+    try:
+        return read(checked(value))
+    except ValueError as cause:
+        raise StoreCorrupt(url, f"{what} cannot be read ({cause})") from cause
 
 
 class Spoilt(bytes):

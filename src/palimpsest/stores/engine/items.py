@@ -1,33 +1,35 @@
-"""Items and leases: places that have nothing but a head.
+"""Items: places that have nothing but a head, in namespaces, each of which is a home.
 
 An item's hot value is what is compared, its cold value what it holds. Each namespace counts the items that came, which
-tells their order whatever clocks say. A lease that was given back stays, so that its fence goes on, until the clock has
-passed that. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held it.
+tells their order whatever clocks say, and which namespaces there are. At the end are a store's verbs for side data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.errors import Conflict
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import checked, stamped
+from palimpsest.stores.engine.forms import read_as, stamped
 from palimpsest.stores.rules import all_places
-from palimpsest.stores.values import Item
+from palimpsest.stores.values import Item, Put
+
+if TYPE_CHECKING:
+    from palimpsest.stores.engine.leases import Leases
 
 T = TypeVar("T")
 
 ITEMS = "item/"
-LEASES = "lease"
 ORDER = "order"
 """The space of a namespace's counter."""
-KEPT = 4096
-"""Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
+TOGETHER = 256
+"""Items that are removed in one step."""
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
@@ -38,37 +40,20 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     expires: int | None
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
-    """A lease: its holder, its fence, until when."""
-
-    holder: str
-    fence: int
-    until: int
-
-
 class Items:
-    """Items and leases of tenants."""
+    """Items of tenants."""
 
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
-        self._backend, self._crowds, self._url, self._clock = backend, crowds, backend.url, clock
-        self._leases: dict[Place, PlaceHead] = {}
-        self._fence = 0
-
-    # --- items
+        self._backend, self._crowds, self._clock = backend, crowds, clock
 
     async def _look(self, place: Place) -> PlaceHead | None:
-        (seen,) = await self._backend.look([Ask(place)])
-        return seen.head
+        return (await self._heads([place]))[0]
 
-    def _read(self, what: str, read: Callable[[bytes], T], value: bytes) -> T:
-        """What a value says, which is that of `what`. Raises StoreCorrupt."""
-        try:
-            return read(checked(value))
-        except ValueError as cause:
-            raise StoreCorrupt(self._url, f"{what} cannot be read ({cause})") from cause
+    async def _heads(self, places: Sequence[Place]) -> list[PlaceHead | None]:
+        return [seen.head for seen in await self._backend.look([Ask(place) for place in places])]
 
     def _about(self, place: Place, head: PlaceHead) -> About:
-        return self._read(_what(place), lambda body: decoded(body, About), head.hot)
+        return read_as(self._backend.url, _what(place), lambda body: decoded(body, About), head.hot)
 
     def _live(self, place: Place, head: PlaceHead | None) -> tuple[About, Item] | None:
         """An item that is there and has not expired."""
@@ -77,7 +62,7 @@ class Items:
         about = self._about(place, head)
         if about.expires is not None and about.expires <= self._clock():
             return None
-        value = self._read(_what(place), bytes, head.cold)
+        value = read_as(self._backend.url, _what(place), bytes, head.cold)
         return about, Item(key=place.name, value=value, version=about.version, expires=about.expires)
 
     async def get(self, tenant: str, namespace: str, key: str) -> Item | None:
@@ -85,137 +70,132 @@ class Items:
         live = self._live(place, await self._look(place))
         return None if live is None else live[1]
 
-    async def put(
-        self, tenant: str, namespace: str, key: str, value: bytes, expires: int | None, expect: int | None
-    ) -> Item:
-        place, counter = place_of(tenant, namespace, key), Place(tenant, namespace, ORDER, "")
-        seen, counted = await self._backend.look([Ask(place), Ask(counter)])
-        head, last = seen.head, counted.head
+    async def put(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
+        places = [place_of(tenant, namespace, put.key) for put in puts]
+        counter = Place(tenant, namespace, ORDER, "")
+        while True:
+            heads = await self._heads([*places, counter])
+            steps, items = self._steps(places, heads, puts, counter)
+            if await self._crowds.write(steps, self._clock()) is None:
+                return items
+
+    def _steps(
+        self, places: Sequence[Place], heads: Sequence[PlaceHead | None], puts: Sequence[Put], counter: Place
+    ) -> tuple[list[Step], list[Item]]:
+        """What stores these values, and the items that it makes. Raises Conflict."""
+        number, steps, items = self._number(counter, heads[-1]), list[Step](), list[Item]()
+        for place, head, put in zip(places, heads, puts, strict=False):
+            live = self._live(place, head)
+            version = live[0].version if live is not None else 0
+            if put.expect is not None and put.expect != version:
+                told = f"has version {version}, not {put.expect}: read it again"
+                raise Conflict(f"item {place.space.removeprefix(ITEMS)}/{put.key}", told)
+            if live is None:
+                number += 1
+            about = About(version + 1, live[0].order if live is not None else number, put.expires)
+            hot = head.hot if head is not None else None
+            steps.append(Step(place, hot, stamped(encoded(about)), stamped(put.value), put.expires))
+            items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
+        if number != self._number(counter, heads[-1]):
+            last = heads[-1]
+            steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % number)))
+        return steps, items
+
+    def _number(self, counter: Place, head: PlaceHead | None) -> int:
+        if head is None:
+            return 0
+        return read_as(self._backend.url, f"how many items came to the namespace {counter.home}", int, head.hot)
+
+    async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
+        place = place_of(tenant, namespace, key)
+        head = await self._look(place)
         while True:
             live = self._live(place, head)
             version = live[0].version if live is not None else 0
             if expect is not None and expect != version:
                 raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
-            at = self._clock()
-            order = live[0].order if live is not None else self._number(counter, last) + 1
-            about = About(version + 1, order, expires)
-            hot = head.hot if head is not None else None
-            steps = [Step(place, hot, stamped(encoded(about)), stamped(value), expires)]
-            if live is None:
-                steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % order)))
-            refusal = await self._crowds.write(steps, at)
-            if refusal is None:
-                return Item(key=key, value=value, version=about.version, expires=expires)
-            head, last = refusal[0], refusal[1] if live is None else last
-
-    def _number(self, counter: Place, head: PlaceHead | None) -> int:
-        return self._read(f"how many items came to the namespace {counter.home}", int, head.hot) if head else 0
-
-    async def delete(self, tenant: str, namespace: str, key: str) -> bool:
-        place = place_of(tenant, namespace, key)
-        head = await self._look(place)
-        while head is not None and self._live(place, head) is not None:
-            refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
+            if head is None or live is None:
+                return False
+            refusal = await self._crowds.write([Step(place, head.hot, destroys=destroys)], self._clock())
             if refusal is None:
                 return True
             head = refusal[0]
-        return False
 
-    async def listed(self, tenant: str, namespace: str) -> list[Item]:
-        found = []
-        async for one in all_places(self._backend, tenant, ITEMS + namespace):
-            live = self._live(one.place, one.head)
-            if live is not None:
-                found.append((live[0].order, live[1]))
-        return [item for _, item in sorted(found, key=lambda one: one[0])]
+    # --- listing
 
-    async def clear(self, tenant: str, dry_run: bool) -> dict[str, int]:
+    async def _all(self, tenant: str, namespace: str, after: Place | None = None) -> AsyncIterator[tuple[About, Item]]:
+        """Items in the store's order of places."""
+        async for one in all_places(self._backend, tenant, ITEMS + namespace, after=after):
+            if (live := self._live(one.place, one.head)) is not None:
+                yield live
+
+    async def listed(self, tenant: str, namespace: str, prefix: str) -> list[Item]:
+        found = [live async for live in self._all(tenant, namespace) if live[1].key.startswith(prefix)]
+        return [item for _, item in sorted(found, key=lambda live: live[0].order)]
+
+    async def page(
+        self, tenant: str, namespace: str, prefix: str, after: str, limit: int
+    ) -> tuple[list[Item], str | None]:
+        found = list[Item]()
+        behind = place_of(tenant, namespace, after) if after else None
+        async for _, item in self._all(tenant, namespace, behind):
+            if item.key.startswith(prefix):
+                if len(found) == limit:
+                    return found, found[-1].key
+                found.append(item)
+        return found, None
+
+    async def namespaces(self, tenant: str, prefix: str) -> list[str]:
+        """Those that have an item; each is counted since its first."""
+        found = list[str]()
+        async for one in all_places(self._backend, tenant, ORDER):
+            namespace = one.place.home
+            if namespace.startswith(prefix):
+                async for _ in self._all(tenant, namespace):
+                    found.append(namespace)
+                    break
+        return sorted(found)
+
+    # --- taking away
+
+    async def clear(self, tenant: str, namespace: str | None, dry_run: bool) -> dict[str, int]:
+        """Remove a namespace's items, or all; what had expired counts, too."""
         found: dict[str, int] = {}
-        gone: list[Listed] = []
-        async for one in all_places(self._backend, tenant, ITEMS, beneath=True):
-            namespace = one.place.space.removeprefix(ITEMS)
-            found[namespace] = found.get(namespace, 0) + 1
-            gone.append(one)
+        gone: dict[str, list[Listed]] = {}
+        space, beneath = (ITEMS, True) if namespace is None else (ITEMS + namespace, False)
+        async for one in all_places(self._backend, tenant, space, beneath=beneath):
+            name = one.place.space.removeprefix(ITEMS)
+            found[name] = found.get(name, 0) + 1
+            gone.setdefault(name, []).append(one)
         if not dry_run:
-            for one in gone:
-                await self.removed(one.place, one.head)
-            async for one in all_places(self._backend, tenant, ORDER):
-                await self.removed(one.place, one.head)
-            async for one in all_places(self._backend, tenant, LEASES):
-                await self._ended(one.place, one.head)
+            for some in gone.values():
+                for i in range(0, len(some), TOGETHER):
+                    await self._removed(some[i : i + TOGETHER])
+            if namespace is None:
+                async for one in all_places(self._backend, tenant, ORDER):
+                    await self._removed([one])
         return dict(sorted(found.items()))
 
-    async def removed(self, place: Place, head: PlaceHead | None) -> bool:
-        """Remove an item, whatever it holds by then; whether there was one."""
-        while head is not None:
-            refusal = await self._crowds.write([Step(place, head.hot, destroys=True)], self._clock())
-            if refusal is None:
-                return True
-            head = refusal[0]
-        return False
+    async def _removed(self, some: Sequence[Listed]) -> None:
+        """Remove items of one namespace, whatever they hold by then."""
+        places, heads = [one.place for one in some], list[PlaceHead | None](one.head for one in some)
+        while True:
+            there = [(place, head) for place, head in zip(places, heads, strict=True) if head is not None]
+            steps = [Step(place, head.hot, destroys=True) for place, head in there]
+            if not steps or await self._crowds.write(steps, self._clock()) is None:
+                return
+            heads = await self._heads(places)
 
     async def swept(self, place: Place, now: int) -> int:
-        """Remove an item or lease that has expired; how many items were."""
+        """Remove an item that has expired; how many were."""
         head = await self._look(place)
         if head is None:
-            return 0
-        if place.space == LEASES:
-            await self._ended(place, head)
             return 0
         about = self._about(place, head)
         if about.expires is None or about.expires > now:
             return 0
         refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
         return int(refusal is None)
-
-    # --- leases
-
-    async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
-        place = Place(tenant, name, LEASES, name)
-        head, fresh = self._leases.get(place), False
-        while True:
-            now = self._clock()
-            before = self._held(place, head)
-            held = before if before is not None and before.until > now else None
-            if (
-                held is None
-                and before is not None
-                and before.until
-                and (before.holder, before.fence) == (holder, fence)
-            ):
-                held = before  # it has ended by itself, and nobody has come since: it can still be renewed
-            theirs = held.holder != holder if held is not None else fence is not None
-            if theirs or (held is not None and fence not in (None, held.fence)):
-                if fresh:
-                    return None
-                head, fresh = await self._look(place), True  # what was seen last may be outdated
-                continue
-            if held is not None:
-                number = held.fence
-            else:
-                self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
-            until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
-            lease = Held(holder, number, until)
-            hot = head.hot if head is not None else None
-            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True)
-            refusal = await self._crowds.write([step], now)
-            if refusal is None:
-                if len(self._leases) >= KEPT:
-                    self._leases.clear()
-                self._leases[place] = PlaceHead(step.hot or b"")
-                return number
-            head, fresh = refusal[0], True
-
-    def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
-        return self._read(f"the lease {place.name!r}", lambda body: decoded(body, Held), head.hot) if head else None
-
-    async def _ended(self, place: Place, head: PlaceHead) -> None:
-        """End a lease, which goes when nobody needs its fence to give out a greater one."""
-        before, now = self._held(place, head), self._clock()
-        assert before is not None, "what is listed is there"
-        hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0)))
-        if hot != head.hot:
-            await self._crowds.write([Step(place, head.hot, hot, expires=before.fence + 1)], now)
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:
@@ -225,3 +205,97 @@ def place_of(tenant: str, namespace: str, key: str) -> Place:
 
 def _what(place: Place) -> str:
     return f"the item {place.space.removeprefix(ITEMS)}/{place.name}"
+
+
+class SideData:
+    """Items and leases of tenants: what `Store` has beside logs."""
+
+    _items: Items
+
+    @property
+    @abstractmethod
+    def _leases(self) -> Leases: ...
+
+    @property
+    @abstractmethod
+    def _seldom(self) -> Any: ...
+
+    @abstractmethod
+    async def _look(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+    @abstractmethod
+    async def _run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
+        """Return the item, or None where there is none or it has expired."""
+        return await self._look(lambda: self._items.get(tenant, namespace, key))
+
+    async def put_item(
+        self,
+        tenant: str,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expires: int | None = None,
+        expect: int | None = None,
+    ) -> Item:
+        """Store the value under the key and return it with its new version.
+
+        With `expect`, raises Conflict unless the present version is that number (0: none).
+        """
+        return (await self.put_items(tenant, namespace, [Put(key, value, expires, expect)]))[0]
+
+    async def put_items(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
+        """Store several values, each under a key of its own, in one step; as `put_item` does, all or none."""
+        if not puts:
+            return []
+        return await self._run(lambda: self._items.put(tenant, namespace, puts))
+
+    async def delete_item(
+        self, tenant: str, namespace: str, key: str, *, expect: int | None = None, destroys: bool = False
+    ) -> bool:
+        """Remove the item; return whether there was one.
+
+        With `expect`, raises Conflict unless the present version is that number. `destroys` says that no byte of it may
+        be left when the store has been scrubbed.
+        """
+        return await self._run(lambda: self._items.delete(tenant, namespace, key, expect, destroys))
+
+    async def list_items(self, tenant: str, namespace: str, *, prefix: str = "") -> list[Item]:
+        """Return the namespace's items that have not expired and whose keys begin so, in the order in which their keys
+        came first."""
+        return await self._look(lambda: self._items.listed(tenant, namespace, prefix))
+
+    async def page_items(
+        self, tenant: str, namespace: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> tuple[list[Item], str | None]:
+        """Return a page of such items, by an order of the store's own that stays, and what is `after` for the next page
+        (None: there is none). An item that comes meanwhile may be on no page; no other is missed."""
+        return await self._look(lambda: self._items.page(tenant, namespace, prefix, after, limit))
+
+    async def namespaces(self, tenant: str, *, prefix: str = "") -> list[str]:
+        """Return the names of the tenant's namespaces that have an item and begin so, by code points."""
+        return await self._look(lambda: self._items.namespaces(tenant, prefix))
+
+    async def clear_items(self, tenant: str, namespace: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
+        """Remove all items of the tenant, or of one namespace, those that have expired, too, and return how many there
+        were by namespace. With all of them its leases end. With `dry_run` nothing is removed.
+        """
+        if dry_run:
+            return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
+        if namespace is None:
+            await self._run(lambda: self._seldom.loading.clear(tenant))
+            await self._run(lambda: self._leases.end_all(tenant))
+        return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
+
+    async def lease(
+        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
+    ) -> int | None:
+        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
+
+        A fence is greater than every fence of this lease that was given out before; one of another lease may be the
+        same. A lease ends by itself; until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes
+        what is his renews it: so one who never learned whether he has it may ask again, or give it back.
+        """
+        return await self._run(lambda: self._leases.lease(tenant, name, holder, seconds, fence))

@@ -11,6 +11,7 @@ from palimpsest.stores.engine.expiry import Expiry
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.leases import Leases
 from palimpsest.stores.engine.listing import Listing
 from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.reading import Reading
@@ -21,13 +22,13 @@ class Seldom:
     """The parts that change, branch, list, load, sweep and rewrite sessions."""
 
     def __init__(
-        self, sessions: Sessions, reading: Reading, large: Large, items: Items, clock: Callable[[], int]
+        self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases, clock: Callable[[], int]
     ) -> None:
         self.changing = Changing(sessions, reading, large, clock)
         self.branching = Branching(sessions, large, clock)
         self.listing = Listing(sessions.backend)
         self.loading = Loading(sessions, large, clock)
-        self.expiry = Expiry(sessions, self.changing, self.branching, items, self.loading, clock)
+        self.expiry = Expiry(sessions, self.changing, self.branching, items, leases, self.loading, clock)
         self.rewriting = Rewriting(sessions, reading, large, clock)
         self._backend = sessions.backend
 

@@ -15,21 +15,22 @@ from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.heads import Sessions
-from palimpsest.stores.engine.items import Items
+from palimpsest.stores.engine.items import Items, SideData
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.places import Over
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
-from palimpsest.stores.values import Appended, Dump, Item, SessionInfo, Standing
+from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
+    from palimpsest.stores.engine.leases import Leases
     from palimpsest.stores.engine.rewriting import Rewrite
     from palimpsest.stores.engine.seldom import Seldom
 
 T = TypeVar("T")
 
 
-class Store:
+class Store(SideData):
     """Where logs, heads and side data live, over a backend.
 
     Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the
@@ -56,7 +57,13 @@ class Store:
         """What most processes that add and read do without."""
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
-        return Seldom(self._sessions, self._reading, self._large, self._items, self._clock)
+        return Seldom(self._sessions, self._reading, self._large, self._items, self._leases, self._clock)
+
+    @lazy
+    def _leases(self) -> Leases:
+        from palimpsest.stores.engine.leases import Leases  # only for turns
+
+        return Leases(self.backend, self._sessions.crowds, self._clock)
 
     @property
     def left_open(self) -> bool:
@@ -256,57 +263,6 @@ class Store:
         meanwhile comes at its new place: again, or with `newest_first` not at all.
         """
         return await self._look(lambda: self._seldom.listing.by_use(tenant, mark, after, limit, newest_first))
-
-    # --- items and leases
-
-    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        """Return the item, or None where there is none or it has expired."""
-        return await self._look(lambda: self._items.get(tenant, namespace, key))
-
-    async def put_item(
-        self,
-        tenant: str,
-        namespace: str,
-        key: str,
-        value: bytes,
-        *,
-        expires: int | None = None,
-        expect: int | None = None,
-    ) -> Item:
-        """Store the value under the key and return it with its new version.
-
-        With `expect`, raises Conflict unless the present version is that number (0: none).
-        """
-        return await self._run(lambda: self._items.put(tenant, namespace, key, value, expires, expect))
-
-    async def delete_item(self, tenant: str, namespace: str, key: str) -> bool:
-        """Remove the item; return whether there was one."""
-        return await self._run(lambda: self._items.delete(tenant, namespace, key))
-
-    async def list_items(self, tenant: str, namespace: str) -> list[Item]:
-        """Return the namespace's items that have not expired, in the order in which their keys came first."""
-        return await self._look(lambda: self._items.listed(tenant, namespace))
-
-    async def clear_items(self, tenant: str, *, dry_run: bool = False) -> dict[str, int]:
-        """Remove all items of the tenant, those that have expired, too, and return how many there were by namespace.
-
-        Its leases end. With `dry_run` nothing is removed.
-        """
-        if dry_run:
-            return await self._look(lambda: self._items.clear(tenant, dry_run))
-        await self._run(lambda: self._seldom.loading.clear(tenant))
-        return await self._run(lambda: self._items.clear(tenant, dry_run))
-
-    async def lease(
-        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
-    ) -> int | None:
-        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
-
-        A fence is greater than every fence of this lease that was given out before; one of another lease may be the
-        same. A lease ends by itself; until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes
-        what is his renews it: so one who never learned whether he has it may ask again, or give it back.
-        """
-        return await self._run(lambda: self._items.lease(tenant, name, holder, seconds, fence))
 
     # --- expiry, rewriting, the end
 
